@@ -1,0 +1,79 @@
+"""Sharing an amount of energy: exactly, never negative, and by a named rule inside a batch.
+
+Pure functions. They know nothing of meters, clocks or requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+SPLIT_RULE = "shapley"
+"""The rule by which a batch's energy is split among its sequences; named on every receipt."""
+
+IDLE_POLICY = "busy-time"
+"""A window is shown the idle draw of the time it ran; idle time between windows is nobody's."""
+
+
+def split_exact(amount_uj: int, weights: Sequence[float]) -> list[int]:
+    """Shares of `amount_uj` in proportion to `weights` (largest remainder): they sum to it exactly.
+
+    Weights must be finite and not negative; when all are 0 the shares are equal. Raises ValueError
+    for a negative amount, no weights, or a bad weight.
+    """
+    if amount_uj < 0:
+        raise ValueError(f"cannot share a negative amount: {amount_uj} uJ")
+    if not weights:
+        raise ValueError("cannot share an amount among nobody")
+    if any(not math.isfinite(weight) or weight < 0 for weight in weights):
+        raise ValueError(f"weights must be finite and not negative: {list(weights)}")
+    largest = max(weights)
+    if largest == 0:
+        weights = [1.0] * len(weights)
+    else:  # scaled, so that neither tiny nor huge weights overflow in the sum
+        weights = [weight / largest for weight in weights]
+    whole = math.fsum(weights)
+    exact = [amount_uj * (weight / whole) for weight in weights]
+    shares = [math.floor(value) for value in exact]
+    missing = amount_uj - sum(shares)
+    # Float rounding may put the floors a few units off for huge amounts, in either direction.
+    order = sorted(range(len(shares)), key=lambda i: exact[i] - shares[i], reverse=missing > 0)
+    step = 1 if missing > 0 else -1
+    position = 0
+    while missing:
+        index = order[position % len(order)]
+        if weights[index] > 0 and shares[index] + step >= 0:
+            shares[index] += step
+            missing -= step
+        position += 1
+    return shares
+
+
+def shapley_weights(lengths: Sequence[int], fixed: float, per_token: float) -> list[float]:
+    """Shapley values of the sequences of one padded batch, in the unit of `fixed` and `per_token`.
+
+    A batch of n sequences padded to its longest costs `fixed + per_token * n * max(lengths)`.
+    Each layer of tokens between two lengths next to each other in sorted order is a game of its
+    own, in which padding is shared between who causes it and who suffers it; of a layer that m of
+    n sequences reach, each of those m pays n/m - (n-m)/(m+1) of its thickness and each of the
+    others m/(m+1). The fixed part is shared equally. The values sum to the cost.
+    """
+    n = len(lengths)
+    order = sorted(range(n), key=lambda i: lengths[i])
+    reaching: list[float] = []  # for each rank: what the layers up to its length cost it
+    ended: list[float] = []  # for each rank: what the layer at its rank costs the shorter ones
+    paid = 0.0
+    previous = 0
+    for rank, index in enumerate(order):
+        m = n - rank
+        thickness = per_token * (lengths[index] - previous)
+        paid += thickness * (n / m - (n - m) / (m + 1))
+        reaching.append(paid)
+        ended.append(thickness * m / (m + 1))
+        previous = lengths[index]
+    values = [0.0] * n
+    above = 0.0  # what the layers above this rank cost a sequence that does not reach them
+    for rank in range(n - 1, -1, -1):
+        values[order[rank]] = fixed / n + reaching[rank] + above
+        above += ended[rank]
+    return values

@@ -1,0 +1,136 @@
+"""A receipt: what one request is told it cost, with a line for each of its sequences.
+
+A receipt is provisional until every line that ran is settled; then it is settled, or unknown
+with a reason when any of its lines is unknown. Owned by one thread (the event loop).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class State(Enum):
+    PROVISIONAL = "provisional"
+    SETTLED = "settled"
+    UNKNOWN = "unknown"
+
+
+class Outcome(Enum):
+    """How the request ended; OPEN while it has not."""
+
+    OPEN = "open"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+NEVER_RAN = "the request never ran"
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One sequence. Energies are None while not known; `batch_size` is 0 until it has run."""
+
+    receipt: Receipt
+    tokens: int
+    padded_tokens: int = 0
+    batch_size: int = 0
+    compute_ns: int = 0
+    provisional_uj: int | None = None
+    energy_uj: int | None = None
+    deviation_uj: float = 0.0
+    idle_share_uj: int | None = None
+    is_settled: bool = False
+
+    @property
+    def has_run(self) -> bool:
+        return self.batch_size > 0
+
+
+@dataclass(slots=True, eq=False)
+class Receipt:
+    """The receipt of one request. Energies in microjoules, above the device's idle draw."""
+
+    receipt_id: str
+    request_id: str
+    variant: str
+    device: str
+    created_unix_ns: int
+    lines: list[Line] = field(default_factory=list)
+    outcome: Outcome = Outcome.OPEN
+    unknown_reason: str = ""
+
+    def end(self, outcome: Outcome) -> None:
+        """Say how the request ended. Raises ValueError the second time."""
+        if self.outcome is not Outcome.OPEN:
+            raise ValueError(f"receipt {self.receipt_id} has ended already, as {self.outcome.value}")
+        self.outcome = outcome
+
+    def charge(
+        self, line: Line, energy_uj: int | None, deviation_uj: float, idle_share_uj: int | None, reason: str
+    ) -> None:
+        """Settle one line, once. Raises ValueError if it is settled already."""
+        if line.is_settled:
+            raise ValueError(f"a line of receipt {self.receipt_id} was charged twice")
+        line.is_settled = True
+        line.energy_uj = energy_uj
+        line.deviation_uj = deviation_uj
+        line.idle_share_uj = idle_share_uj
+        if energy_uj is None:
+            self.unknown_reason = reason
+
+    @property
+    def ran(self) -> list[Line]:
+        return [line for line in self.lines if line.has_run]
+
+    @property
+    def is_final(self) -> bool:
+        """The request has ended and nothing of it will be charged any more."""
+        return self.outcome is not Outcome.OPEN and all(line.is_settled for line in self.ran)
+
+    @property
+    def state(self) -> State:
+        if not self.is_final:
+            return State.PROVISIONAL
+        return State.UNKNOWN if self.reason else State.SETTLED
+
+    @property
+    def reason(self) -> str:
+        """Why a final receipt has no figure; empty when it has one."""
+        if self.unknown_reason or not self.is_final:
+            return self.unknown_reason
+        return "" if self.ran else NEVER_RAN
+
+    @property
+    def provisional_uj(self) -> int | None:
+        return _sum([line.provisional_uj for line in self.ran])
+
+    @property
+    def energy_uj(self) -> int | None:
+        """Settled if settled, else provisional; None when unknown."""
+        if self.is_final:
+            return _sum([line.energy_uj for line in self.ran])
+        if self.unknown_reason:
+            return None
+        return _sum([line.energy_uj if line.is_settled else line.provisional_uj for line in self.ran])
+
+    @property
+    def idle_share_uj(self) -> int | None:
+        return _sum([line.idle_share_uj for line in self.ran])
+
+    def interval_uj(self) -> tuple[int, int] | None:
+        """The 95 % interval of a settled figure; None for any other state."""
+        if self.state is not State.SETTLED:
+            return None
+        energy = self.energy_uj
+        assert energy is not None
+        half = 1.96 * math.hypot(*(line.deviation_uj for line in self.ran))
+        return max(0, math.floor(energy - half)), math.ceil(energy + half)
+
+
+def _sum(amounts: list[int | None]) -> int | None:
+    if not amounts or any(amount is None for amount in amounts):
+        return None
+    return sum(amount for amount in amounts if amount is not None)

@@ -1,0 +1,47 @@
+"""A window: the interval in which one batch ran on a device, and what is settled for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wattserve_server.energy.receipt import Line
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """One batch on one device, from its first copy to the device to its last copy back.
+
+    start_ns, end_ns: on the host's monotonic clock. lengths: true tokens of each sequence.
+    padded_length: tokens at which each was computed. lines: the receipt lines to charge, one per
+    sequence; empty for a warm-up window, which is charged to the warm-up account.
+    """
+
+    variant: str
+    start_ns: int
+    end_ns: int
+    lengths: tuple[int, ...]
+    padded_length: int
+    lines: tuple[Line, ...] = ()
+
+    @property
+    def is_warmup(self) -> bool:
+        return not self.lines
+
+    @property
+    def computed_tokens(self) -> int:
+        return len(self.lengths) * self.padded_length
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one receipt line is charged. `energy_uj` is None when unknown, and `reason` says why."""
+
+    line: Line
+    energy_uj: int | None
+    deviation_uj: float
+    idle_share_uj: int | None
+    reason: str = ""

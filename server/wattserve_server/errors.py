@@ -1,0 +1,66 @@
+"""The errors of the server, sorted by who must act.
+
+    WattserveError
+    ├── ConfigError          the operator: the server does not start (exit code 2)
+    ├── RequestError         the caller: the request cannot be served as it is
+    │   ├── InvalidRequest       something in it is wrong
+    │   ├── NotFound             it names something that is not here
+    │   └── NotPossibleHere      it is well formed, but not on this device or in this state
+    ├── OverloadedError      the caller, later: the queue is full
+    ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
+    ├── ExpiredError         nobody: the caller's deadline passed while the request waited
+    ├── InferenceError       the operator: the model failed on a batch (the details are in the log)
+    └── MeterError           nobody: the answer is good, its energy is unknown and says why
+
+No error here knows a gRPC code; `service/status.py` holds the one table that maps them.
+"""
+
+from __future__ import annotations
+
+
+class WattserveError(Exception):
+    """Base of every error that Wattserve raises on purpose."""
+
+
+class ConfigError(WattserveError):
+    """The server cannot start as it was told to; the message says what to change."""
+
+
+class RequestError(WattserveError):
+    """The caller can repair the request. `field` is its path in the request message, or empty."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class InvalidRequest(RequestError):
+    """A value in the request is wrong."""
+
+
+class NotFound(RequestError):
+    """The request names something that does not exist here."""
+
+
+class NotPossibleHere(RequestError):
+    """The request is well formed but this server cannot do it now."""
+
+
+class OverloadedError(WattserveError):
+    """The queue is full; nothing of the request ran."""
+
+
+class UnavailableError(WattserveError):
+    """The server is starting or shutting down; nothing of the request ran."""
+
+
+class ExpiredError(WattserveError):
+    """The caller's deadline passed before the request ran."""
+
+
+class InferenceError(WattserveError):
+    """The model failed on a batch."""
+
+
+class MeterError(WattserveError):
+    """A meter could not be opened or read; the message says why and what to do."""

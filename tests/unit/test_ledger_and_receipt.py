@@ -1,0 +1,93 @@
+"""The ledger's bookings and the states of a receipt."""
+
+import pytest
+
+from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.receipt import NEVER_RAN, Line, Outcome, Receipt, State
+from wattserve_server.energy.units import Energy, total
+
+
+def receipt_with(*tokens: int) -> Receipt:
+    receipt = Receipt("r-1", "mine", "fp32", "cpu", 0)
+    receipt.lines.extend(Line(receipt, count) for count in tokens)
+    return receipt
+
+
+def test_energy_is_whole_microjoules() -> None:
+    assert Energy.from_joules(1.2345678) == Energy(1_234_568)
+    assert Energy.from_millijoules(7) == Energy(7000)
+    assert total([Energy(1), Energy(2)]) - Energy(4) == Energy(-1)
+    assert Energy(2_500_000).joules == 2.5
+
+
+def test_nothing_leaves_pending_that_is_not_there() -> None:
+    ledger = Ledger()
+    ledger.meter(10)
+    with pytest.raises(ValueError, match="cannot book 11 uJ: 10 uJ are pending"):
+        ledger.to_idle(11)
+    with pytest.raises(ValueError, match="cannot book -1 uJ"):
+        ledger.to_idle(-1)
+
+
+def test_a_copy_of_the_ledger_does_not_change_with_it() -> None:
+    ledger = Ledger()
+    ledger.meter(10)
+    ledger.to_active("fp32", 4, 1, 5, 8)
+    copy = ledger.copy()
+    ledger.to_active("fp32", 6, 1, 5, 8)
+    assert copy.active["fp32"].active_uj == 4
+    assert copy.residual_uj() == 0
+
+
+def test_a_receipt_is_provisional_until_every_line_that_ran_is_settled() -> None:
+    receipt = receipt_with(5, 6)
+    first, second = receipt.lines
+    for line in receipt.lines:
+        line.batch_size = 2
+        line.provisional_uj = 100
+    receipt.end(Outcome.COMPLETED)
+    assert (receipt.state, receipt.energy_uj) == (State.PROVISIONAL, 200)
+    receipt.charge(first, 70, 3.0, 7, "")
+    assert (receipt.state, receipt.energy_uj, receipt.interval_uj()) == (State.PROVISIONAL, 170, None)
+    receipt.charge(second, 80, 4.0, 8, "")
+    assert (receipt.state, receipt.energy_uj, receipt.idle_share_uj) == (State.SETTLED, 150, 15)
+    assert receipt.interval_uj() == (140, 160)  # 1.96 x sqrt(3^2 + 4^2) = 9.8 either way
+
+
+def test_one_unknown_line_makes_the_receipt_unknown_with_its_reason() -> None:
+    receipt = receipt_with(5, 6)
+    for line in receipt.lines:
+        line.batch_size = 1
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+    receipt.charge(receipt.lines[1], None, 0.0, None, "the GPU is lost")
+    assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, "the GPU is lost")
+
+
+def test_a_line_is_charged_once() -> None:
+    receipt = receipt_with(5)
+    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+    with pytest.raises(ValueError, match="charged twice"):
+        receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+
+
+def test_a_receipt_ends_once() -> None:
+    receipt = receipt_with(5)
+    receipt.end(Outcome.CANCELLED)
+    with pytest.raises(ValueError, match="has ended already, as cancelled"):
+        receipt.end(Outcome.COMPLETED)
+
+
+def test_a_cancelled_request_is_charged_for_what_had_run() -> None:
+    receipt = receipt_with(5, 6)
+    receipt.lines[0].batch_size = 1
+    receipt.end(Outcome.CANCELLED)
+    assert receipt.state is State.PROVISIONAL
+    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+    assert (receipt.state, receipt.energy_uj) == (State.SETTLED, 70)
+
+
+def test_a_request_that_never_ran_has_no_figure_and_says_so() -> None:
+    receipt = receipt_with(5)
+    receipt.end(Outcome.CANCELLED)
+    assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, NEVER_RAN)
