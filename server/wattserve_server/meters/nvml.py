@@ -1,0 +1,127 @@
+"""Meters of an NVIDIA board: its energy counter, or its power integrated over time where it has no counter.
+
+Knows how a board's figures become a cumulative energy. Knows nothing about NVML's calls and errors
+(`nvml_board`), requests or threads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from wattserve_server.energy.reading import Quality, Reading, Source
+from wattserve_server.energy.units import Energy
+from wattserve_server.meters.nvml_board import Board, NotOfferedError, Nvml, load_nvml, open_board
+
+# The widest window over which boards average their power: nothing was sampled beyond it.
+_LONGEST_STEP_NS = 1_000_000_000
+
+
+class NvmlCounterMeter:
+    """`nvmlDeviceGetTotalEnergyConsumption`: millijoules since the driver was loaded, Volta and later.
+
+    Published in steps of 20 to 100 ms. 64 bits of millijoules do not wrap.
+    """
+
+    wraps_at: Energy | None = None
+    idle_watts: float | None = None
+    poll_period_s: float = 0.02
+
+    def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Takes the board over and closes it with itself. Raises NotOfferedError without counter."""
+        board.energy_mj()
+        self._board = board
+        self._clock_ns = clock_ns
+        self.source = _source(
+            board, "apportioned counter", "energy counted by the board since its driver loaded"
+        )
+
+    def read(self) -> Reading:
+        before_ns = self._clock_ns()
+        energy = Energy.from_millijoules(self._board.energy_mj())
+        # A call can take milliseconds: its middle is the least wrong instant.
+        return Reading((before_ns + self._clock_ns()) // 2, energy)
+
+    def close(self) -> None:
+        self._board.close()
+
+
+class NvmlPowerMeter:
+    """A board's power, integrated by trapezoids between readings, for boards without an energy counter.
+
+    A pause of more than a second between readings is energy that nobody sampled: it is not made up. The
+    count then starts again from 0, and the step back tells the reader that there is a gap.
+    """
+
+    wraps_at: Energy | None = None
+    idle_watts: float | None = None
+
+    def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Takes the board over and closes it with itself. Raises NotOfferedError without power."""
+        self._board = board
+        self._clock_ns = clock_ns
+        try:
+            board.instant_power_mw()
+            self._power_mw, kind, self.poll_period_s = board.instant_power_mw, "instant power", 0.02
+        except NotOfferedError:
+            self._power_mw, kind, self.poll_period_s = (
+                board.average_power_mw,
+                "1 s trailing average power",
+                0.1,
+            )
+        self.source = _source(board, "apportioned integrated power", f"{kind}, integrated between readings")
+        # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
+        self._double_pj = 0
+        self._last_at_ns, self._last_mw = self._sample()
+
+    def read(self) -> Reading:
+        at_ns, power_mw = self._sample()
+        step_ns = at_ns - self._last_at_ns
+        if step_ns > _LONGEST_STEP_NS:
+            self._double_pj = 0
+        else:
+            self._double_pj += (self._last_mw + power_mw) * step_ns
+        self._last_at_ns, self._last_mw = at_ns, power_mw
+        return Reading(at_ns, Energy(self._double_pj // 2_000_000))
+
+    def close(self) -> None:
+        self._board.close()
+
+    def _sample(self) -> tuple[int, int]:
+        before_ns = self._clock_ns()
+        power_mw = self._power_mw()
+        return (before_ns + self._clock_ns()) // 2, power_mw
+
+
+def open_nvml(
+    device: str | None = None,
+    *,
+    load: Callable[[], Nvml] = load_nvml,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+    environ: Mapping[str, str] = os.environ,
+) -> NvmlCounterMeter | NvmlPowerMeter:
+    """The best meter of the board that `device` names (see `open_board`): its counter, else its power.
+
+    Raises MeterError when there is no such board or it offers neither.
+    """
+    board = open_board(device, load=load, environ=environ)
+    try:
+        try:
+            return NvmlCounterMeter(board, clock_ns=clock_ns)
+        except NotOfferedError:
+            return NvmlPowerMeter(board, clock_ns=clock_ns)
+    except BaseException:
+        board.close()
+        raise
+
+
+def _source(board: Board, method: str, figure: str) -> Source:
+    note = f"{figure}; includes what other processes on the board draw"
+    boundary = f"GPU board ({board.name}), as metered by its driver"
+    if board.mig:
+        note += "; MIG is on, and no slice has a meter of its own: this is the whole board"
+        boundary = f"GPU board ({board.name}) with all of its MIG slices, as metered by its driver"
+    return Source(
+        name=f"nvml:{board.uuid}", method=method, quality=Quality.MEASURED, note=note, boundary=boundary
+    )

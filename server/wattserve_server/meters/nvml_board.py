@@ -1,0 +1,228 @@
+"""One NVIDIA board as NVML shows it: found by UUID, PCI bus id or CUDA index, and asked for its figures.
+
+Knows NVML's functions, units and errors, and turns each error into what to do about it. Knows nothing
+about counting energy over time (`nvml` does) or about torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from wattserve_server.errors import MeterError
+
+T = TypeVar("T")
+
+# NVML_FI_DEV_POWER_INSTANT. By number, because older releases of the binding lack the name.
+_POWER_INSTANT_FIELD = 186
+# The member of nvmlValue_t that is valid for each nvmlValueType_t: the type differs between drivers.
+_VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+_BARE_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PCI_BUS_ID = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+
+_NOT_OFFERED = {
+    "NVMLError_NotSupported": "this GPU or its driver does not offer it",
+    "NVMLError_FunctionNotFound": "the installed driver is too old to offer it: update the NVIDIA driver",
+}
+_NO_SUCH_DEVICE = {
+    "NVMLError_NotFound": "there is no such GPU here; `nvidia-smi -L` lists the GPUs and their UUIDs",
+    "NVMLError_InvalidArgument": "that names no GPU; `nvidia-smi -L` lists the GPUs and their UUIDs",
+}
+_SENTENCES = {
+    **_NOT_OFFERED,
+    **_NO_SUCH_DEVICE,
+    "NVMLError_LibraryNotFound": (
+        "the driver's library libnvidia-ml.so.1 is not on this machine: install the NVIDIA driver, "
+        "or give the container its GPUs (docker run --gpus all)"
+    ),
+    "NVMLError_DriverNotLoaded": "the NVIDIA driver is not loaded: load it (sudo modprobe nvidia) or reboot",
+    "NVMLError_LibRmVersionMismatch": (
+        "the driver's library and its kernel module have different versions: reboot to load the new module"
+    ),
+    "NVMLError_NoPermission": "this user may not ask for it: run as a user that may use /dev/nvidia*",
+    "NVMLError_GpuIsLost": "the GPU has fallen off the bus: see `dmesg`, then reset it or reboot",
+    "NVMLError_ResetRequired": "the GPU must be reset first (sudo nvidia-smi --gpu-reset)",
+    "NVMLError_Timeout": "the driver did not answer in time; it is asked again at the next reading",
+}
+
+
+class Nvml(Protocol):
+    """What is used of the module `pynvml` (nvidia-ml-py)."""
+
+    NVMLError: type[Exception]
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Any: ...
+    def nvmlDeviceGetHandleByPciBusId(self, pciBusId: str) -> Any: ...
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, migDevice: Any) -> Any: ...
+    def nvmlDeviceGetUUID(self, handle: Any) -> str: ...
+    def nvmlDeviceGetName(self, handle: Any) -> str: ...
+    def nvmlDeviceGetMigMode(self, device: Any) -> list[int]: ...
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
+    def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[int]) -> Any: ...
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
+
+
+class NotOfferedError(MeterError):
+    """This board or driver has no such figure; another may do."""
+
+
+class Board:
+    """An opened board. Every question raises MeterError when NVML does not answer it.
+
+    uuid: NVML's name of the whole board, e.g. ``GPU-5f0c…``, also where a MIG slice of it was asked for.
+    mig: whether the board is cut into slices; NVML meters no single slice.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle: Any | None = handle
+        self._closed = False
+        self.uuid = nvml.nvmlDeviceGetUUID(handle)
+        self.name = nvml.nvmlDeviceGetName(handle)
+        self.mig = self._mig_is_on()
+
+    def energy_mj(self) -> int:
+        """Millijoules since the driver was loaded."""
+        return self._ask("energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+
+    def instant_power_mw(self) -> int:
+        """The board's power now, in milliwatts."""
+        return self._ask("instant power", self._read_instant_power_mw)
+
+    def average_power_mw(self) -> int:
+        """The board's power in milliwatts; on most boards since Ampere the mean of the last second."""
+        return self._ask("average power", self._nvml.nvmlDeviceGetPowerUsage)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            _shut_down(self._nvml)
+
+    def _ask(self, what: str, question: Callable[[Any], T]) -> T:
+        if self._closed:
+            raise MeterError(f"the NVML meter of {self.uuid} is closed")
+        try:
+            if self._handle is None:
+                self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self.uuid)
+            return question(self._handle)
+        except self._nvml.NVMLError as error:
+            # A board that was lost and came back needs a fresh handle.
+            self._handle = None
+            raise _meter_error(f"the {what} of {self.uuid} cannot be read", error) from error
+
+    def _read_instant_power_mw(self, handle: Any) -> int:
+        field = self._nvml.nvmlDeviceGetFieldValues(handle, [_POWER_INSTANT_FIELD])[0]
+        if field.nvmlReturn != 0:
+            raise self._nvml.NVMLError(field.nvmlReturn)
+        if not 0 <= field.valueType < len(_VALUE_MEMBERS):
+            raise MeterError(
+                f"NVML: the instant power of {self.uuid} has the unknown value type {field.valueType}"
+            )
+        power_mw: float = getattr(field.value, _VALUE_MEMBERS[field.valueType])
+        if not math.isfinite(power_mw) or power_mw < 0:
+            raise MeterError(f"NVML: the instant power of {self.uuid} is said to be {power_mw} mW")
+        return round(power_mw)
+
+    def _mig_is_on(self) -> bool:
+        try:
+            current, _pending = self._nvml.nvmlDeviceGetMigMode(self._handle)
+        except self._nvml.NVMLError as error:
+            if type(error).__name__ in _NOT_OFFERED:
+                return False
+            raise
+        return current == 1
+
+
+def load_nvml() -> Nvml:
+    """The binding, imported only here, so that machines without it can do everything else."""
+    try:
+        binding: Nvml = importlib.import_module("pynvml")
+    except ImportError as error:
+        raise MeterError(
+            "NVML: the Python package nvidia-ml-py is not installed: pip install nvidia-ml-py"
+        ) from error
+    return binding
+
+
+def open_board(
+    device: str | None = None,
+    *,
+    load: Callable[[], Nvml] = load_nvml,
+    environ: Mapping[str, str] = os.environ,
+) -> Board:
+    """Opens the board that `device` names; raises MeterError with what is missing and what to do.
+
+    device: a UUID (``GPU-…``, ``MIG-…``, or bare as torch prints it), a PCI bus id, or a CUDA index in
+    digits; None means CUDA index 0. An index is refused where CUDA may count otherwise than NVML does.
+    """
+    nvml = load()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise _meter_error("it cannot be started", error) from error
+    with contextlib.ExitStack() as undo:
+        undo.callback(_shut_down, nvml)
+        try:
+            board = Board(nvml, _find(nvml, device or "0", environ))
+        except nvml.NVMLError as error:
+            raise _meter_error(f"GPU {device or '0'} cannot be opened", error) from error
+        undo.pop_all()
+    return board
+
+
+def _shut_down(nvml: Nvml) -> None:
+    with contextlib.suppress(nvml.NVMLError):  # nothing is left to do about a driver that is gone
+        nvml.nvmlShutdown()
+
+
+def _find(nvml: Nvml, device: str, environ: Mapping[str, str]) -> Any:
+    if device.isdecimal():
+        return _find_by_cuda_index(nvml, int(device), environ)
+    if _PCI_BUS_ID.fullmatch(device.lower()):
+        return nvml.nvmlDeviceGetHandleByPciBusId(device)
+    if not _BARE_UUID.fullmatch(device.lower()):
+        return _find_by_uuid(nvml, device)
+    # CUDA prints the same kind of UUID for a board and for a MIG slice, without saying which it is.
+    try:
+        return _find_by_uuid(nvml, f"GPU-{device.lower()}")
+    except nvml.NVMLError as error:
+        if type(error).__name__ not in _NO_SUCH_DEVICE:
+            raise
+    return _find_by_uuid(nvml, f"MIG-{device.lower()}")
+
+
+def _find_by_uuid(nvml: Nvml, uuid: str) -> Any:
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if uuid.startswith("MIG-") else handle
+
+
+def _find_by_cuda_index(nvml: Nvml, index: int, environ: Mapping[str, str]) -> Any:
+    count = nvml.nvmlDeviceGetCount()
+    counted_alike = (
+        environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" and environ.get("CUDA_VISIBLE_DEVICES") is None
+    )
+    if count > 1 and not counted_alike:
+        raise MeterError(
+            f"NVML: there are {count} GPUs here, and CUDA may number them otherwise than NVML does: "
+            "name the GPU by its UUID (`nvidia-smi -L` lists them)"
+        )
+    if index >= count:
+        raise MeterError(f"NVML: there is no GPU {index} here; GPUs found: {count}")
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def _meter_error(what: str, error: Exception) -> MeterError:
+    kind = type(error).__name__
+    sentence = _SENTENCES.get(kind, f"the driver answered '{error}'")
+    error_class = NotOfferedError if kind in _NOT_OFFERED else MeterError
+    return error_class(f"NVML: {what}: {sentence}")

@@ -1,0 +1,137 @@
+"""The sampler: one thread that reads the meter and owns the accountant.
+
+Requests never wait for it and it never waits for them. It takes finished windows from the engine,
+hands readings and windows to the accountant, and publishes copies of the ledger and lists of
+charges. Knows nothing of requests, models or transports.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from wattserve_server.energy.accountant import Accountant
+from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.idle import IdlePower
+from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.reading import MeterStatus, Reading
+from wattserve_server.energy.window import Charge, Window
+from wattserve_server.errors import MeterError
+from wattserve_server.meters.port import Meter
+
+DrainWindows = Callable[[], tuple[Sequence[Window], int]]
+"""The windows finished since the last call, and the instant before which none is missing."""
+
+STATISTICS_OVER = 256
+"""Reads and edges over which the read cost and the update period are the median."""
+
+
+class Sampler:
+    """Polls `meter` every `meter.poll_period_s`, from `start` until `stop`.
+
+    on_charges is called on the sampler's thread with every non-empty list of charges.
+    """
+
+    def __init__(
+        self, meter: Meter, drain: DrainWindows, on_charges: Callable[[Sequence[Charge]], None]
+    ) -> None:
+        self._meter = meter
+        self._drain = drain
+        self._on_charges = on_charges
+        self._accountant = Accountant(IdlePower(meter.idle_watts), meter.wraps_at)
+        self._stopping = threading.Event()
+        self._tick_done = threading.Condition()
+        self._ticks = 0
+        self._thread = threading.Thread(target=self._run, name="wattserve-sampler", daemon=True)
+        self._costs_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
+        self._steps_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
+        self._edge: Reading | None = None
+        self._last_error = ""
+        self._reads = 0
+        self._failed_reads = 0
+        self._ledger = self._accountant.ledger.copy()
+
+    @property
+    def ledger(self) -> Ledger:
+        """A copy of the ledger as of the last tick. Any thread; do not change it."""
+        return self._ledger
+
+    @property
+    def law(self) -> LawView:
+        """The cost laws as of the last settled interval. Any thread."""
+        return self._accountant.law.view
+
+    @property
+    def status(self) -> MeterStatus:
+        """Any thread."""
+        idle = self._accountant.idle
+        return MeterStatus(
+            source=self._meter.source,
+            poll_period_s=self._meter.poll_period_s,
+            read_cost_s=median(self._costs_ns) / 1e9 if self._costs_ns else None,
+            update_period_s=median(self._steps_ns) / 1e9 if self._steps_ns else None,
+            idle_watts=idle.watts,
+            idle_origin=idle.origin,
+            last_error=self._last_error,
+            reads=self._reads,
+            failed_reads=self._failed_reads,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def tick(self) -> None:
+        """Read once and settle what can be settled. Called by the thread; by tests, instead of it."""
+        begun_ns = time.monotonic_ns()
+        try:
+            reading = self._meter.read()
+        except MeterError as error:
+            self._failed_reads += 1
+            self._last_error = str(error)
+            self._accountant.failed(begun_ns, str(error))
+        else:
+            self._costs_ns.append(time.monotonic_ns() - begun_ns)
+            self._last_error = ""
+            if self._edge is None or reading.energy != self._edge.energy:
+                if self._edge is not None:
+                    self._steps_ns.append(reading.at_ns - self._edge.at_ns)
+                self._edge = reading
+            self._accountant.observe(reading)
+        self._reads += 1
+        charges = self._accountant.advance(*self._drain())
+        self._ledger = self._accountant.ledger.copy()
+        if charges:
+            self._on_charges(charges)
+
+    def wait_until_settled(self, limit_s: float) -> bool:
+        """Block until every finished window is settled or given up; False when the limit passed."""
+        deadline = time.monotonic() + limit_s
+        with self._tick_done:
+            seen = self._ticks
+            while self._ticks < seen + 2 or self._accountant.pending_windows:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._thread.is_alive():
+                    return False
+                self._tick_done.wait(left)
+        return True
+
+    def stop(self) -> None:
+        """End the thread and close the meter."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._meter.close()
+
+    def _run(self) -> None:
+        period_s = self._meter.poll_period_s
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            self.tick()
+            with self._tick_done:
+                self._ticks += 1
+                self._tick_done.notify_all()
+            due = max(due + period_s, time.monotonic())  # late ticks are not made up for
+            self._stopping.wait(due - time.monotonic())

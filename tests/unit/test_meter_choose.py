@@ -1,0 +1,177 @@
+"""Which meter a server gets, and how loudly it says what the joules are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+import pytest
+from wattserve_server.energy.reading import Quality
+from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.meters.choose import ChosenMeter, MeterOptions, open_meter
+
+from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, FakeBoard, FakeNvml, PowercapTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> PowercapTree:
+    return PowercapTree(tmp_path / "powercap")
+
+
+def chosen(
+    choice: str,
+    device_type: str,
+    tree: PowercapTree,
+    nvml: FakeNvml | None = None,
+    device_uuid: str | None = None,
+) -> ChosenMeter:
+    no_driver = FakeNvml(init_fault=pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    return open_meter(
+        choice,
+        device_type=device_type,
+        device_uuid=device_uuid,
+        busy_ns=lambda: 0,
+        options=MeterOptions(powercap_root=tree.root),
+        load=lambda: nvml or no_driver,
+    )
+
+
+def test_auto_takes_the_board_that_the_model_runs_on(tree: PowercapTree) -> None:
+    nvml = FakeNvml([FakeBoard(), FakeBoard(uuid=SECOND_UUID)])
+    got = chosen("auto", "cuda", tree, nvml, SECOND_UUID.removeprefix("GPU-"))
+    assert got.meter.source.name == f"nvml:{SECOND_UUID}"
+    assert got.notice == (
+        f"joules are measured by nvml:{SECOND_UUID}: GPU board (NVIDIA H200), as metered by its driver "
+        "(energy counted by the board since its driver loaded; "
+        "includes what other processes on the board draw)"
+    )
+
+
+def test_auto_on_a_gpu_without_nvml_gives_no_figures_rather_than_the_cpus(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    got = chosen("auto", "cuda", tree)
+    assert got.meter.source.quality is Quality.NONE
+    assert got.notice == (
+        "NO ENERGY METER: NVML: it cannot be started: the driver's library libnvidia-ml.so.1 is not on this "
+        "machine: install the NVIDIA driver, or give the container its GPUs (docker run --gpus all); "
+        "every receipt says ENERGY UNKNOWN"
+    )
+    with pytest.raises(MeterError, match=r"^no GPU energy meter: NVML: it cannot be started"):
+        got.meter.read()
+
+
+def test_auto_on_a_cpu_takes_rapl_where_it_can_be_read(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    got = chosen("auto", "cpu", tree)
+    assert got.meter.source.name == "rapl"
+    assert got.notice.startswith("joules are measured by rapl: CPU packages of this host (package-0)")
+
+
+def test_auto_on_a_cpu_without_rapl_estimates_and_says_so_loudly(tree: PowercapTree) -> None:
+    got = chosen("auto", "cpu", tree)
+    assert got.meter.source.quality is Quality.ESTIMATED
+    assert got.notice == (
+        f"NO ENERGY SENSOR: RAPL: {tree.root} has no intel-rapl zones: virtual machines usually have none; "
+        "on real hardware load the kernel module (sudo modprobe intel_rapl_msr); joules are ESTIMATED from "
+        "CPU time (7.5 W per busy core + 5 W idle, configured, not measured)"
+    )
+
+
+def test_auto_refuses_a_device_type_that_no_meter_covers(tree: PowercapTree) -> None:
+    with pytest.raises(MeterError) as caught:
+        chosen("auto", "mps", tree)
+    assert str(caught.value) == "no meter covers the device type 'mps': use --meter simulated or none"
+
+
+@pytest.mark.parametrize(
+    ("choice", "device_type", "covered"),
+    [("rapl", "cuda", "cpu"), ("estimate", "cuda", "cpu"), ("nvml", "cpu", "cuda")],
+)
+def test_a_meter_that_would_miss_the_devices_joules_is_refused(
+    tree: PowercapTree, choice: str, device_type: str, covered: str
+) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    with pytest.raises(MeterError) as caught:
+        chosen(choice, device_type, tree, FakeNvml())
+    assert str(caught.value) == (
+        f"--meter {choice} covers {covered} only, and the model runs on {device_type}, "
+        "whose joules it would miss: use --meter auto"
+    )
+
+
+@pytest.mark.parametrize(("choice", "device_type"), [("nvml", "cuda"), ("rapl", "cpu")])
+def test_a_meter_that_was_asked_for_and_is_not_there_is_an_error(
+    tree: PowercapTree, choice: str, device_type: str
+) -> None:
+    with pytest.raises(MeterError):
+        chosen(choice, device_type, tree)
+
+
+def test_asking_for_nvml_gives_the_named_board(tree: PowercapTree) -> None:
+    assert chosen("nvml", "cuda", tree, FakeNvml(), H200_UUID).meter.source.name == f"nvml:{H200_UUID}"
+
+
+def test_asking_for_an_estimate_gives_one_although_rapl_could_be_read(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    got = chosen("estimate", "cpu", tree)
+    assert got.notice == (
+        "joules are ESTIMATED by estimate: only the CPU time of this process on this host; no other process "
+        "and no accelerator (7.5 W per busy core + 5 W idle, configured, not measured)"
+    )
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_a_simulated_meter_serves_any_device_and_says_that_it_is_simulated(
+    tree: PowercapTree, device_type: str
+) -> None:
+    got = chosen("simulated", device_type, tree)
+    assert got.meter.source.quality is Quality.SIMULATED
+    assert got.notice.startswith("joules are SIMULATED by simulated: an imagined device")
+
+
+@pytest.mark.parametrize("device_type", ["cpu", "cuda"])
+def test_asking_for_no_meter_gives_none_on_any_device(tree: PowercapTree, device_type: str) -> None:
+    got = chosen("none", device_type, tree, FakeNvml())
+    assert got.meter.source.quality is Quality.NONE
+    assert got.notice == "every receipt says ENERGY UNKNOWN: no meter was asked for (--meter none)"
+
+
+def test_an_unknown_meter_is_an_error_that_lists_the_known_ones(tree: PowercapTree) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen("wattmeter", "cpu", tree)
+    assert str(caught.value) == (
+        "unknown meter 'wattmeter'; known: auto, nvml, rapl, estimate, simulated, none"
+    )
+
+
+def test_the_configured_watts_reach_the_meters(tree: PowercapTree) -> None:
+    options = MeterOptions(
+        estimate_watts_per_core=4,
+        estimate_idle_watts=1,
+        simulated_idle_watts=70,
+        simulated_busy_watts=630,
+        powercap_root=tree.root,
+    )
+    notes = {
+        choice: open_meter(
+            choice, device_type="cpu", device_uuid=None, busy_ns=lambda: 0, options=options
+        ).meter.source.note
+        for choice in ("auto", "estimate", "simulated")
+    }
+    assert notes["auto"] == notes["estimate"] == "4 W per busy core + 1 W idle, configured, not measured"
+    assert notes["simulated"].startswith("70 W idle + 630 W while a batch runs")
+
+
+@pytest.mark.parametrize("watts", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "field",
+    ["estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts", "simulated_busy_watts"],
+)
+def test_watts_that_cannot_be_are_refused_by_the_name_of_their_field(field: str, watts: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MeterOptions(**{field: watts})
+    assert str(caught.value) == f"{field}: must be a finite number of watts, 0 or more, not {watts}"
+
+
+def test_zero_watts_are_allowed() -> None:
+    assert MeterOptions(estimate_idle_watts=0).estimate_idle_watts == 0
