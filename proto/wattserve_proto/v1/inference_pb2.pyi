@@ -558,7 +558,7 @@ class WatchReceiptsRequest(google.protobuf.message.Message):
     RECEIPT_IDS_FIELD_NUMBER: builtins.int
     @property
     def receipt_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """empty: every receipt that settles from now on"""
+        """empty: every receipt that becomes final from now on"""
 
     def __init__(
         self,

@@ -79,6 +79,7 @@ class InferenceServicer(object):
     def PredictStream(self, request_iterator, context):
         """Many requests over one stream; answers come as they finish and are matched by `request_id`,
         which each request on a stream must carry and which must be unique among those in flight.
+        When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,8 +94,9 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchReceipts(self, request, context):
-        """Settled receipts as they settle. With `receipt_ids`, exactly those (already settled ones at
-        once), and the stream ends when all of them have been sent.
+        """Receipts as they become final: settled, or unknown with a reason. Without `receipt_ids`, all
+        that do so from the moment the initial metadata arrives; with them, exactly those (already
+        final ones at once), in their order, and the stream ends with the last.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -188,6 +188,7 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     PredictStream: _InferencePredictStreamType
     """Many requests over one stream; answers come as they finish and are matched by `request_id`,
     which each request on a stream must carry and which must be unique among those in flight.
+    When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
     """
 
     GetReceipt: _InferenceGetReceiptType
@@ -196,8 +197,9 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     """
 
     WatchReceipts: _InferenceWatchReceiptsType
-    """Settled receipts as they settle. With `receipt_ids`, exactly those (already settled ones at
-    once), and the stream ends when all of them have been sent.
+    """Receipts as they become final: settled, or unknown with a reason. Without `receipt_ids`, all
+    that do so from the moment the initial metadata arrives; with them, exactly those (already
+    final ones at once), in their order, and the stream ends with the last.
     """
 
     GetServerInfo: _InferenceGetServerInfoType
@@ -249,6 +251,7 @@ class InferenceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[wattserve_proto.v1.inference_pb2.PredictStreamResponse], collections.abc.AsyncIterator[wattserve_proto.v1.inference_pb2.PredictStreamResponse]]:
         """Many requests over one stream; answers come as they finish and are matched by `request_id`,
         which each request on a stream must carry and which must be unique among those in flight.
+        When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
         """
 
     @abc.abstractmethod
@@ -267,8 +270,9 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         request: wattserve_proto.v1.inference_pb2.WatchReceiptsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[wattserve_proto.v1.inference_pb2.Receipt], collections.abc.AsyncIterator[wattserve_proto.v1.inference_pb2.Receipt]]:
-        """Settled receipts as they settle. With `receipt_ids`, exactly those (already settled ones at
-        once), and the stream ends when all of them have been sent.
+        """Receipts as they become final: settled, or unknown with a reason. Without `receipt_ids`, all
+        that do so from the moment the initial metadata arrives; with them, exactly those (already
+        final ones at once), in their order, and the stream ends with the last.
         """
 
     @abc.abstractmethod

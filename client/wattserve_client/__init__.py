@@ -1,0 +1,70 @@
+"""The client of Wattserve: predictions that say what they cost in joules.
+
+    from wattserve_client import Client
+
+    with Client("127.0.0.1:50051") as client:
+        answer = client.predict("a delightful film", variant="bf16", wait_for_settled_energy=True)
+        print(answer.label, answer.receipt)
+
+`AsyncClient` has the same methods for asyncio.
+"""
+
+from wattserve_client._requests import Inputs
+from wattserve_client.aio import AsyncClient
+from wattserve_client.client import Client
+from wattserve_client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    NotPossible,
+    Overloaded,
+    ServerError,
+    Unavailable,
+    WattserveError,
+)
+from wattserve_client.reports import EnergyReport, Gap, Limits, Meter, ServerInfo, Variant, VariantEnergy
+from wattserve_client.results import (
+    Answer,
+    Classification,
+    EnergyQuality,
+    EnergySource,
+    EnergyState,
+    Outcome,
+    Prediction,
+    Receipt,
+    ReceiptLine,
+    Timing,
+)
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Cancelled",
+    "Classification",
+    "Client",
+    "DeadlineExceeded",
+    "EnergyQuality",
+    "EnergyReport",
+    "EnergySource",
+    "EnergyState",
+    "Gap",
+    "Inputs",
+    "InvalidRequest",
+    "Limits",
+    "Meter",
+    "NotFound",
+    "NotPossible",
+    "Outcome",
+    "Overloaded",
+    "Prediction",
+    "Receipt",
+    "ReceiptLine",
+    "ServerError",
+    "ServerInfo",
+    "Timing",
+    "Unavailable",
+    "Variant",
+    "VariantEnergy",
+    "WattserveError",
+]

@@ -1,0 +1,179 @@
+"""Python inputs into request messages. Pure: knows nothing of grpc, and sends nothing.
+
+Everything that can be known to be wrong without the server is refused here: TypeError for a kind of
+thing that cannot be sent, ValueError for a value that cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_proto.v1 import inference_pb2 as pb
+
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
+Inputs: TypeAlias = (
+    str  # one text
+    | Sequence[str]  # several texts
+    | Sequence[int]  # the token ids of one sequence
+    | Sequence[Sequence[int]]  # the token ids of several sequences, each of its true length
+    | IntArray  # [length], or [sequences, length] as rows
+    | Sequence[IntArray]  # several [length]
+    | Mapping[str, npt.NDArray[Any]]  # named tensors
+)
+
+# The most that a message may hold, in bytes and in both directions; the server has the same limit.
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+
+_ACCEPTED = (
+    "a str, a list of str, a list of int, a list of lists of int, a numpy integer array, "
+    "a list of numpy integer arrays, or a mapping of names to numpy arrays"
+)
+_INT32 = np.iinfo(np.int32)
+_DATATYPES = {
+    "float32": "FP32",
+    "float16": "FP16",
+    "int64": "INT64",
+    "int32": "INT32",
+    "uint8": "UINT8",
+}
+
+
+def predict_request(
+    inputs: Inputs, *, variant: str, request_id: str, wait_for_settled_energy: bool
+) -> pb.PredictRequest:
+    """The message that asks for a prediction of `inputs`."""
+    request = pb.PredictRequest(
+        request_id=request_id, variant=variant, wait_for_settled_energy=wait_for_settled_energy
+    )
+    _fill(request, inputs)
+    size = request.ByteSize()
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError(
+            f"the request has {size} bytes, and at most {MAX_MESSAGE_BYTES} can be sent: "
+            "send fewer sequences per request"
+        )
+    return request
+
+
+def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
+    """The message that asks for these receipts; one bare str would be taken letter by letter."""
+    if isinstance(receipt_ids, str | bytes):
+        raise TypeError("receipt_ids is one id; it must be a list of ids")
+    return pb.WatchReceiptsRequest(receipt_ids=receipt_ids)
+
+
+def _fill(request: pb.PredictRequest, inputs: Inputs) -> None:
+    match inputs:
+        case str():
+            request.text.texts.append(_text(inputs, "inputs"))
+        case np.ndarray():
+            _fill_array(request, inputs)
+        case Mapping():
+            _fill_tensors(request, inputs)
+        case Sequence() if not isinstance(inputs, bytes | bytearray | memoryview):
+            _fill_sequence(request, inputs)
+        case _:
+            raise TypeError(f"inputs are {_kind(inputs)}; they must be {_ACCEPTED}")
+
+
+def _fill_sequence(request: pb.PredictRequest, inputs: Sequence[Any]) -> None:
+    if len(inputs) == 0:
+        raise ValueError("inputs are empty")
+    first = inputs[0]
+    if isinstance(first, str):
+        request.text.texts.extend(_text(text, f"inputs[{place}]") for place, text in enumerate(inputs))
+    elif _is_int(first):
+        request.tokens.sequences.add(ids=_ids(inputs, "inputs"))
+    elif _is_id_sequence(first):
+        for place, ids in enumerate(inputs):
+            if not _is_id_sequence(ids):
+                raise TypeError(f"inputs[{place}] is {_kind(ids)}, and inputs[0] a sequence of token ids")
+            request.tokens.sequences.add(ids=_ids(ids, f"inputs[{place}]"))
+    else:
+        raise TypeError(f"inputs[0] is {_kind(first)}; inputs must be {_ACCEPTED}")
+
+
+def _fill_array(request: pb.PredictRequest, inputs: npt.NDArray[Any]) -> None:
+    if inputs.ndim not in (1, 2):
+        raise ValueError(
+            f"inputs have {inputs.ndim} dimensions; token ids have 1, or 2 for several sequences"
+        )
+    if inputs.size == 0:
+        raise ValueError(f"inputs are empty: an array of shape {inputs.shape}")
+    if inputs.ndim == 1:
+        request.tokens.sequences.add(ids=_ids(inputs, "inputs"))
+    else:
+        for place, row in enumerate(inputs):
+            request.tokens.sequences.add(ids=_ids(row, f"inputs[{place}]"))
+
+
+def _fill_tensors(request: pb.PredictRequest, inputs: Mapping[Any, Any]) -> None:
+    if len(inputs) == 0:
+        raise ValueError("inputs are empty: a mapping without tensors")
+    for name, array in inputs.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the name {name!r} of a tensor is {_kind(name)}; it must be a str")
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"tensor {name!r} is {_kind(array)}; it must be a numpy array")
+        datatype = _DATATYPES.get(array.dtype.name)
+        if datatype is None:
+            raise TypeError(
+                f"tensor {name!r} is {array.dtype.name}, which cannot be sent: "
+                f"convert it to one of {', '.join(_DATATYPES)}"
+            )
+        if array.size == 0:
+            raise ValueError(f"tensor {name!r} is empty: its shape is {array.shape}")
+        little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        request.tensors.tensors.add(
+            name=name, datatype=datatype, shape=array.shape, data=little_endian.tobytes()
+        )
+
+
+def _text(text: object, where: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{where} is {_kind(text)}, and inputs[0] a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} is not Unicode text: {error}") from error
+    return text
+
+
+def _ids(ids: Sequence[Any] | npt.NDArray[Any], where: str) -> list[int]:
+    """The token ids of one sequence, checked; `where` names it in errors."""
+    if len(ids) == 0:
+        raise ValueError(f"{where} is empty: a sequence has at least one token id")
+    if isinstance(ids, np.ndarray):
+        if ids.dtype.kind not in "iu":
+            raise TypeError(f"{where} is an array of {ids.dtype.name}; token ids are integers")
+        if ids.ndim != 1:
+            raise ValueError(f"{where} has {ids.ndim} dimensions; a sequence of token ids has 1")
+        values: list[int] = ids.tolist()
+    else:
+        if set(map(type, ids)) != {int}:  # the slow way only for numpy integers and for errors
+            for place, value in enumerate(ids):
+                if not _is_int(value):
+                    raise TypeError(f"{where}[{place}] is {_kind(value)}; token ids are integers")
+        values = list(map(int, ids))
+    if min(values) < _INT32.min or max(values) > _INT32.max:
+        raise ValueError(f"{where} has a token id outside int32: from {min(values)} to {max(values)}")
+    return values
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_id_sequence(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(
+        value, str | bytes | bytearray | memoryview
+    )
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"

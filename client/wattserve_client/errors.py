@@ -1,0 +1,114 @@
+"""What can go wrong between a caller and a server, sorted by what the caller can do about it.
+
+    WattserveError
+    ├── InvalidRequest      repair the request: a value in it is wrong
+    ├── NotFound            name something that exists: no such variant, or the receipt's time is over
+    ├── NotPossible         ask another server: this one cannot do it on its device or in its state
+    ├── Overloaded          come back later: the queue is full and nothing of the request ran
+    ├── Unavailable         look at the server: it is down, draining or out of reach
+    ├── DeadlineExceeded    give it more time; whether it ran is not known
+    ├── Cancelled           nothing: the call was cancelled, or the client was closed under it
+    └── ServerError         report it: the server failed, or said something that makes no sense
+
+An input that cannot be sent at all raises `TypeError` or `ValueError` before anything is sent.
+Knows nothing of grpc: codes are names here.
+"""
+
+from __future__ import annotations
+
+# The gRPC status codes by number: the wire's numbers inside a stream's answers.
+CODE_NAMES = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+
+
+class WattserveError(Exception):
+    """Base of every error that comes from a call.
+
+    `message`: the server's words, or the transport's. `code`: the name of the gRPC status code, such
+    as "NOT_FOUND". `target`: the address that was called. The grpc error, where there was one, is
+    `__cause__`.
+    """
+
+    def __init__(self, message: str, code: str, target: str) -> None:
+        super().__init__(message, code, target)
+        self.message = message
+        self.code = code
+        self.target = target
+
+    def __str__(self) -> str:
+        return f"{self.message or 'no message'} ({self.code} from {self.target})"
+
+
+class InvalidRequest(WattserveError):
+    """INVALID_ARGUMENT, OUT_OF_RANGE: something in the request is wrong."""
+
+
+class NotFound(WattserveError):
+    """NOT_FOUND: the request names something that does not exist there."""
+
+
+class NotPossible(WattserveError):
+    """FAILED_PRECONDITION: well formed, but this server cannot do it."""
+
+
+class Overloaded(WattserveError):
+    """RESOURCE_EXHAUSTED: the queue is full. Nothing of the request ran, so it may be sent again."""
+
+
+class Unavailable(WattserveError):
+    """UNAVAILABLE: no server, or one that is shutting down. A prediction may have run."""
+
+
+class DeadlineExceeded(WattserveError):
+    """DEADLINE_EXCEEDED: no answer in time. A prediction may have run, and been charged."""
+
+
+class Cancelled(WattserveError):
+    """CANCELLED: by the server, or by closing the client while the call was open."""
+
+
+class ServerError(WattserveError):
+    """INTERNAL and every other code; also an answer that breaks the protocol."""
+
+
+_BY_CODE: dict[str, type[WattserveError]] = {
+    "INVALID_ARGUMENT": InvalidRequest,
+    "OUT_OF_RANGE": InvalidRequest,
+    "NOT_FOUND": NotFound,
+    "FAILED_PRECONDITION": NotPossible,
+    "RESOURCE_EXHAUSTED": Overloaded,
+    "UNAVAILABLE": Unavailable,
+    "DEADLINE_EXCEEDED": DeadlineExceeded,
+    "CANCELLED": Cancelled,
+}
+
+
+def error_for(code: str, message: str, target: str) -> WattserveError:
+    """The error of a status code's name."""
+    if code == "RESOURCE_EXHAUSTED" and "larger than max" in message:
+        # gRPC's own limit on a message, not the server's queue: coming back later cannot help.
+        return InvalidRequest(f"{message}; send fewer sequences per request", code, target)
+    return _BY_CODE.get(code, ServerError)(message, code, target)
+
+
+def error_for_number(number: int, message: str, target: str) -> WattserveError:
+    """The error of a status code's number; a number that gRPC does not have counts as UNKNOWN."""
+    code = CODE_NAMES[number] if 0 < number < len(CODE_NAMES) else "UNKNOWN"
+    return error_for(code, message, target)

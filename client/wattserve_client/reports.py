@@ -1,0 +1,160 @@
+"""What the server says of itself: what it serves, its meter, its limits, and its ledger.
+
+Plain immutable values, with energies as in `results`. Knows nothing of grpc or protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wattserve_client.results import EnergySource, joules
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One precision of the hosted model."""
+
+    name: str
+    device: str
+    dtype: str  # of the activations between layers
+    native: bool
+    kernels: str  # what does the matrix work
+    detail: str  # e.g. layers kept in higher precision
+    parameter_bytes: int
+    warmup_seconds: float
+    warmup_shapes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, one batch and the queue may hold, and how long receipts are kept."""
+
+    max_sequence_tokens: int
+    max_batch_sequences: int
+    max_batch_tokens: int
+    max_queue_sequences: int
+    max_request_sequences: int
+    vocabulary_size: int
+    receipt_retention_seconds: int
+    receipt_retention_count: int
+    settlement_limit_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """The meter and what its probe found at start-up. A period or power that is not known is None."""
+
+    source: EnergySource
+    poll_period_seconds: float
+    update_period_seconds: float | None  # how often the value changed
+    read_cost_seconds: float | None
+    idle_watts: float | None  # now
+    idle_origin: str  # "measured", "configured" or "unknown"
+    boundary: str  # which hardware the figure covers
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What is served, by what, under which limits."""
+
+    server_version: str
+    model_name: str
+    model_source: str
+    task: str
+    labels: tuple[str, ...]  # empty for a model without labels
+    accepts_text: bool
+    random_weights: bool  # accuracy means nothing for this model
+    default_variant: str
+    variants: tuple[Variant, ...]
+    meter: Meter
+    limits: Limits
+    versions: Mapping[str, str]  # python, torch, transformers, ...
+    hardware: str
+    instance_id: str  # new at every start of the server
+    model_parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class VariantEnergy:
+    """What the settled sequences of one variant cost together."""
+
+    variant: str
+    active_uj: int | None  # None when the report has no figure at all
+    sequences: int
+    tokens: int
+    padded_tokens: int
+
+    @property
+    def active_joules(self) -> float | None:
+        return joules(self.active_uj)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which the meter told nothing."""
+
+    start_unix_ns: int
+    end_unix_ns: int | None  # None: still open
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyReport:
+    """The ledger: where every microjoule of the meter stands.
+
+    When known, measured_uj = sum of active + warmup_uj + idle_uj + unattributed_uj + pending_uj, exactly.
+    """
+
+    source: EnergySource
+    since_unix_ns: int
+    until_unix_ns: int  # the last reading in the ledger
+    measured_uj: int | None  # over the intervals without a gap
+    active: tuple[VariantEnergy, ...]
+    warmup_uj: int | None  # before the server was ready
+    idle_uj: int | None
+    idle_shared_uj: int | None  # the part of idle_uj shown as idle_share_uj on receipts
+    unattributed_uj: int | None  # above idle, with no batch to explain it
+    pending_uj: int | None  # metered, its windows not settled yet
+    gap_count: int
+    gap_seconds: float
+    recent_gaps: tuple[Gap, ...]
+    unknown_sequences: int  # sequences that ran and whose energy is not known
+    pending_receipts: int
+    idle_watts: float | None  # now
+    unknown_reason: str  # set when there is no figure at all
+
+    @property
+    def measured_joules(self) -> float | None:
+        return joules(self.measured_uj)
+
+    @property
+    def active_uj(self) -> int | None:
+        """Over all variants; None when the report has no figure at all."""
+        if self.measured_uj is None:
+            return None
+        return sum(each.active_uj for each in self.active if each.active_uj is not None)
+
+    @property
+    def active_joules(self) -> float | None:
+        return joules(self.active_uj)
+
+    @property
+    def warmup_joules(self) -> float | None:
+        return joules(self.warmup_uj)
+
+    @property
+    def idle_joules(self) -> float | None:
+        return joules(self.idle_uj)
+
+    @property
+    def idle_shared_joules(self) -> float | None:
+        return joules(self.idle_shared_uj)
+
+    @property
+    def unattributed_joules(self) -> float | None:
+        return joules(self.unattributed_uj)
+
+    @property
+    def pending_joules(self) -> float | None:
+        return joules(self.pending_uj)

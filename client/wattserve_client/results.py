@@ -1,0 +1,229 @@
+"""What the server says, as plain immutable values: numpy arrays, integers with units, and enums.
+
+What concerns one request is here, what concerns the whole server is in `reports`. Energies are whole
+microjoules (`*_uj`) as on the wire, with `*_joules` beside them. An energy that is not known is None, and
+`unknown_reason` says why; it is never 0. Knows nothing of grpc or protobuf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_client.errors import WattserveError
+
+
+class EnergyState(StrEnum):
+    """How final a receipt's figure is."""
+
+    UNSPECIFIED = "unspecified"  # the server did not say, or in a word newer than this client
+    PROVISIONAL = "provisional"  # predicted by the variant's cost law; the meter has not covered it yet
+    SETTLED = "settled"  # shared out of metered intervals; final
+    UNKNOWN = "unknown"  # final, and there is no figure
+
+
+class EnergyQuality(StrEnum):
+    """How far a figure may be trusted."""
+
+    UNSPECIFIED = "unspecified"
+    MEASURED = "measured"  # a hardware sensor
+    ESTIMATED = "estimated"  # from activity and configured watts; no sensor
+    SIMULATED = "simulated"  # a declared power law
+    NONE = "none"  # no meter
+
+
+class Outcome(StrEnum):
+    """How a request ended on the server."""
+
+    UNSPECIFIED = "unspecified"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"  # the caller left; what had run by then was charged
+    FAILED = "failed"
+
+
+def joules(uj: int | None) -> float | None:
+    """Microjoules in joules; None stays None."""
+    return None if uj is None else uj / 1e6
+
+
+def format_joules(uj: int) -> str:
+    """Three significant digits, never an exponent: "0.0123", "12.3", "0"."""
+    whole_digits = len(str(uj)) - 6  # digits before the decimal point, if positive
+    text = f"{uj / 1e6:.{min(6, max(0, 3 - whole_digits))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True, slots=True)
+class EnergySource:
+    """Where figures come from."""
+
+    name: str  # which meter, e.g. "nvml:GPU-5f0c..." or "estimate"
+    method: str  # e.g. "apportioned counter"
+    quality: EnergyQuality
+    note: str  # what a reader must know, e.g. the configured watts
+
+    def __str__(self) -> str:
+        match self.quality:
+            case EnergyQuality.NONE:
+                return "no meter"
+            case EnergyQuality.UNSPECIFIED:
+                return f"of unspecified quality by {self.name or 'an unnamed source'}"
+            case quality:
+                return f"{quality} by {self.name or 'an unnamed source'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptLine:
+    """One sequence of a request."""
+
+    energy_uj: int | None  # active energy; None when unknown or not run
+    idle_share_uj: int | None
+    tokens: int
+    padded_tokens: int  # the length it was computed at, padding included
+    batch_size: int  # sequences in its batch; 0: it never ran
+    compute_ns: int  # its batch's window
+
+    @property
+    def energy_joules(self) -> float | None:
+        return joules(self.energy_uj)
+
+    @property
+    def idle_share_joules(self) -> float | None:
+        return joules(self.idle_share_uj)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one request cost. `str()` gives the figure together with how far it may be trusted."""
+
+    receipt_id: str
+    request_id: str
+    variant: str
+    device: str
+    outcome: Outcome
+    state: EnergyState
+    source: EnergySource
+    energy_uj: int | None  # active energy: above the device's idle draw
+    energy_low_uj: int | None  # 95 % interval of the apportioning, without
+    energy_high_uj: int | None  # the sensor's own calibration error
+    idle_share_uj: int | None  # of the device's idle draw, under idle_policy
+    idle_policy: str
+    split_rule: str  # how a batch's energy was split among its sequences
+    unknown_reason: str
+    lines: tuple[ReceiptLine, ...]  # one per sequence, in the request's order
+    provisional_energy_uj: int | None  # what the first answer said
+    created_unix_ns: int
+
+    @property
+    def settled(self) -> bool:
+        return self.state is EnergyState.SETTLED
+
+    @property
+    def energy_joules(self) -> float | None:
+        return joules(self.energy_uj)
+
+    @property
+    def energy_low_joules(self) -> float | None:
+        return joules(self.energy_low_uj)
+
+    @property
+    def energy_high_joules(self) -> float | None:
+        return joules(self.energy_high_uj)
+
+    @property
+    def idle_share_joules(self) -> float | None:
+        return joules(self.idle_share_uj)
+
+    @property
+    def provisional_energy_joules(self) -> float | None:
+        return joules(self.provisional_energy_uj)
+
+    def __str__(self) -> str:
+        if self.energy_uj is None:
+            text = f"energy unknown: {self.unknown_reason or 'the server gave no reason'}"
+        else:
+            text = f"{format_joules(self.energy_uj)} J"
+        remarks = [f"{self.state}, {self.source}"]
+        if self.energy_low_uj is not None and self.energy_high_uj is not None:
+            remarks.append(f"95 % {format_joules(self.energy_low_uj)}-{format_joules(self.energy_high_uj)} J")
+        if self.outcome in (Outcome.CANCELLED, Outcome.FAILED):
+            remarks.append(f"request {self.outcome}")
+        return f"{text} ({'; '.join(remarks)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Host times of one request, in nanoseconds on the server's monotonic clock."""
+
+    tokenize_ns: int  # 0 when the caller sent tokens
+    queue_ns: int
+    compute_ns: int
+    total_ns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classification:
+    """What a classifier says of one sequence."""
+
+    label: str
+    label_index: int
+    scores: npt.NDArray[np.float32]  # [labels], softmax, in the order of ServerInfo.labels
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The answer to one request, which holds one or several sequences."""
+
+    request_id: str
+    variant: str
+    output: npt.NDArray[Any]  # [sequences, labels] or [sequences, width]; bfloat16 arrives as float32
+    output_name: str  # "logits" or "embedding"
+    classifications: tuple[Classification, ...]  # one per sequence; empty for embeddings
+    receipt: Receipt
+    timing: Timing
+
+    @property
+    def label(self) -> str:
+        """The label of the one sequence; ValueError when there is not exactly one label."""
+        if len(self.classifications) != 1:
+            raise ValueError(
+                f"this prediction has {len(self.classifications)} labels, so `label` says nothing: "
+                "use `labels`, or `output` for a model without labels"
+            )
+        return self.classifications[0].label
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """One label per sequence; empty for a model without labels."""
+        return tuple(each.label for each in self.classifications)
+
+    @property
+    def energy_joules(self) -> float | None:
+        """Active energy of the whole request; None when it is not known (`receipt.unknown_reason`)."""
+        return self.receipt.energy_joules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What became of one of the inputs of `predict_many`: a prediction or an error, never both."""
+
+    index: int  # the input's place in the iterable, from 0
+    value: Prediction | WattserveError
+
+    @property
+    def prediction(self) -> Prediction | None:
+        return self.value if isinstance(self.value, Prediction) else None
+
+    @property
+    def error(self) -> WattserveError | None:
+        return self.value if isinstance(self.value, WattserveError) else None
+
+    def result(self) -> Prediction:
+        """The prediction; raises the error when there is one."""
+        if isinstance(self.value, WattserveError):
+            raise self.value
+        return self.value

@@ -1,0 +1,43 @@
+"""The committed stubs are what the .proto file generates."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from grpc_tools import protoc
+
+ROOT = Path(__file__).parents[2]
+PROTO = Path("wattserve_proto/v1/inference.proto")
+
+
+@pytest.mark.parametrize("suffix", ["_pb2.py", "_pb2_grpc.py"])
+def test_the_stubs_are_not_stale(tmp_path: Path, suffix: str) -> None:
+    include = Path(protoc.__file__).parent / "_proto"
+    arguments = [f"-I{ROOT / 'proto'}", f"-I{include}", f"--python_out={tmp_path}"]
+    assert protoc.main([sys.argv[0], *arguments, f"--grpc_python_out={tmp_path}", str(PROTO)]) == 0
+    name = PROTO.with_name(PROTO.stem + suffix)
+    assert (ROOT / "proto" / name).read_text() == (tmp_path / name).read_text(), "run `make proto`"
+
+
+def test_the_stubs_run_under_protobuf_6_and_7() -> None:
+    text = (ROOT / "proto" / PROTO.with_name("inference_pb2.py")).read_text()
+    assert "# Protobuf Python Version: 6.30.0" in text  # a runtime takes its own and the last major's
+
+
+def test_the_descriptor_is_the_published_one() -> None:
+    """A changed field number or type breaks clients: change the golden file only on purpose."""
+    from wattserve_proto.v1 import inference_pb2 as pb
+
+    lines = []
+    for message in sorted(pb.DESCRIPTOR.message_types_by_name.values(), key=lambda item: item.name):
+        for field in message.fields:
+            kind = field.message_type or field.enum_type
+            lines.append(
+                f"{message.name}.{field.name} = {field.number} {kind.full_name if kind else field.type}"
+            )
+    for enum in sorted(pb.DESCRIPTOR.enum_types_by_name.values(), key=lambda item: item.name):
+        lines += [f"{enum.name}.{value.name} = {value.number}" for value in enum.values]
+    for method in pb.DESCRIPTOR.services_by_name["Inference"].methods:
+        lines.append(f"Inference.{method.name}: {method.input_type.name} -> {method.output_type.name}")
+    golden = ROOT / "tests" / "golden" / "inference_descriptor.txt"
+    assert "\n".join(lines) + "\n" == golden.read_text()

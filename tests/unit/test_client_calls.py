@@ -1,0 +1,178 @@
+"""Single calls and watches against a scripted server, each asked of `Client` and of `AsyncClient`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from tests.fixtures.both_clients import BOTH
+from tests.fixtures.scripted_server import Refuse, ScriptedServer, until_it_ends
+
+from wattserve_client import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    DeadlineExceeded,
+    InvalidRequest,
+    NotFound,
+    NotPossible,
+    ServerError,
+    Unavailable,
+    WattserveError,
+)
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+@pytest.fixture(params=BOTH, ids=["sync", "async"])
+def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
+    with request.param(server.target) as client:
+        yield client
+
+
+def asked(server: ScriptedServer, method: str) -> list[Any]:
+    return [call.request for call in server.calls[method]]
+
+
+def test_a_prediction_sends_what_was_asked_and_returns_what_was_answered(server: Any, client: Any) -> None:
+    answer = client.predict(["a film", "b"], variant="bf16", request_id="mine", wait_for_settled_energy=True)
+    assert (answer.label, answer.energy_joules, answer.request_id) == ("positive", 0.012345, "mine")
+    assert asked(server, "Predict") == [
+        pb.PredictRequest(
+            request_id="mine",
+            variant="bf16",
+            text=pb.TextInput(texts=["a film", "b"]),
+            wait_for_settled_energy=True,
+        )
+    ]
+
+
+def test_the_other_calls_send_and_return_theirs(server: Any, client: Any) -> None:
+    server.script["GetReceipt"] = [pb.Receipt(receipt_id="r-1", energy_uj=5)]
+    server.script["GetServerInfo"] = [pb.ServerInfo(model_name="demo")]
+    server.script["GetEnergyReport"] = [pb.EnergyReport(measured_uj=7)]
+    assert client.receipt("r-1", wait_until_settled=True).energy_uj == 5
+    assert client.server_info().model_name == "demo"
+    assert client.energy_report().measured_uj == 7
+    assert asked(server, "GetReceipt") == [pb.GetReceiptRequest(receipt_id="r-1", wait_until_settled=True)]
+
+
+def test_inputs_that_cannot_be_sent_are_refused_before_anything_is_sent(server: Any, client: Any) -> None:
+    with pytest.raises(TypeError):
+        client.predict([1.0])
+    with pytest.raises(ValueError, match="empty"):
+        client.predict([])
+    assert server.calls == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("INVALID_ARGUMENT", InvalidRequest),
+        ("NOT_FOUND", NotFound),
+        ("FAILED_PRECONDITION", NotPossible),
+        ("UNAVAILABLE", Unavailable),
+        ("CANCELLED", Cancelled),
+        ("INTERNAL", ServerError),
+    ],
+)
+def test_a_refusal_is_raised_from_the_grpc_error_with_the_servers_words(
+    server: Any, client: Any, code: str, kind: type[WattserveError]
+) -> None:
+    server.script["Predict"] = [Refuse(code, "because")]
+    with pytest.raises(kind) as caught:
+        client.predict("a film")
+    assert (caught.value.message, caught.value.code, caught.value.target) == ("because", code, server.target)
+    assert isinstance(caught.value.__cause__, grpc.RpcError)
+
+
+def test_an_answer_that_makes_no_sense_is_a_server_error(server: Any, client: Any) -> None:
+    server.script["Predict"] = [
+        pb.PredictResponse(output=pb.Tensor(name="logits", datatype="FP32", shape=[3], data=b"\0"))
+    ]
+    with pytest.raises(ServerError, match="tensor 'logits' has 1 bytes, which do not fit FP32"):
+        client.predict("a film")
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("predict", ["a film"]),
+        ("receipt", ["r-1"]),
+        ("server_info", []),
+        ("energy_report", []),
+    ],
+)
+def test_every_single_call_has_the_clients_deadline_or_its_own(
+    server: Any, client: Any, method: str, arguments: list[str]
+) -> None:
+    getattr(client, method)(*arguments)
+    getattr(client, method)(*arguments, timeout_s=300)
+    (calls,) = server.calls.values()
+    assert 20 < calls[0].seconds_left < 40
+    assert 200 < calls[1].seconds_left < 400
+
+
+def test_an_expired_deadline_is_its_own_exception_and_the_server_learns_of_it(
+    server: Any, client: Any
+) -> None:
+    server.script["Predict"] = [until_it_ends]
+    with pytest.raises(DeadlineExceeded):
+        client.predict("a film", timeout_s=0.05)
+    assert server.calls["Predict"][0].ended.wait(timeout=5)
+    assert len(server.calls["Predict"]) == 1
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_no_server_is_unavailable_and_names_the_target(kind: Any) -> None:
+    with ScriptedServer() as gone:
+        target = gone.target
+    with kind(target) as client, pytest.raises(Unavailable, match=f"UNAVAILABLE from {target}"):
+        client.predict("a film")
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+def test_a_deadline_that_is_none_is_refused(kind: Any, timeout_s: float) -> None:
+    with pytest.raises(ValueError, match="must be a positive, finite number of seconds"):
+        kind(timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_arguments_of_the_wrong_kind_are_refused(kind: Any) -> None:
+    with pytest.raises(TypeError, match="timeout_s is '30'"):
+        kind(timeout_s="30")
+    with pytest.raises(ValueError, match="target is ''"):
+        kind("")
+
+
+def test_an_async_client_may_be_made_before_there_is_an_event_loop(server: ScriptedServer) -> None:
+    client = AsyncClient(server.target)
+
+    async def use() -> str:
+        async with client:
+            return (await client.predict("a film")).label
+
+    assert asyncio.run(use()) == "positive"
+
+
+def test_one_client_serves_several_threads(server: ScriptedServer) -> None:
+    with Client(server.target) as client:
+        labels: list[str] = []
+        threads = [
+            threading.Thread(target=lambda: labels.append(client.predict("a film").label)) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=10)
+    assert labels == ["positive"] * 8

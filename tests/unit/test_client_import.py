@@ -1,0 +1,58 @@
+"""The client is light: what importing it pulls in, and the five lines of the README."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fixtures.scripted_server import ScriptedServer
+
+import wattserve_client
+
+ROOM = Path(wattserve_client.__file__).parent
+
+
+def printed(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_the_client_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, wattserve_client\n"
+        "heavy = ['torch', 'transformers', 'scipy', 'pandas', 'rich', 'wattserve_server']\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    assert printed(program) == "[]"
+
+
+def test_importing_the_client_starts_no_thread() -> None:
+    assert printed("import threading, wattserve_client; print(threading.active_count())") == "1"
+
+
+def test_only_the_clients_and_their_channel_know_grpc() -> None:
+    knows_grpc = set()
+    for path in ROOM.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "grpc" for name in names):
+                knows_grpc.add(path.name)
+    assert knows_grpc == {"_channel.py", "_status.py", "aio.py", "client.py"}
+
+
+def test_every_public_name_exists() -> None:
+    assert all(hasattr(wattserve_client, name) for name in wattserve_client.__all__)
+
+
+def test_five_lines_give_a_label_and_its_joules() -> None:
+    with ScriptedServer() as server:
+        program = (
+            "from wattserve_client import Client\n"
+            f"with Client({server.target!r}) as client:\n"
+            "    answer = client.predict('a delightful film', variant='bf16', wait_for_settled_energy=True)\n"
+            "    print(answer.label, answer.receipt)\n"
+        )
+        assert printed(program) == "positive 0.0123 J (settled, estimated by estimate)"

@@ -1,0 +1,178 @@
+"""What Python inputs become on the wire, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattserve_client._requests import predict_request, watch_request
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+def request_for(inputs: Any) -> pb.PredictRequest:
+    return predict_request(inputs, variant="bf16", request_id="mine", wait_for_settled_energy=True)
+
+
+def token_ids(inputs: Any) -> list[list[int]]:
+    request = request_for(inputs)
+    assert request.WhichOneof("input") == "tokens"
+    return [list(sequence.ids) for sequence in request.tokens.sequences]
+
+
+def test_what_the_caller_names_beside_the_inputs_is_sent() -> None:
+    request = request_for("a film")
+    assert (request.variant, request.request_id, request.wait_for_settled_energy) == ("bf16", "mine", True)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "texts"),
+    [
+        ("a film", ["a film"]),
+        ("", [""]),  # whether a model takes it is the server's to say
+        (["a film", "b"], ["a film", "b"]),
+        (("a film",), ["a film"]),
+        ([np.str_("a film")], ["a film"]),
+        ("null \0 and 電", ["null \0 and 電"]),
+    ],
+)
+def test_texts_are_sent_as_texts(inputs: Any, texts: list[str]) -> None:
+    request = request_for(inputs)
+    assert request.WhichOneof("input") == "text"
+    assert list(request.text.texts) == texts
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [101, 7, 102],
+        (101, 7, 102),
+        [np.int64(101), 7, np.uint8(102)],
+        np.array([101, 7, 102]),
+        np.array([101, 7, 102], np.uint16),
+        np.array([101, 7, 102], ">i4"),
+        np.array([101, 0, 7, 0, 102, 0])[::2],
+        [[101, 7, 102]],
+        [np.array([101, 7, 102])],
+        np.array([[101, 7, 102]]),
+    ],
+)
+def test_one_sequence_of_token_ids_may_come_in_any_of_these_forms(inputs: Any) -> None:
+    assert token_ids(inputs) == [[101, 7, 102]]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [[1, 2], [3]],
+        ([1, 2], (3,)),
+        [np.array([1, 2]), np.array([3], np.int32)],
+        [[1, 2], np.array([3])],
+    ],
+)
+def test_several_sequences_keep_their_own_lengths(inputs: Any) -> None:
+    assert token_ids(inputs) == [[1, 2], [3]]
+
+
+def test_a_matrix_is_sent_row_by_row() -> None:
+    assert token_ids(np.array([[1, 2], [3, 4], [5, 6]])) == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_the_extremes_of_int32_are_sent() -> None:
+    assert token_ids([-(2**31), 2**31 - 1]) == [[-2147483648, 2147483647]]
+
+
+def test_named_tensors_are_sent_row_major_and_little_endian() -> None:
+    request = request_for(
+        {
+            "input_ids": np.array([[1, 2], [3, 4]], ">i8").T,
+            "pixels": np.array([1.0, -2.0], np.float32),
+            "half": np.array([[1.0]], np.float16),
+            "mask": np.array([1, 0], np.int32),
+            "bytes": np.array([255], np.uint8),
+        }
+    )
+    assert request.WhichOneof("input") == "tensors"
+    sent = {each.name: (each.datatype, list(each.shape), each.data) for each in request.tensors.tensors}
+    assert sent == {
+        "input_ids": ("INT64", [2, 2], b"".join(bytes([n]) + bytes(7) for n in (1, 3, 2, 4))),
+        "pixels": ("FP32", [2], b"\x00\x00\x80\x3f\x00\x00\x00\xc0"),
+        "half": ("FP16", [1, 1], b"\x00\x3c"),
+        "mask": ("INT32", [2], b"\x01\x00\x00\x00\x00\x00\x00\x00"),
+        "bytes": ("UINT8", [1], b"\xff"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        (None, "inputs are a NoneType; they must be a str, a list of str"),
+        (7, "inputs are an int"),
+        (b"bytes", "inputs are a bytes"),
+        ({"a film"}, "inputs are a set"),
+        ((n for n in [1, 2]), "inputs are a generator"),
+        ([b"bytes"], "inputs[0] is a bytes"),
+        ([None], "inputs[0] is a NoneType"),
+        ([1.0, 2.0], "inputs[0] is a float"),
+        ([1, 2.0], "inputs[1] is a float; token ids are integers"),
+        ([1, True], "inputs[1] is a bool; token ids are integers"),
+        ([True, 1], "inputs[0] is a bool"),
+        ([[1], [2.5]], "inputs[1][0] is a float; token ids are integers"),
+        ([[1], [False]], "inputs[1][0] is a bool; token ids are integers"),
+        ([[[1]]], "inputs[0][0] is a list; token ids are integers"),
+        (["a film", 7], "inputs[1] is an int, and inputs[0] a str"),
+        ([7, "a film"], "inputs[1] is a str; token ids are integers"),
+        ([[7], "a film"], "inputs[1] is a str, and inputs[0] a sequence of token ids"),
+        ([[7], 7], "inputs[1] is an int, and inputs[0] a sequence of token ids"),
+        (np.array([1.0]), "inputs is an array of float64; token ids are integers"),
+        (np.array([True]), "inputs is an array of bool; token ids are integers"),
+        (np.array(["a film"]), "inputs is an array of str"),
+        ([np.array([1]), np.array([1.0])], "inputs[1] is an array of float64; token ids are integers"),
+        ({"input_ids": [1, 2]}, "tensor 'input_ids' is a list; it must be a numpy array"),
+        ({7: np.array([1])}, "the name 7 of a tensor is an int; it must be a str"),
+        ({"x": np.array([1.0])}, "tensor 'x' is float64, which cannot be sent: convert it to one of float32"),
+        ({"x": np.array([True])}, "tensor 'x' is bool, which cannot be sent"),
+    ],
+)
+def test_a_kind_of_thing_that_cannot_be_sent_is_a_type_error(inputs: Any, reason: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(reason)):
+        request_for(inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ([], "inputs are empty"),
+        ({}, "inputs are empty: a mapping without tensors"),
+        ([[]], "inputs[0] is empty: a sequence has at least one token id"),
+        ([[1], []], "inputs[1] is empty: a sequence has at least one token id"),
+        (np.array([], np.int64), "inputs are empty: an array of shape (0,)"),
+        (np.zeros((2, 0), np.int64), "inputs are empty: an array of shape (2, 0)"),
+        (np.array(7), "inputs have 0 dimensions"),
+        (np.zeros((1, 1, 1), np.int64), "inputs have 3 dimensions"),
+        ([np.zeros((1, 1), np.int64)], "inputs[0] has 2 dimensions; a sequence of token ids has 1"),
+        ([1, 2**31], "inputs has a token id outside int32: from 1 to 2147483648"),
+        ([[1], [-(2**31) - 1]], "inputs[1] has a token id outside int32"),
+        (np.array([2**32], np.uint64), "inputs has a token id outside int32"),
+        ({"x": np.zeros((0, 3), np.float32)}, "tensor 'x' is empty: its shape is (0, 3)"),
+        (["a film", "\ud800"], "inputs[1] is not Unicode text"),
+    ],
+)
+def test_a_value_that_cannot_be_sent_is_a_value_error(inputs: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        request_for(inputs)
+
+
+def test_a_request_larger_than_a_message_may_be_is_refused_with_both_sizes() -> None:
+    with pytest.raises(
+        ValueError, match=r"the request has 16777\d{3} bytes, and at most 16777216 can be sent"
+    ):
+        request_for("x" * (16 * 1024 * 1024))
+
+
+def test_one_receipt_id_in_place_of_a_list_is_not_taken_letter_by_letter() -> None:
+    assert list(watch_request(["r-1", "r-2"]).receipt_ids) == ["r-1", "r-2"]
+    with pytest.raises(TypeError, match="it must be a list of ids"):
+        watch_request("r-1")
