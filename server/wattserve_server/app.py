@@ -1,0 +1,232 @@
+"""The one room that knows everybody: it builds the server, runs it, and takes it down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from wattserve_server.config import ServerConfig
+from wattserve_server.energy.window import Charge
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.device import device_uuid, resolve_device, usable_cores
+from wattserve_server.engine.engine import Engine, EngineLimits
+from wattserve_server.engine.model import LoadedModel, load_model
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.runner import BatchResult
+from wattserve_server.engine.tasks import Task, task_named
+from wattserve_server.engine.text import Tokenizer
+from wattserve_server.engine.variants.kinds import Kind, choose_kinds
+from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.errors import ConfigError
+from wattserve_server.meters.choose import ChosenMeter, MeterOptions, open_meter
+from wattserve_server.meters.sampler import Sampler
+from wattserve_server.service.inference import InferenceService
+from wattserve_server.service.listen import Listener
+from wattserve_server.service.report import static_info
+from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
+from wattserve_server.telemetry.exposition import Exposition
+from wattserve_server.telemetry.metrics import Metrics, VariantLabels
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+IDLE_LISTENING_S = 1.0
+"""How long the meter is listened to before the first batch, where idle watts are to be measured."""
+
+CPU_BATCH_TOKENS = 2048
+CUDA_BATCH_TOKENS = 32768
+
+
+async def serve(config: ServerConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError or MeterError at start-up."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    device = resolve_device(config.device)
+    kinds = choose_kinds(config.variants or None, device)
+    default_variant = _default_variant(config, kinds)
+    task = task_named(config.task)
+    run_log = RunLog()
+    chosen = open_meter(
+        config.meter,
+        device_type=device.type,
+        device_uuid=device_uuid(device),
+        busy_ns=run_log.busy_ns,
+        options=_meter_options(config),
+    )
+    async with AsyncExitStack() as undo:
+        metrics = Metrics({"version": version("wattserve"), "python": platform.python_version()})
+        serving = Serving()
+        listener = Listener(InferenceService(serving, metrics), config.host, config.port)
+        exposition = Exposition(metrics.registry, config.host, config.metrics_port)
+        undo.callback(exposition.close)
+        await listener.start()
+        undo.push_async_callback(listener.stop, 0)
+        starting = asyncio.create_task(
+            _start(config, task, device, kinds, default_variant, run_log, chosen, metrics, undo)
+        )
+        interrupted = asyncio.create_task(stopping.wait())
+        await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            say("interrupted while starting: nothing was accepted, nothing is lost")
+            os._exit(130)  # loading and warming up run on threads that cannot be cancelled
+        ready = starting.result()
+        serving.ready = ready
+        await listener.say(serving=True)
+        print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
+        await interrupted
+        for number in SIGNALS:  # a second one ends the server at once
+            loop.remove_signal_handler(number)
+        await _drain(config, serving, ready, listener)
+
+
+async def _start(
+    config: ServerConfig,
+    task: Task,
+    device: torch.device,
+    kinds: list[Kind],
+    default_variant: str,
+    run_log: RunLog,
+    chosen: ChosenMeter,
+    metrics: Metrics,
+    undo: AsyncExitStack,
+) -> Ready:
+    """Load the model, listen to the idle meter, warm up."""
+    say(chosen.notice)
+    model, variants = await asyncio.to_thread(_load, config, task, device, kinds)
+    book = ReceiptBook(
+        config.receipt_retention_seconds, config.receipt_retention_count, metrics.receipt_final
+    )
+    batch_tokens = config.max_batch_tokens or (
+        CUDA_BATCH_TOKENS if device.type == "cuda" else CPU_BATCH_TOKENS
+    )
+    limits = EngineLimits(
+        BatchLimits(config.max_batch_sequences, batch_tokens, int(config.max_wait_ms * 1e6)),
+        config.max_queue_sequences,
+        config.max_request_sequences,
+    )
+
+    def on_batch(result: BatchResult) -> None:
+        window = result.window
+        metrics.batch_ran(window.variant, len(window.lengths), sum(window.lengths), window.computed_tokens)
+
+    loop = asyncio.get_running_loop()
+
+    def on_charges(charges: Sequence[Charge]) -> None:
+        loop.call_soon_threadsafe(book.charge, charges)
+
+    sampler = Sampler(chosen.meter, run_log.drain, on_charges)
+    engine = Engine(model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch)
+    sampler.start()
+    undo.callback(sampler.stop)
+    if chosen.meter.idle_watts is None:
+        await asyncio.sleep(IDLE_LISTENING_S)
+    say(f"warming up {', '.join(variants)} on {device}")
+    undo.callback(engine.stop)
+    await engine.start()
+    await asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+    tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
+    if tokenizer is None:
+        say(f"{model.name} has no tokenizer: requests must send token ids")
+    else:
+        undo.callback(tokenizer.close)
+    metrics.serve_state(
+        lambda: sampler.ledger,
+        lambda: sampler.status,
+        lambda: engine.queued,
+        {"name": model.name, "source": model.source, "task": model.task.name},
+        [_variant_labels(variant) for variant in variants.values()],
+    )
+    return Ready(engine, sampler, tokenizer, static_info(engine, sampler.status, tokenizer is not None))
+
+
+def _load(
+    config: ServerConfig, task: Task, device: torch.device, kinds: list[Kind]
+) -> tuple[LoadedModel, dict[str, Variant]]:
+    torch.set_num_threads(config.threads or usable_cores())
+    model = load_model(
+        config.model,
+        task,
+        config.model_name,
+        config.trust_remote_code,
+        config.max_tokens or None,
+    )
+    say(f"loaded {model.source}: {model.parameters:,} parameters, up to {model.max_tokens} tokens")
+    return model, {kind.name: build_variant(model, kind, device) for kind in kinds}
+
+
+async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener: Listener) -> None:
+    """Refuse new work, answer what was accepted, settle its energy, then end."""
+    say("draining: accepted requests will be answered")
+    serving.draining.set()
+    await listener.say(serving=False)
+    stopped = asyncio.create_task(listener.stop(config.drain_seconds))
+    try:
+        async with asyncio.timeout(config.drain_seconds):
+            await ready.engine.until_idle()
+    except TimeoutError:
+        say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
+    await asyncio.to_thread(ready.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+    await asyncio.sleep(0)  # for the charges that the sampler has just handed over
+    ready.engine.book.close()
+    await stopped
+    say(_final_account(ready.sampler))
+
+
+def _final_account(sampler: Sampler) -> str:
+    ledger = sampler.ledger
+    if ledger.since_ns is None:
+        return f"drained: no energy figures ({sampler.status.last_error})"
+    active_uj = sum(totals.active_uj for totals in ledger.active.values())
+    accounts = (
+        ("active", active_uj),
+        ("warm-up", ledger.warmup_uj),
+        ("idle", ledger.idle_uj),
+        ("unattributed", ledger.unattributed_uj),
+        ("pending", ledger.pending_uj),
+    )
+    parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts)
+    return f"drained: {sampler.status.source.quality.value} {ledger.measured_uj / 1e6:.3f} J = {parts}"
+
+
+def _default_variant(config: ServerConfig, kinds: list[Kind]) -> str:
+    names = [kind.name for kind in kinds]
+    if config.default_variant and config.default_variant not in names:
+        raise ConfigError(f"--default-variant {config.default_variant!r} is not loaded: {', '.join(names)}")
+    return config.default_variant or names[0]
+
+
+def _meter_options(config: ServerConfig) -> MeterOptions:
+    return MeterOptions(
+        estimate_watts_per_core=config.estimate_watts_per_core,
+        estimate_idle_watts=config.estimate_idle_watts,
+        simulated_idle_watts=config.simulated_idle_watts,
+        simulated_busy_watts=config.simulated_busy_watts,
+        powercap_root=Path(config.powercap_root),
+    )
+
+
+def _variant_labels(variant: Variant) -> VariantLabels:
+    return VariantLabels(
+        variant.name,
+        str(variant.device),
+        variant.dtype,
+        variant.kernels,
+        variant.parameter_bytes,
+        variant.warmup_seconds,
+    )
+
+
+def say(line: str) -> None:
+    """Progress, for the operator; standard output is kept for the one line that scripts wait for."""
+    print(f"wattserve: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,85 @@
+"""The command `wattserve`: serve, variants, demo-model. A user's mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from wattserve_server.config import ServerConfig, add_flags, read_config
+from wattserve_server.errors import ConfigError, MeterError
+
+VARIANTS_SETTINGS = {"model", "task", "device", "trust_remote_code"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
+    arguments = _parser().parse_args(argv)
+    try:
+        config = read_config(vars(arguments))
+        return int(arguments.run(config, arguments))
+    except (ConfigError, MeterError) as error:
+        print(f"wattserve: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wattserve",
+        description="An inference server that tells every request what it cost in joules.",
+    )
+    parser.add_argument("--version", action="version", version=f"wattserve {version('wattserve')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    serving = commands.add_parser(
+        "serve",
+        help="serve a model",
+        description="Serve a model in several precisions. Every setting can also be given as an environment "
+        "variable WATTSERVE_NAME, or in a TOML file (--config).",
+    )
+    add_flags(serving)
+    serving.set_defaults(run=_serve)
+    listing = commands.add_parser(
+        "variants",
+        help="list the precisions and whether this device runs them natively",
+        description="List every precision, whether this device runs it natively and why, and its bytes.",
+    )
+    add_flags(listing, VARIANTS_SETTINGS)
+    listing.set_defaults(run=_variants)
+    demo = commands.add_parser(
+        "demo-model",
+        help="print the folder of the built-in demo model, training it first if need be",
+        description="Print the folder of the built-in demo model: weights, tokenizer, and heldout.jsonl, "
+        "texts with labels that it was not trained on. It is trained on first use.",
+    )
+    demo.set_defaults(run=_demo_model)
+    return parser
+
+
+def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.app import serve
+
+    asyncio.run(serve(config))
+    return 0
+
+
+def _variants(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.catalogue import print_catalogue
+
+    print_catalogue(config)
+    return 0
+
+
+def _demo_model(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.engine.builtin.demo import ensure_demo_model
+
+    print(ensure_demo_model())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,155 @@
+"""The server's settings: one frozen dataclass, checked when made.
+
+Each comes from, in this order: a flag, an environment variable `WATTSERVE_NAME`, the TOML file
+given with `--config`, its default. `cli` reads them once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from wattserve_server.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "WATTSERVE_"
+
+
+def _setting(default: Any, text: str, metavar: str = "") -> Any:
+    return field(default=default, metadata={"help": text, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Raises ConfigError, naming the flag, for a value that cannot be."""
+
+    model: str = _setting("demo", "a hub id, a local folder, demo, or random:distilbert-base", "ID_OR_PATH")
+    model_name: str = _setting("", "the name it is served under (default: the last part of --model)", "NAME")
+    task: str = _setting("sequence-classification", "sequence-classification or feature-extraction", "TASK")
+    device: str = _setting("auto", "auto, cpu, cuda or cuda:N", "DEVICE")
+    variants: str = _setting(
+        "", "precisions to load, e.g. fp32,bf16,int8 (default: all native ones)", "NAMES"
+    )
+    default_variant: str = _setting("", "the one for requests that name none (default: the first)", "NAME")
+    host: str = _setting("127.0.0.1", "address to listen on, for gRPC and metrics", "HOST")
+    port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
+    metrics_port: int = _setting(9464, "HTTP port of /metrics; 0 picks a free one", "PORT")
+    meter: str = _setting("auto", "auto, nvml, rapl, estimate, simulated or none", "METER")
+    estimate_watts_per_core: float = _setting(7.5, "for --meter estimate: watts of one busy core", "WATTS")
+    estimate_idle_watts: float = _setting(5.0, "for --meter estimate: watts drawn when idle", "WATTS")
+    simulated_idle_watts: float = _setting(40.0, "for --meter simulated: watts drawn when idle", "WATTS")
+    simulated_busy_watts: float = _setting(110.0, "for --meter simulated: watts while a batch runs", "WATTS")
+    powercap_root: str = _setting(
+        "/sys/class/powercap", "for --meter rapl: where Linux's powercap tree is mounted", "DIR"
+    )
+    max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N")
+    max_batch_tokens: int = _setting(
+        0, "tokens in a batch at the most, padding included (default: 2048 on a CPU, 32768 on a GPU)", "N"
+    )
+    max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
+    max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N")
+    max_request_sequences: int = _setting(256, "sequences in one request at the most", "N")
+    max_tokens: int = _setting(0, "longest sequence to accept (default: what the model takes)", "N")
+    threads: int = _setting(0, "CPU threads for the model (default: all cores)", "N")
+    receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
+    receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N")
+    drain_seconds: float = _setting(30.0, "how long a shutdown waits for accepted requests", "S")
+    trust_remote_code: bool = _setting(False, "run code that comes with the model")
+
+    def __post_init__(self) -> None:
+        for name in ("port", "metrics_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise ConfigError(f"{flag(name)} {getattr(self, name)}: must be between 0 and 65535")
+        for name in (
+            "max_batch_sequences", "max_queue_sequences", "max_request_sequences", "receipt_retention_count",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{flag(name)} {getattr(self, name)}: must be at least 1")
+        for name in (
+            "max_batch_tokens", "max_wait_ms", "max_tokens", "threads", "receipt_retention_seconds",
+            "drain_seconds", "estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts",
+            "simulated_busy_watts",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ConfigError(f"{flag(name)} {value}: must be a number, 0 or more")
+        if self.max_request_sequences > self.max_queue_sequences:
+            raise ConfigError(
+                f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "
+                f"{self.max_queue_sequences}: such a request could never be accepted"
+            )
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def add_flags(parser: argparse.ArgumentParser, names: set[str] | None = None) -> None:
+    """A flag for each setting (or those in `names`); a flag not given leaves no trace."""
+    parser.add_argument("--config", metavar="FILE", help="TOML file with settings, named as the flags are")
+    for item in fields(ServerConfig):
+        if names is not None and item.name not in names:
+            continue
+        shown = item.metadata["help"]
+        if isinstance(item.default, bool):
+            parser.add_argument(flag(item.name), action="store_true", default=argparse.SUPPRESS, help=shown)
+            continue
+        if item.default not in ("", 0):
+            shown += f" (default: {item.default})"
+        parser.add_argument(
+            flag(item.name),
+            default=argparse.SUPPRESS,
+            metavar=item.metadata["metavar"],
+            help=shown.replace("%", "%%"),
+        )
+
+
+def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ServerConfig:
+    """flags: what was given on the command line, as text, and `config`, the file. Raises ConfigError."""
+    given: dict[str, Any] = {}
+    kinds = {item.name: type(item.default) for item in fields(ServerConfig)}
+    if flags.get("config"):
+        given |= _read_file(Path(flags["config"]), kinds)
+    for name in kinds:
+        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if text is not None:
+            given[name] = (ENVIRONMENT_PREFIX + name.upper(), text)
+        if name in flags:
+            given[name] = (flag(name), flags[name])
+    return ServerConfig(**{name: _parse(kinds[name], *value) for name, value in given.items()})
+
+
+def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, Any]]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+    settings = {key.replace("-", "_"): value for key, value in content.items()}
+    unknown = sorted(set(settings) - set(kinds))
+    if unknown:
+        raise ConfigError(f"--config {path}: unknown setting {unknown[0]!r}; known: {', '.join(kinds)}")
+    return {name: (f"{path}: {name}", value) for name, value in settings.items()}
+
+
+def _parse(kind: type, where: str, value: Any) -> Any:
+    if kind is bool:
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() not in words:
+            raise ConfigError(f"{where} {value!r}: must be true or false")
+        return words[str(value).lower()]
+    if kind is str and not isinstance(value, str):
+        raise ConfigError(f"{where} {value!r}: must be text")
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        return kind(value)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{where} {value!r}: must be {'a whole number' if kind is int else 'a number'}"
+        ) from None

@@ -1,0 +1,155 @@
+"""The receipt book: every receipt by its id, for a stated time; who waits for which.
+
+Lives on the event loop. Final receipts are kept for `retention_s`, and no more than
+`retention_count` of them: the oldest leave first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.energy.window import Charge
+from wattserve_server.errors import NotFound, OverloadedError
+
+WATCH_QUEUE = 100_000
+"""Final receipts that may wait for a slow watcher before its stream is ended."""
+
+
+class ReceiptWatch:
+    """An async iterator over final receipts; `close` it when done.
+
+    Raises OverloadedError once its caller is too far behind.
+    """
+
+    def __init__(self, watches: set[ReceiptWatch]) -> None:
+        self._queue: asyncio.Queue[Receipt | None] = asyncio.Queue()
+        self._watches = watches
+        watches.add(self)
+
+    def put(self, receipt: Receipt) -> None:
+        self._queue.put_nowait(receipt)
+
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+    def close(self) -> None:
+        self._watches.discard(self)
+
+    def __aiter__(self) -> ReceiptWatch:
+        return self
+
+    async def __anext__(self) -> Receipt:
+        if self._queue.qsize() > WATCH_QUEUE:
+            raise OverloadedError(f"this watcher is {self._queue.qsize()} receipts behind; it was ended")
+        receipt = await self._queue.get()
+        if receipt is None:
+            raise StopAsyncIteration
+        return receipt
+
+
+class ReceiptBook:
+    """on_final is called with every receipt of which something ran, once it is final."""
+
+    def __init__(
+        self,
+        retention_s: float,
+        retention_count: int,
+        on_final: Callable[[Receipt], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.retention_s = retention_s
+        self.retention_count = retention_count
+        self.instance_id = secrets.token_hex(6)
+        self._on_final = on_final
+        self._clock = clock
+        self._opened = 0
+        self._receipts: dict[str, Receipt] = {}
+        self._final: deque[tuple[float, str]] = deque()
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._watches: set[ReceiptWatch] = set()
+        self._is_closed = False
+
+    @property
+    def pending(self) -> int:
+        """Receipts that are not final yet."""
+        return len(self._receipts) - len(self._final)
+
+    def open(self, request_id: str, variant: str, device: str) -> Receipt:
+        """A new receipt with an id that no other receipt of any server has."""
+        self._opened += 1
+        receipt_id = f"{self.instance_id}-{self._opened:x}"
+        receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns())
+        self._receipts[receipt_id] = receipt
+        return receipt
+
+    def ended(self, receipt: Receipt) -> None:
+        """Its request has ended, one way or another. One of which nothing ran is forgotten."""
+        if not receipt.ran:
+            del self._receipts[receipt.receipt_id]
+            self._wake(receipt)
+        elif receipt.is_final:
+            self._keep(receipt)
+
+    def charge(self, charges: Sequence[Charge]) -> None:
+        """What the accountant has settled."""
+        for charge in charges:
+            line = charge.line
+            receipt = line.receipt
+            receipt.charge(line, charge.energy_uj, charge.deviation_uj, charge.idle_share_uj, charge.reason)
+            if receipt.is_final:
+                self._keep(receipt)
+
+    def get(self, receipt_id: str) -> Receipt:
+        """Raises NotFound for an id that never was or whose retention is over."""
+        self._forget_old()
+        try:
+            return self._receipts[receipt_id]
+        except KeyError:
+            raise NotFound(
+                f"no receipt {receipt_id!r}: it never existed, nothing of its request ran, or it is "
+                f"older than {self.retention_s:g} s or the last {self.retention_count} receipts",
+                "receipt_id",
+            ) from None
+
+    async def until_final(self, receipt: Receipt) -> None:
+        """Wait until nothing of the receipt will change any more."""
+        while not receipt.is_final:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.setdefault(receipt.receipt_id, []).append(waiter)
+            await waiter
+
+    def watch(self) -> ReceiptWatch:
+        """Every receipt that becomes final from now on, until the watch or the book is closed."""
+        watch = ReceiptWatch(self._watches)
+        if self._is_closed:
+            watch.end()
+        return watch
+
+    def close(self) -> None:
+        """End every watch after what it has still to be sent."""
+        self._is_closed = True
+        for watch in self._watches:
+            watch.end()
+
+    def _keep(self, receipt: Receipt) -> None:
+        self._final.append((self._clock(), receipt.receipt_id))
+        self._on_final(receipt)
+        self._wake(receipt)
+        for watch in self._watches:
+            watch.put(receipt)
+        self._forget_old()
+
+    def _wake(self, receipt: Receipt) -> None:
+        for waiter in self._waiters.pop(receipt.receipt_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _forget_old(self) -> None:
+        oldest_s = self._clock() - self.retention_s
+        while self._final and (len(self._final) > self.retention_count or self._final[0][0] < oldest_s):
+            del self._receipts[self._final.popleft()[1]]

@@ -1,0 +1,63 @@
+"""Which device to run on, and what it is called."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import torch
+
+from wattserve_server.errors import ConfigError
+
+
+def resolve_device(choice: str) -> torch.device:
+    """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ConfigError when it is not there."""
+    if choice == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(choice)
+    except RuntimeError:
+        raise ConfigError(f"unknown device {choice!r}; known: auto, cpu, cuda, cuda:N") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ConfigError(f"device {choice!r} is not supported; known: auto, cpu, cuda, cuda:N")
+    if not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "torch sees no CUDA GPU"
+        raise ConfigError(f"device {choice!r} is not there: {why} (torch {torch.__version__})")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise ConfigError(f"device {choice!r} is not there: torch sees {torch.cuda.device_count()} GPU(s)")
+    return torch.device("cuda", index)
+
+
+def device_uuid(device: torch.device) -> str | None:
+    """The GPU's UUID, so that the meter reads the same board whatever CUDA calls it; None on CPU."""
+    if device.type != "cuda":
+        return None
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def describe_device(device: torch.device) -> str:
+    """The hardware's name, for people."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu_model()} ({usable_cores()} cores)"
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,30 @@
+"""Feature extraction: the mean of the last hidden states over a sequence's own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class FeatureExtraction:
+    name = "feature-extraction"
+    auto_class = "AutoModel"
+    output_name = "embedding"
+
+    def labels(self, config: Any) -> list[str]:
+        return []
+
+    def forward(
+        self, module: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        hidden = module(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.float()
+        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        mean: torch.Tensor = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+        return mean
+
+    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        return []

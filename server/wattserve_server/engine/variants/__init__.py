@@ -1,0 +1,1 @@
+"""Variants: one precision of the hosted model each, on a device that runs it natively."""

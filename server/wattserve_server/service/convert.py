@@ -1,0 +1,203 @@
+"""Between messages and what the engine works with: checked token ids in, answers and receipts out.
+
+Pure: no transport, no clock. Errors name the field in the request message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.attribution import IDLE_POLICY, SPLIT_RULE
+from wattserve_server.energy.reading import Quality, Source
+from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
+from wattserve_server.engine.model import LoadedModel
+from wattserve_server.errors import InvalidRequest
+
+Ids = NDArray[np.int64]
+
+DATATYPES: dict[str, np.dtype[np.generic]] = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
+
+_STATES = {
+    State.PROVISIONAL: pb.ENERGY_STATE_PROVISIONAL,
+    State.SETTLED: pb.ENERGY_STATE_SETTLED,
+    State.UNKNOWN: pb.ENERGY_STATE_UNKNOWN,
+}
+_OUTCOMES = {
+    Outcome.OPEN: pb.OUTCOME_UNSPECIFIED,
+    Outcome.COMPLETED: pb.OUTCOME_COMPLETED,
+    Outcome.CANCELLED: pb.OUTCOME_CANCELLED,
+    Outcome.FAILED: pb.OUTCOME_FAILED,
+}
+_QUALITIES = {
+    Quality.MEASURED: pb.ENERGY_QUALITY_MEASURED,
+    Quality.ESTIMATED: pb.ENERGY_QUALITY_ESTIMATED,
+    Quality.SIMULATED: pb.ENERGY_QUALITY_SIMULATED,
+    Quality.NONE: pb.ENERGY_QUALITY_NONE,
+}
+
+
+def texts_of(request: pb.PredictRequest) -> list[str]:
+    """The texts of a request that holds texts. Raises InvalidRequest when there are none."""
+    texts = list(request.text.texts)
+    if not texts:
+        raise InvalidRequest("a request needs at least one text", "text.texts")
+    for index, text in enumerate(texts):
+        if not text.strip():
+            raise InvalidRequest("the text is empty", f"text.texts[{index}]")
+    return texts
+
+
+def ids_of(request: pb.PredictRequest) -> list[Ids]:
+    """The token ids of a request that holds tokens or tensors, not yet checked against a model."""
+    kind = request.WhichOneof("input")
+    if kind == "tokens":
+        sequences = [np.array(sequence.ids, dtype=np.int64) for sequence in request.tokens.sequences]
+        if not sequences:
+            raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
+        return sequences
+    if kind == "tensors":
+        return _ids_of_tensors(request.tensors.tensors)
+    raise InvalidRequest("a request needs one of text, tokens or tensors", "input")
+
+
+def check_ids(sequences: Sequence[Ids], model: LoadedModel, max_sequences: int, field: str) -> None:
+    """Everything that could make a model fail or answer nonsense. Raises InvalidRequest."""
+    if len(sequences) > max_sequences:
+        raise InvalidRequest(
+            f"a request may hold at most {max_sequences} sequences, this one has {len(sequences)}", field
+        )
+    for index, ids in enumerate(sequences):
+        if len(ids) == 0:
+            raise InvalidRequest("the sequence is empty", f"{field}[{index}]")
+        if len(ids) > model.max_tokens:
+            raise InvalidRequest(
+                f"the sequence has {len(ids)} tokens; {model.name} takes at most {model.max_tokens}",
+                f"{field}[{index}]",
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= model.vocabulary_size:
+            raise InvalidRequest(
+                f"token id {low if low < 0 else high} is outside the vocabulary, 0 to "
+                f"{model.vocabulary_size - 1}",
+                f"{field}[{index}]",
+            )
+
+
+def _ids_of_tensors(tensors: Sequence[pb.Tensor]) -> list[Ids]:
+    arrays: dict[str, Ids] = {}
+    for index, tensor in enumerate(tensors):
+        field = f"tensors.tensors[{index}]"
+        if tensor.name not in ("input_ids", "attention_mask"):
+            raise InvalidRequest(
+                f"unknown tensor {tensor.name!r}; this task takes input_ids and attention_mask",
+                f"{field}.name",
+            )
+        if tensor.name in arrays:
+            raise InvalidRequest(f"tensor {tensor.name!r} is given twice", f"{field}.name")
+        arrays[tensor.name] = _matrix(tensor, field)
+    if "input_ids" not in arrays:
+        raise InvalidRequest("tensor 'input_ids' is missing", "tensors.tensors")
+    ids = arrays["input_ids"]
+    mask = arrays.get("attention_mask")
+    if mask is None:
+        return list(ids)
+    if mask.shape != ids.shape:
+        raise InvalidRequest(
+            f"attention_mask has shape {list(mask.shape)}, input_ids {list(ids.shape)}", "tensors.tensors"
+        )
+    lengths = mask.sum(axis=1)
+    prefix = np.arange(ids.shape[1]) < lengths[:, None]
+    for row in range(len(ids)):
+        if not np.array_equal(mask[row], prefix[row]):
+            raise InvalidRequest(
+                f"row {row} of attention_mask is not a prefix mask (ones, then zeros)", "tensors.tensors"
+            )
+    return [ids[row, : lengths[row]] for row in range(len(ids))]
+
+
+def _matrix(tensor: pb.Tensor, field: str) -> Ids:
+    dtype = DATATYPES.get(tensor.datatype)
+    if dtype is None:
+        raise InvalidRequest(
+            f"datatype {tensor.datatype!r} of {tensor.name}; known here: {', '.join(DATATYPES)}",
+            f"{field}.datatype",
+        )
+    shape = list(tensor.shape)
+    if len(shape) != 2 or any(size < 1 for size in shape):
+        raise InvalidRequest(
+            f"shape {shape} is not [sequences, length] with both at least 1", f"{field}.shape"
+        )
+    expected = math.prod(shape) * dtype.itemsize
+    if len(tensor.data) != expected:
+        raise InvalidRequest(
+            f"{len(tensor.data)} bytes of data; shape {shape} of {tensor.datatype} needs {expected}",
+            f"{field}.data",
+        )
+    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape).astype(np.int64)
+
+
+def output_tensor(name: str, rows: Sequence[NDArray[np.float32]]) -> pb.Tensor:
+    """rows: float32 [width] each."""
+    array = np.ascontiguousarray(np.stack(rows), dtype="<f4")
+    return pb.Tensor(name=name, datatype="FP32", shape=array.shape, data=array.tobytes())
+
+
+def classification(scores: NDArray[np.float32], labels: Sequence[str]) -> pb.Classification:
+    best = int(scores.argmax())
+    return pb.Classification(label_index=best, label=labels[best], scores=scores.tolist())
+
+
+def source_message(source: Source) -> pb.EnergySource:
+    return pb.EnergySource(
+        name=source.name, method=source.method, quality=_QUALITIES[source.quality], note=source.note
+    )
+
+
+def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
+    """What is known of the receipt now."""
+    state = receipt.state
+    message = pb.Receipt(
+        receipt_id=receipt.receipt_id,
+        request_id=receipt.request_id,
+        variant=receipt.variant,
+        device=receipt.device,
+        outcome=_OUTCOMES[receipt.outcome],
+        state=_STATES[state],
+        source=source,
+        idle_policy=IDLE_POLICY,
+        split_rule=SPLIT_RULE,
+        unknown_reason=receipt.reason,
+        lines=[_line_message(line, state) for line in receipt.lines],
+        created_unix_ns=receipt.created_unix_ns,
+    )
+    if (energy_uj := receipt.energy_uj) is not None:
+        message.energy_uj = energy_uj
+    elif not message.unknown_reason:
+        message.unknown_reason = f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+    if (interval := receipt.interval_uj()) is not None:
+        message.energy_low_uj, message.energy_high_uj = interval
+    if (idle_uj := receipt.idle_share_uj) is not None:
+        message.idle_share_uj = idle_uj
+    if (provisional_uj := receipt.provisional_uj) is not None:
+        message.provisional_energy_uj = provisional_uj
+    return message
+
+
+def _line_message(line: Line, state: State) -> pb.ReceiptLine:
+    message = pb.ReceiptLine(
+        tokens=line.tokens,
+        padded_tokens=line.padded_tokens,
+        batch_size=line.batch_size,
+        compute_ns=line.compute_ns,
+    )
+    energy_uj = line.energy_uj if line.is_settled else line.provisional_uj
+    if energy_uj is not None and state is not State.UNKNOWN:
+        message.energy_uj = energy_uj
+    if line.idle_share_uj is not None:
+        message.idle_share_uj = line.idle_share_uj
+    return message

@@ -1,0 +1,204 @@
+"""The native protocol, `wattserve.v1.Inference`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.engine.request import Request
+from wattserve_server.errors import InvalidRequest, NotPossibleHere
+from wattserve_server.service import convert, report
+from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
+from wattserve_server.service.status import code_and_message, streaming, unary
+from wattserve_server.telemetry.metrics import Metrics
+
+STREAM_IN_FLIGHT = 1024
+"""Requests of one stream that may be in flight; the server reads no more of it until some end."""
+
+
+class InferenceService(pb_grpc.InferenceServicer):
+    def __init__(self, serving: Serving, metrics: Metrics) -> None:
+        self._serving = serving
+        self._metrics = metrics
+
+    @unary
+    async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
+        left_s = context.time_remaining()
+        deadline_ns = None if left_s is None else time.monotonic_ns() + int(left_s * 1e9)
+        return await self._predict(request, deadline_ns)
+
+    @streaming
+    async def PredictStream(
+        self, request_iterator: AsyncIterator[pb.PredictRequest], context: Any
+    ) -> AsyncIterator[pb.PredictStreamResponse]:
+        answers: asyncio.Queue[pb.PredictStreamResponse | None] = asyncio.Queue()
+        room = asyncio.Semaphore(STREAM_IN_FLIGHT)
+        in_flight: dict[str, asyncio.Task[None]] = {}
+
+        async def answer(request: pb.PredictRequest) -> None:
+            try:
+                reply = pb.PredictStreamResponse(
+                    request_id=request.request_id, response=await self._predict(request, None)
+                )
+            except Exception as error:
+                reply = _stream_error(request.request_id, error)
+            in_flight.pop(request.request_id, None)
+            room.release()
+            answers.put_nowait(reply)
+
+        async def read() -> None:
+            async for request in request_iterator:
+                if not request.request_id or request.request_id in in_flight:
+                    why = "is in flight already" if request.request_id else "is empty"
+                    error = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
+                    answers.put_nowait(_stream_error(request.request_id, error))
+                    continue
+                await room.acquire()
+                in_flight[request.request_id] = asyncio.create_task(answer(request))
+
+        async def read_all() -> None:
+            reader = asyncio.create_task(read())
+            draining = asyncio.create_task(self._serving.draining.wait())
+            try:
+                await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
+                if reader.done():
+                    reader.result()
+                while in_flight:
+                    await asyncio.wait(list(in_flight.values()))
+                if not reader.done():
+                    self._serving.accept()  # raises: the stream ends because the server does
+            finally:
+                reader.cancel()
+                draining.cancel()
+                answers.put_nowait(None)
+
+        feeder = asyncio.create_task(read_all())
+        try:
+            while (reply := await answers.get()) is not None:
+                yield reply
+            await feeder
+        finally:
+            feeder.cancel()
+            for task in list(in_flight.values()):
+                task.cancel()
+
+    @unary
+    async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
+        ready = self._serving.get()
+        receipt = ready.engine.book.get(request.receipt_id)
+        if request.wait_until_settled:
+            await _until_settled(ready, receipt)
+        return convert.receipt_message(receipt, ready.info.meter.source)
+
+    @streaming
+    async def WatchReceipts(
+        self, request: pb.WatchReceiptsRequest, context: Any
+    ) -> AsyncIterator[pb.Receipt]:
+        ready = self._serving.get()
+        book, source = ready.engine.book, ready.info.meter.source
+        if not request.receipt_ids:
+            watch = book.watch()
+            try:
+                await context.send_initial_metadata(())  # from now on, nothing that settles is missed
+                async for receipt in watch:
+                    yield convert.receipt_message(receipt, source)
+            finally:
+                watch.close()
+            return
+        receipts = [book.get(receipt_id) for receipt_id in request.receipt_ids]
+        for receipt in receipts:
+            await book.until_final(receipt)
+            yield convert.receipt_message(receipt, source)
+
+    @unary
+    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
+        ready = self._serving.get()
+        return report.server_info(ready.info, ready.sampler.status)
+
+    @unary
+    async def GetEnergyReport(self, request: pb.GetEnergyReportRequest, context: Any) -> pb.EnergyReport:
+        ready = self._serving.get()
+        return report.energy_report(ready.sampler, ready.engine, ready.info.meter.source)
+
+    async def _predict(self, request: pb.PredictRequest, deadline_ns: int | None) -> pb.PredictResponse:
+        begun_ns = time.monotonic_ns()
+        variant = ""
+        try:
+            ready = self._serving.accept()
+            variant = ready.engine.variant_named(request.variant)
+            tokenize_ns = 0
+            if request.WhichOneof("input") == "text":
+                sequences = await self._encode(ready, convert.texts_of(request))
+                tokenize_ns = time.monotonic_ns() - begun_ns
+                field = "text.texts"
+            else:
+                sequences = convert.ids_of(request)
+                field = "tokens.sequences" if request.WhichOneof("input") == "tokens" else "tensors.tensors"
+            convert.check_ids(sequences, ready.engine.model, ready.engine.limits.max_request, field)
+            done = await ready.engine.predict(sequences, variant, request.request_id, deadline_ns)
+            if request.wait_for_settled_energy:
+                await _until_settled(ready, done.receipt)
+            response = _response(request, ready, done, begun_ns, tokenize_ns)
+        except asyncio.CancelledError:
+            self._metrics.request_ended(variant, "CANCELLED")
+            raise
+        except Exception as error:
+            self._metrics.request_ended(variant, code_and_message(error)[0].name)
+            raise
+        timing = response.timing
+        self._metrics.request_answered(
+            variant, timing.tokenize_ns, timing.queue_ns, timing.compute_ns, timing.total_ns
+        )
+        return response
+
+    async def _encode(self, ready: Ready, texts: list[str]) -> list[convert.Ids]:
+        if ready.tokenizer is None:
+            raise NotPossibleHere(f"{ready.info.model_name} has no tokenizer: send token ids", "text")
+        limit = ready.engine.limits.max_request
+        if len(texts) > limit:
+            raise InvalidRequest(
+                f"a request may hold at most {limit} sequences, this one has {len(texts)}", "text.texts"
+            )
+        return await ready.tokenizer.encode(texts)
+
+
+def _response(
+    request: pb.PredictRequest, ready: Ready, done: Request, begun_ns: int, tokenize_ns: int
+) -> pb.PredictResponse:
+    model = ready.engine.model
+    rows = [row for row in done.rows if row is not None]
+    scores = model.task.scores(model.config, rows)
+    return pb.PredictResponse(
+        request_id=request.request_id,
+        variant=done.variant,
+        output=convert.output_tensor(model.task.output_name, rows),
+        classifications=[convert.classification(row, model.labels) for row in scores],
+        receipt=convert.receipt_message(done.receipt, ready.info.meter.source),
+        timing=pb.Timing(
+            tokenize_ns=tokenize_ns,
+            queue_ns=done.last_started_ns - done.accepted_ns,
+            compute_ns=done.compute_ns,
+            total_ns=time.monotonic_ns() - begun_ns,
+        ),
+    )
+
+
+async def _until_settled(ready: Ready, receipt: Receipt) -> None:
+    """Wait, but no longer than the settlement limit: then the receipt is given as it is."""
+    try:
+        async with asyncio.timeout(SETTLEMENT_LIMIT_S):
+            await ready.engine.book.until_final(receipt)
+    except TimeoutError:
+        pass
+
+
+def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:
+    code, message = code_and_message(error)
+    return pb.PredictStreamResponse(
+        request_id=request_id, error=pb.PredictError(code=code.value[0], message=message)
+    )

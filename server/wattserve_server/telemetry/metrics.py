@@ -1,0 +1,239 @@
+"""The server's Prometheus metrics: base units, `_total` for counters, bounded labels.
+
+What happens per request is counted here; what the ledger and the meter say is read when scraped.
+Knows nothing of transports and models; names of variants come from the server, never from callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.reading import MeterStatus
+from wattserve_server.energy.receipt import Receipt
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
+JOULES = (1e-4, 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every counter
+
+NO_VARIANT = "none"
+"""The variant label of a request that named none that exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantLabels:
+    """What the variant metrics say of one variant."""
+
+    name: str
+    device: str
+    dtype: str
+    kernels: str
+    parameter_bytes: int
+    warmup_seconds: float
+
+
+class Metrics:
+    """Counts what happens. One per server; `registry` is what the exposition serves."""
+
+    def __init__(self, build: dict[str, str]) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._requests = Counter(
+            "wattserve_requests",
+            "Requests that ended, by gRPC status code.",
+            ["variant", "code"],
+            registry=self.registry,
+        )
+        self._latency = Histogram(
+            "wattserve_request_duration_seconds",
+            "From receiving a request to having its answer.",
+            ["variant"],
+            registry=self.registry,
+            buckets=SECONDS,
+        )
+        self._stages = Histogram(
+            "wattserve_stage_duration_seconds",
+            "Where the time of an answered request went: tokenize, queue, compute.",
+            ["variant", "stage"],
+            registry=self.registry,
+            buckets=SECONDS,
+        )
+        self._batches = Histogram(
+            "wattserve_batch_sequences",
+            "Sequences run together in one batch.",
+            ["variant"],
+            registry=self.registry,
+            buckets=SEQUENCES,
+        )
+        self._tokens = Counter(
+            "wattserve_tokens", "Real tokens of the sequences that ran.", ["variant"], registry=self.registry
+        )
+        self._padded_tokens = Counter(
+            "wattserve_padded_tokens",
+            "Tokens computed, padding included.",
+            ["variant"],
+            registry=self.registry,
+        )
+        self._energy = Histogram(
+            "wattserve_request_energy_joules",
+            "Settled active energy of a request.",
+            ["variant"],
+            registry=self.registry,
+            buckets=JOULES,
+        )
+        self._unknown = Counter(
+            "wattserve_unknown_receipts",
+            "Requests that ran and whose energy is not known.",
+            ["variant"],
+            registry=self.registry,
+        )
+        self._provisional_error = Histogram(
+            "wattserve_provisional_error_ratio",
+            "Distance of a request's provisional energy from its settled one, relative to the latter.",
+            ["variant"],
+            registry=self.registry,
+            buckets=RATIOS,
+        )
+        Gauge("wattserve_build_info", "Versions.", list(build), registry=self.registry).labels(**build).set(1)
+
+    def request_ended(self, variant: str, code: str) -> None:
+        """variant: empty when the request named none that exists."""
+        self._requests.labels(variant or NO_VARIANT, code).inc()
+
+    def request_answered(
+        self, variant: str, tokenize_ns: int, queue_ns: int, compute_ns: int, total_ns: int
+    ) -> None:
+        self.request_ended(variant, "OK")
+        self._latency.labels(variant).observe(total_ns / 1e9)
+        self._stages.labels(variant, "tokenize").observe(tokenize_ns / 1e9)
+        self._stages.labels(variant, "queue").observe(queue_ns / 1e9)
+        self._stages.labels(variant, "compute").observe(compute_ns / 1e9)
+
+    def batch_ran(self, variant: str, sequences: int, tokens: int, padded_tokens: int) -> None:
+        self._batches.labels(variant).observe(sequences)
+        self._tokens.labels(variant).inc(tokens)
+        self._padded_tokens.labels(variant).inc(padded_tokens)
+
+    def receipt_final(self, receipt: Receipt) -> None:
+        energy_uj, provisional_uj = receipt.energy_uj, receipt.provisional_uj
+        if energy_uj is None:
+            self._unknown.labels(receipt.variant).inc()
+            return
+        self._energy.labels(receipt.variant).observe(energy_uj / 1e6)
+        if provisional_uj is not None and energy_uj > 0:
+            self._provisional_error.labels(receipt.variant).observe(
+                abs(provisional_uj - energy_uj) / energy_uj
+            )
+
+    def serve_state(
+        self,
+        ledger: Callable[[], Ledger],
+        meter: Callable[[], MeterStatus],
+        queued: Callable[[], int],
+        model: dict[str, str],
+        variants: Iterable[VariantLabels],
+    ) -> None:
+        """Once the model is loaded: what is read at every scrape."""
+        variants = list(variants)
+        for variant in variants:  # series exist from the start, so that rates have a first point
+            self._requests.labels(variant.name, "OK")
+            self._tokens.labels(variant.name)
+            self._padded_tokens.labels(variant.name)
+            self._unknown.labels(variant.name)
+        self.registry.register(_StateCollector(ledger, meter, queued, model, variants))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _StateCollector(Collector):
+    ledger: Callable[[], Ledger]
+    meter: Callable[[], MeterStatus]
+    queued: Callable[[], int]
+    model: dict[str, str]
+    variants: list[VariantLabels]
+
+    def collect(self) -> Iterable[Metric]:
+        yield _gauge("wattserve_queue_sequences", "Sequences that wait.", self.queued())
+        yield InfoMetricFamily("wattserve_model", "The hosted model.", value=self.model)
+        yield from self._variants()
+        yield from self._meter(self.meter())
+        ledger = self.ledger()
+        if ledger.since_ns is not None:
+            yield from self._energy(ledger)
+
+    def _variants(self) -> Iterable[Metric]:
+        info = GaugeMetricFamily(
+            "wattserve_variant_info",
+            "What a variant really runs.",
+            labels=["variant", "device", "dtype", "kernels"],
+        )
+        size = GaugeMetricFamily(
+            "wattserve_variant_parameter_bytes", "Weights and scales of a variant.", labels=["variant"]
+        )
+        warmup = GaugeMetricFamily(
+            "wattserve_variant_warmup_seconds", "Time that warming a variant up took.", labels=["variant"]
+        )
+        for variant in self.variants:
+            info.add_metric([variant.name, variant.device, variant.dtype, variant.kernels], 1)
+            size.add_metric([variant.name], variant.parameter_bytes)
+            warmup.add_metric([variant.name], variant.warmup_seconds)
+        return [info, size, warmup]
+
+    def _meter(self, status: MeterStatus) -> Iterable[Metric]:
+        source = status.source
+        labels = {"source": source.name, "method": source.method, "quality": source.quality.value}
+        yield InfoMetricFamily("wattserve_meter", "Where the energy figures come from.", value=labels)
+        yield _gauge(
+            "wattserve_meter_up", "1 when the last read of the meter succeeded.", not status.last_error
+        )
+        yield _counter("wattserve_meter_reads", "Reads of the meter.", status.reads)
+        yield _counter("wattserve_meter_failed_reads", "Reads that failed.", status.failed_reads)
+        if status.idle_watts is not None:
+            yield _gauge("wattserve_idle_watts", "The device's idle draw, in watts.", status.idle_watts)
+
+    def _energy(self, ledger: Ledger) -> Iterable[Metric]:
+        active = CounterMetricFamily(
+            "wattserve_energy_active_joules", "Settled active energy, by variant.", labels=["variant"]
+        )
+        for variant in self.variants:
+            totals = ledger.active.get(variant.name)
+            active.add_metric([variant.name], totals.active_uj / 1e6 if totals else 0.0)
+        yield active
+        accounts = CounterMetricFamily(
+            "wattserve_energy_account_joules",
+            "Settled energy, by account; with the pending energy they sum to what was measured.",
+            labels=["account"],
+        )
+        for account, amount_uj in (
+            ("active", sum(totals.active_uj for totals in ledger.active.values())),
+            ("warmup", ledger.warmup_uj),
+            ("idle", ledger.idle_uj),
+            ("unattributed", ledger.unattributed_uj),
+        ):
+            accounts.add_metric([account], amount_uj / 1e6)
+        yield accounts
+        yield _counter(
+            "wattserve_energy_measured_joules", "What the meter counted.", ledger.measured_uj / 1e6
+        )
+        yield _gauge("wattserve_energy_pending_joules", "Metered, not settled yet.", ledger.pending_uj / 1e6)
+        yield _counter("wattserve_meter_gaps", "Intervals without a usable reading.", ledger.gap_count)
+        yield _counter("wattserve_meter_gap_seconds", "How long they lasted.", ledger.gap_ns / 1e9)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=float(value))

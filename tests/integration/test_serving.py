@@ -1,0 +1,293 @@
+"""A real server in a process of its own, a tiny model, and a real client."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from transformers import AutoModelForSequenceClassification
+
+from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
+from tests.fixtures.server import RunningServer, running_server
+from wattserve_client import Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
+
+SERVICE = "wattserve.v1.Inference"
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_classifier(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def server(model_folder: Path) -> Iterator[RunningServer]:
+    with running_server("--model", str(model_folder), "--meter", "simulated", "--threads", "1") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def reference(model_folder: Path, ids: list[int]) -> np.ndarray:
+    model = AutoModelForSequenceClassification.from_pretrained(model_folder).eval()
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+def test_the_server_describes_itself(client: Client) -> None:
+    info = client.server_info()
+    assert info.model_name == "tiny"
+    assert info.labels == ("negative", "neutral", "positive")
+    assert info.accepts_text
+    assert not info.random_weights
+    assert info.default_variant == "fp32"
+    assert info.limits.max_sequence_tokens == MAX_TOKENS
+    assert info.meter.source.quality.value == "simulated"
+    fp32 = next(variant for variant in info.variants if variant.name == "fp32")
+    assert fp32.parameter_bytes == 4 * info.model_parameters
+    assert fp32.warmup_shapes > 0
+
+
+def test_the_answer_is_the_models_own(client: Client, model_folder: Path) -> None:
+    ids = [2, 4, 6, 3]
+    answer = client.predict(ids)
+    np.testing.assert_allclose(answer.output[0], reference(model_folder, ids), atol=1e-5)
+    assert answer.variant == "fp32"
+
+
+def test_text_tokens_and_tensors_give_the_same_answer(client: Client) -> None:
+    by_text = client.predict("good film")
+    by_tokens = client.predict([2, 4, 6, 3])
+    by_tensors = client.predict(
+        {
+            "input_ids": np.array([[2, 4, 6, 3, 0]], np.int64),
+            "attention_mask": np.array([[1, 1, 1, 1, 0]], np.int64),
+        }
+    )
+    np.testing.assert_array_equal(by_text.output, by_tokens.output)
+    np.testing.assert_array_equal(by_text.output, by_tensors.output)
+    assert by_text.label in ("negative", "neutral", "positive")
+
+
+def test_an_answer_does_not_depend_on_its_batch_mates(client: Client, model_folder: Path) -> None:
+    sequences = [[2, *([5 + index % 4] * length), 3] for index, length in enumerate((1, 30, 2, 60, 9, 17))]
+    together = client.predict(sequences).output
+    for row, ids in zip(together, sequences, strict=True):
+        np.testing.assert_allclose(row, reference(model_folder, ids), atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["bf16", "int8"])
+def test_every_loaded_variant_answers_near_fp32(client: Client, variant: str) -> None:
+    if variant not in {item.name for item in client.server_info().variants}:
+        with pytest.raises(NotFound):
+            client.predict([2, 4, 6, 3], variant=variant)
+        return
+    exact = client.predict([2, 4, 6, 3]).output
+    near = client.predict([2, 4, 6, 3], variant=variant)
+    assert near.variant == variant
+    assert not np.array_equal(near.output, exact)
+    assert np.abs(near.output - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_a_receipt_settles_and_has_a_line_for_each_sequence(client: Client) -> None:
+    answer = client.predict([[2, 4, 3], [2, 4, 5, 6, 3]], request_id="mine", wait_for_settled_energy=True)
+    receipt = answer.receipt
+    assert receipt.state.value == "settled"
+    assert receipt.request_id == "mine"
+    assert receipt.split_rule == "shapley"
+    assert [line.tokens for line in receipt.lines] == [3, 5]
+    assert receipt.energy_uj == sum(line.energy_uj or 0 for line in receipt.lines)
+    assert receipt.energy_low_uj is not None
+    assert receipt.energy_high_uj is not None
+    assert receipt.energy_low_uj <= (receipt.energy_uj or 0) <= receipt.energy_high_uj
+
+
+def test_a_receipt_can_be_fetched_and_watched_by_its_id(client: Client) -> None:
+    first, second = client.predict([2, 4, 3]).receipt, client.predict([2, 4, 3]).receipt
+    assert first.receipt_id != second.receipt_id
+    fetched = client.receipt(first.receipt_id, wait_until_settled=True)
+    assert fetched.state.value == "settled"
+    watched = list(client.watch_receipts([second.receipt_id, first.receipt_id]))
+    assert [receipt.receipt_id for receipt in watched] == [second.receipt_id, first.receipt_id]
+    assert {receipt.state.value for receipt in watched} == {"settled"}
+    with pytest.raises(NotFound, match="never existed"):
+        client.receipt("no-such-receipt")
+
+
+def test_the_receipts_of_a_run_and_the_ledger_agree_to_the_microjoule(client: Client) -> None:
+    def active(name: str) -> int:
+        report = client.energy_report()
+        assert report.pending_receipts == 0
+        return next(item.active_uj for item in report.active if item.variant == name)
+
+    before = active("fp32")
+    outcomes = list(client.predict_many([[2, *([4] * (index % 40)), 3] for index in range(100)]))
+    ids = [outcome.prediction.receipt.receipt_id for outcome in outcomes if outcome.prediction]
+    assert len(ids) == 100
+    charged = sum(receipt.energy_uj or 0 for receipt in client.watch_receipts(ids))
+    assert active("fp32") - before == charged
+
+
+def test_the_ledger_adds_up_to_the_meter(client: Client) -> None:
+    client.predict([2, 4, 3], wait_for_settled_energy=True)
+    report = client.energy_report()
+    accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.pending_uj]
+    assert report.measured_uj == sum(item.active_uj for item in report.active) + sum(
+        amount or 0 for amount in accounts
+    )
+    assert report.gap_count == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "variant", "error", "words"),
+    [
+        ([2, 4], "int3", NotFound, "unknown variant 'int3'; loaded: fp32"),
+        ([2, 64], "", InvalidRequest, "token id 64 is outside the vocabulary, 0 to 63"),
+        ([2] * 65, "", InvalidRequest, "has 65 tokens; tiny takes at most 64"),
+        ("good " * 100, "", InvalidRequest, "has 102 tokens; tiny takes at most 64"),
+        ("  ", "", InvalidRequest, "the text is empty"),
+        ([[2, 3]] * 257, "", InvalidRequest, "at most 256 sequences"),
+    ],
+)
+def test_bad_input_is_refused_with_its_reason(
+    client: Client, inputs: object, variant: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        client.predict(inputs, variant=variant)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert client.predict([2, 4, 3]).label  # and nothing else is disturbed
+
+
+def test_the_metrics_count_what_happened(client: Client, server: RunningServer) -> None:
+    client.predict([2, 4, 3], wait_for_settled_energy=True)
+    text = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("wattserve_"))
+    assert float(values['wattserve_requests_total{code="OK",variant="fp32"}']) >= 1
+    assert float(values['wattserve_energy_active_joules_total{variant="fp32"}']) > 0
+    accounts = sum(float(value) for name, value in values.items() if "_energy_account_joules" in name)
+    pending = float(values["wattserve_energy_pending_joules"])
+    assert accounts + pending == pytest.approx(float(values["wattserve_energy_measured_joules_total"]))
+    assert 'quality="simulated"' in text
+
+
+def test_health_and_reflection_answer_generic_tools(server: RunningServer) -> None:
+    with grpc.insecure_channel(server.address) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        for name in ("", SERVICE):
+            status = check(health_pb2.HealthCheckRequest(service=name)).status
+            assert status == health_pb2.HealthCheckResponse.SERVING
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert SERVICE in database.get_services()
+        file = database.FindFileContainingSymbol(SERVICE)
+        assert "PredictRequest" in [message.name for message in file.message_type]
+
+
+def test_a_stream_needs_unique_request_ids(server: RunningServer) -> None:
+    from wattserve_proto.v1 import inference_pb2 as pb
+    from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
+
+    good = pb.PredictRequest(request_id="a", tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 4, 3])]))
+    nameless = pb.PredictRequest(tokens=good.tokens)
+    with grpc.insecure_channel(server.address) as channel:
+        replies = list(pb_grpc.InferenceStub(channel).PredictStream(iter([good, nameless]), timeout=30))
+    by_id = {reply.request_id: reply for reply in replies}
+    assert by_id["a"].WhichOneof("result") == "response"
+    assert by_id[""].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+
+def test_a_full_queue_refuses_and_what_was_accepted_is_answered(model_folder: Path) -> None:
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--threads", "1", "--meter", "none")
+    limits = ("--max-queue-sequences", "40", "--max-request-sequences", "40", "--max-batch-sequences", "1")
+    with running_server(*arguments, *limits) as running, Client(running.address) as client:
+        outcomes = list(client.predict_many([[[2] * 60] * 20] * 12, in_flight=12))
+        answered = [outcome.prediction for outcome in outcomes if outcome.prediction]
+        refused = [outcome.error for outcome in outcomes if outcome.error]
+        assert answered
+        assert refused
+        assert all(isinstance(error, Overloaded) for error in refused)
+        for answer in answered:
+            assert answer.receipt.energy_uj is None
+            assert answer.receipt.unknown_reason == "no meter was asked for (--meter none)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
+    model_folder: Path, number: signal.Signals
+) -> None:
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--threads", "1")
+    with running_server(*arguments, "--max-batch-sequences", "1") as running:
+        settled: list[str] = []
+
+        def watch() -> None:
+            with Client(running.address) as watcher:
+                settled.extend(receipt.request_id for receipt in watcher.watch_receipts())
+
+        watching = threading.Thread(target=watch)
+        watching.start()
+        answers: list[object] = []
+
+        def call(index: int) -> None:
+            with Client(running.address) as client:
+                try:
+                    answers.append(client.predict([[2] * 60] * 100, request_id=str(index)))
+                except (Unavailable, Overloaded) as error:
+                    answers.append(error)
+
+        calls = [threading.Thread(target=call, args=(index,)) for index in range(6)]
+        for thread in calls:
+            thread.start()
+        time.sleep(0.3)  # some are running, some wait
+        assert running.terminate(number) == 0
+        for thread in (*calls, watching):
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+        answered = [answer for answer in answers if not isinstance(answer, Exception)]
+        assert len(answers) == 6
+        assert len(settled) == len(answered)
+    assert "drained:" in running.error_text
+    assert "pending 0.000" in running.error_text
+    assert "Traceback" not in running.error_text
+
+
+def test_an_embedding_is_the_mean_over_a_sequences_own_tokens(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    folder = save_encoder(tmp_path / "encoder")
+    with (
+        running_server(
+            "--model", str(folder), "--task", "feature-extraction", "--variants", "fp32"
+        ) as running,
+        Client(running.address) as client,
+    ):
+        answer = client.predict([[2, 4, 3], [2, 4, 5, 6, 7, 3]])
+        assert answer.output_name == "embedding"
+        assert answer.classifications == ()
+        model = AutoModel.from_pretrained(folder).eval()
+        with torch.inference_mode():
+            hidden = model(torch.tensor([[2, 4, 3]])).last_hidden_state[0]
+        np.testing.assert_allclose(answer.output[0], hidden.mean(dim=0).numpy(), atol=1e-5)
+
+
+def test_without_a_tokenizer_text_is_refused_and_tokens_are_served(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "bare", with_tokenizer=False)
+    with (
+        running_server("--model", str(folder), "--variants", "fp32") as running,
+        Client(running.address) as client,
+    ):
+        assert not client.server_info().accepts_text
+        with pytest.raises(NotPossible, match="has no tokenizer: send token ids"):
+            client.predict("good film")
+        assert client.predict([2, 4, 3]).label

@@ -1,0 +1,94 @@
+"""The queue between the event loop and the runner's thread."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.request import Request
+from wattserve_server.errors import OverloadedError
+
+
+def request(
+    lengths: list[int], variant: str = "fp32", deadline_ns: int | None = None, at_ns: int = 0
+) -> Request:
+    loop = asyncio.new_event_loop()
+    try:
+        made = Request(Receipt("r", "", variant, "cpu", 0), variant, at_ns, deadline_ns, loop.create_future())
+    finally:
+        loop.close()
+    for length in lengths:
+        made.add(np.ones(length, dtype=np.int64))
+    return made
+
+
+def batcher(max_queue: int = 100, expired: list[tuple[Request, int]] | None = None) -> Batcher:
+    gone = expired if expired is not None else []
+    limits = BatchLimits(max_sequences=4, max_tokens=1000)
+    made = Batcher(limits, max_queue, lambda request, count: gone.append((request, count)))
+    for variant in ("fp32", "bf16"):
+        made.set_overhead_tokens(variant, 1000.0)
+    return made
+
+
+def test_a_request_is_queued_whole_or_refused_whole() -> None:
+    queue = batcher(max_queue=3)
+    queue.put(request([5, 5]))
+    with pytest.raises(OverloadedError, match=r"2 of 3 sequences wait, and this request has 2"):
+        queue.put(request([5, 5]))
+    assert len(queue) == 2
+
+
+def test_a_batch_never_mixes_variants_and_the_oldest_goes_first() -> None:
+    queue = batcher()
+    queue.put(request([5], "bf16", at_ns=1))
+    queue.put(request([5], "fp32", at_ns=2))
+    queue.put(request([5], "bf16", at_ns=3))
+    first, second = queue.take(), queue.take()
+    assert first is not None
+    assert second is not None
+    assert [item.request.variant for item in first] == ["bf16", "bf16"]
+    assert [item.request.variant for item in second] == ["fp32"]
+    assert len(queue) == 0
+
+
+def test_a_sequence_in_a_batch_is_marked_as_run() -> None:
+    queue = batcher()
+    queue.put(request([5, 6]))
+    batch = queue.take()
+    assert batch is not None
+    assert [item.line.batch_size for item in batch] == [2, 2]
+
+
+def test_a_withdrawn_request_leaves_only_what_has_started() -> None:
+    queue = batcher()
+    large = request([5] * 6)
+    queue.put(large)
+    started = queue.take()
+    assert started is not None
+    assert len(started) == 4
+    assert queue.withdraw(large) == 2
+    assert queue.withdraw(large) == 0
+    assert len(queue) == 0
+
+
+def test_an_expired_request_leaves_the_queue_and_does_not_run() -> None:
+    expired: list[tuple[Request, int]] = []
+    queue = batcher(expired=expired)
+    late, alive = request([5, 5], deadline_ns=time.monotonic_ns() - 1), request([7])
+    queue.put(late)
+    queue.put(alive)
+    batch = queue.take()
+    assert batch is not None
+    assert [item.request for item in batch] == [alive]
+    assert expired == [(late, 2)]
+
+
+def test_a_closed_queue_gives_no_batch() -> None:
+    queue = batcher()
+    queue.close()
+    assert queue.take() is None

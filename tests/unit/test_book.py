@@ -1,0 +1,121 @@
+"""How long receipts are kept, and who is told of them."""
+
+import asyncio
+
+import pytest
+
+from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.window import Charge
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.errors import NotFound
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def book(clock: Clock, count: int = 10, final: list[Receipt] | None = None) -> ReceiptBook:
+    seen = final if final is not None else []
+    return ReceiptBook(60.0, count, seen.append, clock)
+
+
+def ran(receipts: ReceiptBook, settled: bool = True) -> Receipt:
+    receipt = receipts.open("mine", "fp32", "cpu")
+    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.end(Outcome.COMPLETED)
+    receipts.ended(receipt)
+    if settled:
+        receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+    return receipt
+
+
+def test_ids_are_unique_and_carry_the_instance() -> None:
+    receipts = book(Clock())
+    first, second = receipts.open("", "fp32", "cpu"), receipts.open("", "fp32", "cpu")
+    assert first.receipt_id != second.receipt_id
+    assert first.receipt_id.startswith(receipts.instance_id)
+    assert book(Clock()).instance_id != receipts.instance_id
+
+
+def test_a_final_receipt_is_kept_for_its_time_and_no_longer() -> None:
+    clock = Clock()
+    receipts = book(clock)
+    receipt = ran(receipts)
+    clock.now_s = 60.0
+    assert receipts.get(receipt.receipt_id) is receipt
+    clock.now_s = 60.1
+    with pytest.raises(NotFound, match="older than 60 s or the last 10 receipts"):
+        receipts.get(receipt.receipt_id)
+
+
+def test_the_oldest_final_receipts_leave_first_and_pending_ones_stay() -> None:
+    receipts = book(Clock(), count=2)
+    pending = ran(receipts, settled=False)
+    kept = [ran(receipts) for _ in range(3)]
+    with pytest.raises(NotFound):
+        receipts.get(kept[0].receipt_id)
+    assert receipts.get(kept[1].receipt_id) is kept[1]
+    assert receipts.get(pending.receipt_id) is pending
+    assert receipts.pending == 1
+
+
+def test_a_request_of_which_nothing_ran_leaves_no_receipt() -> None:
+    final: list[Receipt] = []
+    receipts = book(Clock(), final=final)
+    receipt = receipts.open("", "fp32", "cpu")
+    receipt.end(Outcome.CANCELLED)
+    receipts.ended(receipt)
+    with pytest.raises(NotFound):
+        receipts.get(receipt.receipt_id)
+    assert final == []
+    assert receipts.pending == 0
+
+
+def test_a_receipt_that_is_charged_before_its_request_ends_is_final_then() -> None:
+    final: list[Receipt] = []
+    receipts = book(Clock(), final=final)
+    receipt = receipts.open("", "fp32", "cpu")
+    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+    assert final == []
+    receipt.end(Outcome.COMPLETED)
+    receipts.ended(receipt)
+    assert final == [receipt]
+
+
+async def test_a_waiter_is_woken_by_the_charge() -> None:
+    receipts = book(Clock())
+    receipt = ran(receipts, settled=False)
+    waiter = asyncio.create_task(receipts.until_final(receipt))
+    await asyncio.sleep(0)
+    assert not waiter.done()
+    receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+    await waiter
+    assert receipt.energy_uj == 100
+
+
+async def test_a_watcher_sees_what_settles_from_then_on_until_the_book_closes() -> None:
+    receipts = book(Clock())
+    ran(receipts)
+    watch = receipts.watch()
+    later = [ran(receipts), ran(receipts)]
+    receipts.close()
+    assert [receipt async for receipt in watch] == later
+
+
+async def test_a_closed_watch_costs_nothing_more() -> None:
+    receipts = book(Clock())
+    watch = receipts.watch()
+    watch.close()
+    ran(receipts)
+    receipts.close()
+    assert not receipts._watches
+
+
+async def test_a_watch_of_a_closed_book_ends_at_once() -> None:
+    receipts = book(Clock())
+    receipts.close()
+    assert [receipt async for receipt in receipts.watch()] == []

@@ -1,0 +1,61 @@
+"""Where settings come from, and what is said of wrong ones."""
+
+from pathlib import Path
+
+import pytest
+
+from wattserve_server.config import ServerConfig, read_config
+from wattserve_server.errors import ConfigError
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text('port = 1\nmetrics-port = 2\nmodel = "file"\n')
+    flags = {"config": str(file), "port": "3"}
+    config = read_config(flags, {"WATTSERVE_PORT": "4", "WATTSERVE_METRICS_PORT": "5"})
+    assert (config.port, config.metrics_port, config.model) == (3, 5, "file")
+    assert config.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "message"),
+    [
+        ({"port": "99999"}, {}, "--port 99999: must be between 0 and 65535"),
+        ({"port": "many"}, {}, "--port 'many': must be a whole number"),
+        ({}, {"WATTSERVE_PORT": "x"}, "WATTSERVE_PORT 'x': must be a whole number"),
+        ({"max_batch_sequences": "0"}, {}, "--max-batch-sequences 0: must be at least 1"),
+        ({"max_wait_ms": "-1"}, {}, "--max-wait-ms -1.0: must be a number, 0 or more"),
+        ({"max_wait_ms": "nan"}, {}, "--max-wait-ms nan: must be a number, 0 or more"),
+        ({}, {"WATTSERVE_TRUST_REMOTE_CODE": "perhaps"}, "must be true or false"),
+        ({"max_queue_sequences": "8"}, {}, "is more than --max-queue-sequences 8"),
+        ({"config": "/nowhere.toml"}, {}, "--config /nowhere.toml"),
+    ],
+)
+def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config(flags, environment)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot = 1", "unknown setting 'prot'; known: model,"),
+        ("port = ", "Invalid value"),
+        ("port = true", "must be a whole number"),
+        ("model = 3", "model 3: must be text"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config({"config": str(file)}, {})
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_the_environment_can_switch_remote_code_on_and_off() -> None:
+    assert read_config({}, {"WATTSERVE_TRUST_REMOTE_CODE": "1"}).trust_remote_code is True
+    assert read_config({}, {"WATTSERVE_TRUST_REMOTE_CODE": "false"}).trust_remote_code is False
+    assert ServerConfig().trust_remote_code is False
