@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from wattserve_server.config import ServerConfig
+from wattserve_server.energy.reading import Quality
 from wattserve_server.energy.window import Charge
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import device_uuid, resolve_device, usable_cores
@@ -129,7 +130,7 @@ async def _start(
     engine = Engine(model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch)
     sampler.start()
     undo.callback(sampler.stop)
-    if chosen.meter.idle_watts is None:
+    if chosen.meter.idle_watts is None and chosen.meter.source.quality is Quality.MEASURED:
         await asyncio.sleep(IDLE_LISTENING_S)
     say(f"warming up {', '.join(variants)} on {device}")
     undo.callback(engine.stop)

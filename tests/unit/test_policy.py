@@ -27,8 +27,16 @@ def test_the_oldest_is_admitted_even_when_others_fit_together_better() -> None:
     assert 50 in lengths_chosen([50, 10, 10, 10, 10, 10])
 
 
-def test_those_that_waste_the_least_padding_join_the_oldest() -> None:
-    assert lengths_chosen([50, 5, 52, 90, 49, 51]) == [49, 50, 51, 52]
+def test_the_batches_are_those_of_the_cheapest_cut_by_length() -> None:
+    # 4 + 51 + 52 and 90 apart: 12 + 104 + 90 tokens and three starts; any other cut computes more.
+    assert lengths_chosen([51, 4, 52, 90, 3, 4], overhead_tokens=20.0) == [51, 52]
+    assert lengths_chosen([4, 51, 52, 90, 3, 4], overhead_tokens=20.0) == [3, 4, 4]
+    assert lengths_chosen([90, 51, 52, 4, 3, 4], overhead_tokens=20.0) == [90]
+
+
+def test_the_more_a_start_costs_the_more_run_together() -> None:
+    assert lengths_chosen([30, 50], overhead_tokens=19.0) == [30]
+    assert lengths_chosen([30, 50], overhead_tokens=21.0) == [30, 50]
 
 
 def test_a_batch_keeps_to_its_sequences() -> None:
@@ -43,15 +51,8 @@ def test_a_sequence_longer_than_the_token_budget_runs_alone() -> None:
     assert lengths_chosen([500, 10, 10], BatchLimits(32, 400)) == [500]
 
 
-def test_a_sequence_joins_only_when_that_computes_less_than_running_apart() -> None:
-    assert lengths_chosen([50, 30], overhead_tokens=19.0) == [50]
-    assert lengths_chosen([50, 30], overhead_tokens=20.0) == [30, 50]
-    assert lengths_chosen([30, 50], overhead_tokens=19.0) == [30]
-
-
-def test_a_longer_newcomer_costs_padding_for_everybody_in_the_batch() -> None:
-    assert lengths_chosen([30, 30, 40], overhead_tokens=19.0) == [30, 30]
-    assert lengths_chosen([30, 30, 40], overhead_tokens=20.0) == [30, 30, 40]
+def test_a_long_sequence_does_not_pad_many_short_ones() -> None:
+    assert lengths_chosen([5, 6, 5, 100], overhead_tokens=50.0) == [5, 5, 6]
 
 
 def test_without_a_wait_a_batch_may_run_at_once() -> None:
@@ -78,3 +79,29 @@ def test_every_batch_holds_the_oldest_and_keeps_to_its_limits(
     assert waiting[0] in batch
     assert len(set(batch)) == len(batch) <= max_sequences
     assert len(batch) == 1 or len(batch) * max(item.length for item in batch) <= max_tokens
+
+
+def _cheapest(lengths: list[int], limits: BatchLimits, overhead: float) -> float:
+    """By brute force over every cut of the ordered lengths."""
+    if not lengths:
+        return 0.0
+    return min(
+        overhead + count * lengths[count - 1] + _cheapest(lengths[count:], limits, overhead)
+        for count in range(1, len(lengths) + 1)
+        if count == 1
+        or (count <= limits.max_sequences and count * lengths[count - 1] <= limits.max_tokens)
+    )
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=9), st.floats(0, 100))
+def test_running_batch_after_batch_costs_no_more_than_the_cheapest_cut(
+    lengths: list[int], overhead: float
+) -> None:
+    limits = BatchLimits(max_sequences=4, max_tokens=120)
+    waiting = [Item(length, queued_ns=age) for age, length in enumerate(lengths)]
+    spent = 0.0
+    while waiting:
+        batch = choose_batch(waiting, limits, overhead)
+        spent += overhead + len(batch) * max(item.length for item in batch)
+        waiting = [item for item in waiting if item not in batch]
+    assert spent <= _cheapest(sorted(lengths), limits, overhead) + 1e-6

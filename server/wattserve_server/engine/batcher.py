@@ -15,7 +15,7 @@ from wattserve_server.engine.policy import BatchLimits, choose_batch, wake_at
 from wattserve_server.engine.request import Request, Sequence
 from wattserve_server.errors import OverloadedError
 
-LOOKAHEAD = 8
+LOOKAHEAD = 2
 """The policy looks at this many times a full batch of the oldest waiting sequences."""
 
 

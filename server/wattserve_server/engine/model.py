@@ -25,6 +25,11 @@ RANDOM_PREFIX = "random:"
 _PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer", "mpnet")
 """Architectures whose position table starts after the padding id."""
 
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model",
+    "sentencepiece.bpe.model", "tokenizer.model",
+)  # fmt: skip
+
 
 @dataclass(slots=True)
 class LoadedModel:
@@ -135,13 +140,13 @@ def _load_module(place: str, task: Task, trust_remote_code: bool) -> torch.nn.Mo
 
 def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     """None where there is none: the server then takes token ids only."""
+    if Path(place).is_dir() and not any((Path(place) / file).exists() for file in _TOKENIZER_FILES):
+        return None  # transformers would make one up, with an empty vocabulary
     try:
-        return transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        files = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model", "vocab.json")
-        if any((Path(place) / file).exists() for file in files):
-            raise ConfigError(f"cannot load the tokenizer of {place!r}: {_first_line(error)}") from error
-        return None
+        raise ConfigError(f"cannot load the tokenizer of {place!r}: {_first_line(error)}") from error
+    return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
 
 
 def _longest(config: Any, tokenizer: Any | None) -> int:

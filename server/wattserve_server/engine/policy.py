@@ -1,14 +1,13 @@
 """The batching policy: which waiting sequences to run together, or until when to wait. Pure.
 
-The oldest waiting sequence is always admitted, so nothing starves, and it decides the variant, so
-variants take turns by age. The rest of the batch is filled, outwards from the oldest's length,
-with sequences of the same variant for as long as joining the batch costs no more computed tokens
-than running apart would (the sequence's own tokens and a batch's fixed cost).
+Starting a batch has a fixed cost, and every sequence in it is computed at the length of its longest.
+Of all ways to cut the waiting sequences, ordered by length, into batches, the policy takes the one
+that costs least, and of it the batch that holds the oldest sequence. So the oldest is always admitted
+and nothing starves; the oldest also decides the variant, so variants take turns by age.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -52,27 +51,20 @@ def choose_batch(waiting: Items[Item], limits: BatchLimits, overhead_tokens: flo
     waiting: sequences of one variant, oldest first, not empty. overhead_tokens: what starting a
     batch of that variant costs, in computed tokens, as measured at warm-up.
     """
-    oldest = waiting[0]
     ordered = sorted(waiting, key=lambda item: item.length)
-    low = bisect_left(ordered, oldest.length, key=lambda item: item.length)
-    while ordered[low] is not oldest:
-        low += 1
-    high = low + 1  # the batch is ordered[low:high]
-    while high - low < limits.max_sequences:
-        count = high - low
-        longest = ordered[high - 1].length
-        joins: list[tuple[int, bool]] = []  # padding that a newcomer causes, and whether it is longer
-        if high < len(ordered) and (count + 1) * ordered[high].length <= limits.max_tokens:
-            joins.append((count * (ordered[high].length - longest), True))
-        if low > 0 and (count + 1) * longest <= limits.max_tokens:
-            joins.append((longest - ordered[low - 1].length, False))
-        if not joins:
-            break
-        padding, is_longer = min(joins)
-        if padding > overhead_tokens:
-            break
-        if is_longer:
-            high += 1
-        else:
-            low -= 1
-    return ordered[low:high]
+    # cost[end]: of the cheapest way to run ordered[:end]; first[end]: where its last batch begins.
+    cost = [0.0]
+    first = [0]
+    for end in range(1, len(ordered) + 1):
+        longest = ordered[end - 1].length
+        most = max(1, min(limits.max_sequences, limits.max_tokens // longest))
+        best, begin = min(
+            (cost[start] + overhead_tokens + (end - start) * longest, start)
+            for start in range(max(0, end - most), end)
+        )
+        cost.append(best)
+        first.append(begin)
+    end = len(ordered)
+    while waiting[0] not in ordered[first[end] : end]:
+        end = first[end]
+    return ordered[first[end] : end]

@@ -15,7 +15,7 @@ class NoMeter:
 
     wraps_at: Energy | None = None
     idle_watts: float | None = None
-    poll_period_s: float = 1.0
+    poll_period_s: float = 0.05  # so that receipts learn soon that there is nothing to wait for
 
     def __init__(self, reason: str = "no meter was asked for (--meter none)") -> None:
         self._reason = reason

@@ -178,7 +178,11 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
     if (energy_uj := receipt.energy_uj) is not None:
         message.energy_uj = energy_uj
     elif not message.unknown_reason:
-        message.unknown_reason = f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+        message.unknown_reason = (
+            source.note
+            if source.quality == pb.ENERGY_QUALITY_NONE
+            else f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+        )
     if (interval := receipt.interval_uj()) is not None:
         message.energy_low_uj, message.energy_high_uj = interval
     if (idle_uj := receipt.idle_share_uj) is not None:
