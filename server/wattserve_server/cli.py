@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,6 +17,10 @@ VARIANTS_SETTINGS = {"model", "task", "device", "trust_remote_code"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Before torch is imported. OpenMP's threads spin at their barriers by default; when anything else
+    # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
+    # long as two that sleep (docs/LOG.md).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
     arguments = _parser().parse_args(argv)
     try:

@@ -124,6 +124,10 @@ def _load_module(place: str, task: Task, trust_remote_code: bool) -> torch.nn.Mo
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"model {place!r} needs code that comes with it; if you trust it, pass --trust-remote-code"
+            ) from error
         raise ConfigError(
             f"cannot load model {place!r}: {_first_line(error)}{_known_builtins(place)}"
         ) from error

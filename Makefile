@@ -1,0 +1,59 @@
+# Everything a person or CI runs. A bare machine with Python >= 3.11 is enough: each target sets up
+# the virtual environment it needs.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PROTO  := proto/wattserve_proto/v1/inference.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check fmt proto cover bench test-gpu clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## Make the virtual environment .venv with everything in it
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed; name one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Serve the demo model, sweep every precision, leave build/demo/sweep/report.html
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash deploy/demo.sh build/demo
+
+serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --variants ...")
+	$(BIN)/wattserve serve $(ARGS)
+
+test: $(READY) ## Run the tests that need no GPU
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## Lint, format, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(READY) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+proto: $(READY) ## Generate the stubs beside the .proto file
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto \
+	  --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto $(PROTO)
+
+cover: $(READY) ## Run the tests and report what they do not reach
+	$(BIN)/python -m coverage run -m pytest $(ARGS)
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
+
+bench: $(READY) ## Compare the server with the bare engine, side by side in one run
+	$(BIN)/python -m tests.bench.server $(ARGS)
+
+test-gpu: ## Run the GPU tests with the Python and torch that are installed
+	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)
+
+clean: ## Remove what the targets made (the demo model's cache stays)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)

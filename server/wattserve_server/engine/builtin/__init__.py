@@ -1,0 +1,1 @@
+"""The models that need no download: `demo`, trained here on first use, and those with random weights."""
