@@ -86,7 +86,7 @@ def measure(source: str, names: str, rounds: int, seconds: float, count: int, fl
     variants = {kind.name: build_variant(model, kind, device) for kind in choose_kinds(names, device)}
     rows = sequences_like_sst2(count, model)
     results = {name: Rounds() for name in variants}
-    best = {name: 32 for name in variants}
+    best = dict.fromkeys(variants, 32)
     flags = ["--model", source, "--variants", names, "--meter", "estimate", *flags]
     with running_server(*flags) as server:
         for name, variant in variants.items():
@@ -141,7 +141,10 @@ def main() -> None:
     native = [kind.name for kind in choose_kinds(None, device)]
     names = ",".join(name for name in options.variants.split(",") if name in native)
     print(f"{describe_device(device)}, torch {torch.__version__}; {options.rounds} rounds\n")
-    print("| model | variant | (a) engine, seq/s | (b) server at 32, seq/s | b/a | forward | server - forward at 1 | p99/p50 at 32 |")
+    print(
+        "| model | variant | (a) engine, seq/s | (b) server at 32, seq/s | b/a "
+        "| forward | server - forward at 1 | p99/p50 at 32 |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for source in options.models.split(","):
         measure(source, names, options.rounds, options.seconds, options.sequences, options.flags)

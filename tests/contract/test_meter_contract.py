@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
+
 from wattserve_server.energy.reading import Quality, Reading
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import MeterError
@@ -17,8 +19,6 @@ from wattserve_server.meters.nvml import open_nvml
 from wattserve_server.meters.port import Meter
 from wattserve_server.meters.rapl import RaplMeter
 from wattserve_server.meters.simulated import SimulatedMeter
-
-from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from wattserve_server.energy.reading import Reading
 from wattserve_server.meters.choose import MeterOptions, open_meter
 from wattserve_server.meters.nvml import NvmlPowerMeter, open_nvml

@@ -1,6 +1,7 @@
 """What must hold for any amount and any batch."""
 
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,5 +38,5 @@ def test_shapley_values_sum_to_the_cost_of_the_batch(
 @given(lengths, st.floats(0, 1e6), st.floats(0, 1e6))
 def test_a_longer_sequence_never_pays_less(batch: list[int], fixed: float, per_token: float) -> None:
     paid = sorted(zip(batch, shapley_weights(batch, fixed, per_token), strict=True))
-    for (_, less), (_, more) in zip(paid, paid[1:], strict=False):
+    for (_, less), (_, more) in pairwise(paid):
         assert more >= less * (1 - 1e-9)

@@ -6,12 +6,12 @@ import sys
 
 import pynvml
 import pytest
+from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, FakeBoard, FakeNvml
+
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
 from wattserve_server.meters.nvml_board import _SENTENCES, load_nvml
-
-from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, FakeBoard, FakeNvml
 
 
 def opened(nvml: FakeNvml, device: str | None = None, **environ: str) -> NvmlCounterMeter | NvmlPowerMeter:

@@ -88,8 +88,7 @@ def _cheapest(lengths: list[int], limits: BatchLimits, overhead: float) -> float
     return min(
         overhead + count * lengths[count - 1] + _cheapest(lengths[count:], limits, overhead)
         for count in range(1, len(lengths) + 1)
-        if count == 1
-        or (count <= limits.max_sequences and count * lengths[count - 1] <= limits.max_tokens)
+        if count == 1 or (count <= limits.max_sequences and count * lengths[count - 1] <= limits.max_tokens)
     )
 
 

@@ -60,6 +60,7 @@ def load_model(
     """source: a hub id, a local folder, `demo` or `random:NAME`. Raises ConfigError."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    module: Any
     if source.startswith(RANDOM_PREFIX):
         module = build_random_model(source.removeprefix(RANDOM_PREFIX))
         if task.name != "sequence-classification":
