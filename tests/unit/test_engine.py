@@ -1,0 +1,190 @@
+"""The engine in this process: what happens to requests that are cancelled, expire, or meet a bad batch."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fixtures.models import save_classifier
+from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.receipt import Outcome
+from wattserve_server.energy.window import Charge
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.engine import Engine, EngineLimits
+from wattserve_server.engine.model import LoadedModel, load_model
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.tasks import task_named
+from wattserve_server.engine.variants.kinds import choose_kinds
+from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.errors import ExpiredError, InferenceError, OverloadedError
+
+IDS = np.array([2, 4, 6, 3], dtype=np.int64)
+
+
+class Gate:
+    """Holds every batch until opened, and can be told to fail, or to answer nonsense."""
+
+    def __init__(self, variant: Variant) -> None:
+        self._run = variant.run
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.entered = threading.Event()
+        self.failure: Exception | None = None
+        self.spoil = False
+
+    def run(self, sequences: list[np.ndarray]) -> np.ndarray:
+        self.entered.set()
+        assert self.is_open.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        rows = self._run(sequences)
+        return np.full_like(rows, np.nan) if self.spoil else rows
+
+
+class GatedVariant(Variant):
+    """A variant whose `run` a test can hold."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = save_classifier(tmp_path_factory.mktemp("models") / "tiny")
+    return load_model(str(folder), task_named("sequence-classification"))
+
+
+@pytest.fixture
+async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
+    device = torch.device("cpu")
+    built = build_variant(model, choose_kinds("fp32", device)[0], device)
+    gate = Gate(built)
+    gated = GatedVariant(**{item.name: getattr(built, item.name) for item in fields(Variant)})
+    gated.__dict__["run"] = gate.run
+    run_log = RunLog()
+    engine = Engine(
+        model,
+        {"fp32": gated},
+        "fp32",
+        EngineLimits(BatchLimits(max_sequences=2, max_tokens=256), max_queue=4, max_request=4),
+        ReceiptBook(60.0, 100, lambda receipt: None),
+        run_log,
+        lambda: LawView({}, 0.3),
+        lambda result: None,
+    )
+    await engine.start()
+    run_log.drain()  # the warm-up's windows
+    gate.entered.clear()
+    yield engine, gate, run_log
+    gate.is_open.set()
+    await asyncio.to_thread(engine.stop)
+
+
+Rig = tuple[Engine, Gate, RunLog]
+
+
+async def until_running(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.entered.wait, 30)
+    gate.entered.clear()
+
+
+async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    await until_running(gate)
+    waiting = asyncio.create_task(engine.predict([IDS], "fp32"))
+    await asyncio.sleep(0)
+    assert engine.queued == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert engine.queued == 0
+    assert engine.book.pending == 1  # only the running one
+    gate.is_open.set()
+    assert (await running).receipt.outcome is Outcome.COMPLETED
+    assert sum(len(window.lines) for window in run_log.drain()[0]) == 2
+
+
+async def test_a_request_cancelled_while_it_runs_is_still_charged(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS], "fp32"))
+    await until_running(gate)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    gate.is_open.set()
+    await engine.until_idle()
+    (window,) = run_log.drain()[0]
+    receipt = window.lines[0].receipt
+    assert receipt.outcome is Outcome.CANCELLED
+    engine.book.charge([Charge(window.lines[0], 70, 0.0, 7)])
+    assert engine.book.get(receipt.receipt_id).energy_uj == 70
+
+
+async def test_a_request_whose_deadline_passes_in_the_queue_does_not_run(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    await until_running(gate)
+    late = asyncio.create_task(engine.predict([IDS], "fp32", deadline_ns=time.monotonic_ns()))
+    await asyncio.sleep(0)
+    gate.is_open.set()
+    with pytest.raises(ExpiredError):
+        await late
+    await running
+    await engine.until_idle()
+    assert sum(len(window.lines) for window in run_log.drain()[0]) == 2
+
+
+async def test_a_refused_request_leaves_nothing_behind(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    await until_running(gate)
+    waiting = asyncio.create_task(engine.predict([IDS] * 4, "fp32"))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await engine.predict([IDS], "fp32")
+    gate.is_open.set()
+    await asyncio.gather(running, waiting)
+    await engine.until_idle()
+    assert engine.queued == 0
+    assert engine.book.pending == 2  # the two that ran, not settled: nobody charges them here
+
+
+async def test_a_batch_that_fails_fails_its_requests_and_is_charged(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.failure = RuntimeError("broken")
+    with pytest.raises(InferenceError, match="variant 'fp32' failed on a batch: RuntimeError"):
+        await engine.predict([IDS], "fp32")
+    (window,) = run_log.drain()[0]
+    assert window.lines[0].receipt.outcome is Outcome.FAILED
+    gate.failure = None
+    assert (await engine.predict([IDS], "fp32")).receipt.outcome is Outcome.COMPLETED
+
+
+async def test_nan_is_an_error_and_never_an_answer(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.spoil = True
+    with pytest.raises(InferenceError, match="answered with NaN or infinity for sequence 0"):
+        await engine.predict([IDS], "fp32")
+
+
+async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig, model: LoadedModel) -> None:
+    engine, _, _ = rig
+    sequences = [np.array([2, *[4 + i] * (i + 1), 3], dtype=np.int64) for i in range(4)]
+    done = await engine.predict(sequences, "fp32")
+    for ids, row in zip(sequences, done.rows, strict=True):
+        with torch.inference_mode():
+            alone = model.module(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy()
+        assert row is not None
+        np.testing.assert_allclose(row, alone, atol=1e-5)
+    assert [line.tokens for line in done.receipt.lines] == [3, 4, 5, 6]

@@ -1,0 +1,82 @@
+"""What a scrape shows. The golden file is the published surface: change it on purpose only."""
+
+from pathlib import Path
+
+from prometheus_client.exposition import generate_latest
+
+from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.reading import MeterStatus, Quality, Source
+from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.telemetry.metrics import Metrics, VariantLabels
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
+METER = MeterStatus(
+    source=Source("scripted", "apportioned script", Quality.SIMULATED),
+    poll_period_s=0.02,
+    read_cost_s=1e-6,
+    update_period_s=0.1,
+    idle_watts=12.5,
+    idle_origin="configured",
+    last_error="",
+    reads=7,
+    failed_reads=1,
+)
+
+
+def ledger() -> Ledger:
+    made = Ledger(since_ns=0, until_ns=1)
+    made.meter(10_000_000)
+    made.to_active("fp32", 4_000_000, 2, 10, 16)
+    made.to_warmup(1_000_000)
+    made.to_idle(3_000_000)
+    made.to_unattributed(500_000)
+    return made
+
+
+def metrics() -> Metrics:
+    made = Metrics({"version": "1.2.3", "python": "3.11"})
+    fp32 = VariantLabels("fp32", "cpu", "fp32", "fp32 GEMM", 4096, 1.5)
+    made.serve_state(ledger, lambda: METER, lambda: 3, {"name": "tiny"}, [fp32])
+    made.request_answered("fp32", 1000, 2_000_000, 3_000_000, 6_000_000)
+    made.request_ended("", "NOT_FOUND")
+    made.batch_ran("fp32", 2, 10, 16)
+    receipt = Receipt("r", "", "fp32", "cpu", 0)
+    receipt.lines.append(Line(receipt, 5, batch_size=1, provisional_uj=110))
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(receipt.lines[0], 100, 0.0, 1, "")
+    made.receipt_final(receipt)
+    return made
+
+
+def wattserve_lines(made: Metrics) -> list[str]:
+    text = generate_latest(made.registry).decode()
+    return [line for line in text.splitlines() if "wattserve_" in line]
+
+
+def test_the_scrape_is_the_published_one() -> None:
+    assert "\n".join(wattserve_lines(metrics())) + "\n" == GOLDEN.read_text()
+
+
+def test_accounts_and_pending_sum_to_what_was_measured() -> None:
+    values = dict(line.rsplit(" ", 1) for line in wattserve_lines(metrics()) if not line.startswith("#"))
+    accounts = sum(float(value) for name, value in values.items() if "_energy_account_joules" in name)
+    assert accounts + float(values["wattserve_energy_pending_joules"]) == 10.0
+    assert float(values["wattserve_energy_measured_joules_total"]) == 10.0
+
+
+def test_without_a_reading_there_is_no_energy_series_rather_than_zeros() -> None:
+    made = Metrics({"version": "1.2.3"})
+    made.serve_state(Ledger, lambda: METER, lambda: 0, {"name": "tiny"}, [])
+    assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_energy_")]
+
+
+def test_an_unknown_receipt_is_counted_and_not_observed_as_zero() -> None:
+    made = metrics()
+    receipt = Receipt("r", "", "fp32", "cpu", 0)
+    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(receipt.lines[0], None, 0.0, None, "lost")
+    made.receipt_final(receipt)
+    lines = wattserve_lines(made)
+    assert 'wattserve_unknown_receipts_total{variant="fp32"} 1.0' in lines
+    assert 'wattserve_request_energy_joules_count{variant="fp32"} 1.0' in lines

@@ -1,0 +1,28 @@
+"""Which shapes are run before a variant is ready, and what their times say."""
+
+import pytest
+
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.warmup import overhead_tokens, warmup_shapes
+
+
+def test_every_power_of_two_is_warmed_alone_and_in_its_fullest_batch() -> None:
+    assert warmup_shapes(40, BatchLimits(max_sequences=32, max_tokens=128)) == [
+        (1, 8), (16, 8), (1, 16), (8, 16), (1, 32), (4, 32), (1, 40), (3, 40),
+    ]  # fmt: skip
+
+
+def test_the_longest_sequence_is_always_among_them() -> None:
+    assert warmup_shapes(5, BatchLimits(4, 100)) == [(1, 5), (4, 5)]
+    assert (1, 512) in warmup_shapes(512, BatchLimits(32, 256))
+
+
+def test_the_fixed_cost_of_a_batch_is_found_in_tokens() -> None:
+    shapes = [(1, 8), (4, 8), (1, 64), (8, 64)]
+    seconds = [0.010 + 0.0002 * count * length for count, length in shapes]
+    assert overhead_tokens(shapes, seconds) == pytest.approx(50.0)
+
+
+def test_times_that_do_not_grow_with_the_work_make_starting_a_batch_dear() -> None:
+    assert overhead_tokens([(1, 8), (1, 64)], [0.01, 0.01]) == 64.0
+    assert overhead_tokens([(1, 8)], [0.01]) == 0.0
