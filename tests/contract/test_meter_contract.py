@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
 
+from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
 from wattserve_server.energy.reading import Quality, Reading
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import MeterError

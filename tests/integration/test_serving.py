@@ -15,10 +15,10 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
-from tests.fixtures.server import RunningServer, running_server
 from transformers import AutoModelForSequenceClassification
 
+from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
+from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
 
 SERVICE = "wattserve.v1.Inference"

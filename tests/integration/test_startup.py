@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
 from tests.fixtures.server import command, environment
-
 from wattserve_server.cli import main
 
 

@@ -2,8 +2,8 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.windows import MS, accountant
 
+from tests.fixtures.windows import MS, accountant
 from wattserve_server.energy.reading import Reading
 from wattserve_server.energy.receipt import Line, Receipt
 from wattserve_server.energy.units import Energy

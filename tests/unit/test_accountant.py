@@ -1,8 +1,8 @@
 """From readings and windows to charges. Idle is 10 W, that is, 10 uJ per microsecond: 1 mJ per 100 us."""
 
 import pytest
-from tests.fixtures.windows import MS, accountant, reading, window
 
+from tests.fixtures.windows import MS, accountant, reading, window
 from wattserve_server.energy.accountant import FROZEN_AFTER_NS, LOST_AFTER_NS
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 import pytest
+
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import Refuse, ScriptedServer, until_it_ends
-
 from wattserve_client import (
     AsyncClient,
     Cancelled,

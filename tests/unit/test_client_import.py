@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fixtures.scripted_server import ScriptedServer
-
 import wattserve_client
+from tests.fixtures.scripted_server import ScriptedServer
 
 ROOM = Path(wattserve_client.__file__).parent
 

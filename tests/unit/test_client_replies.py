@@ -7,8 +7,8 @@ import struct
 
 import numpy as np
 import pytest
-from tests.fixtures.scripted_server import reply
 
+from tests.fixtures.scripted_server import reply
 from wattserve_client import (
     EnergyQuality,
     EnergyReport,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import Refuse, ScriptedServer, reply
-
 from wattserve_client import (
     InvalidRequest,
     NotFound,

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import ScriptedServer, answer_only, answered, texts
-
 from wattserve_client import (
     AsyncClient,
     Client,

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from tests.fixtures.windows import window
 
+from tests.fixtures.windows import window
 from wattserve_server.energy.costlaw import CostLaw, Deposit, LawView, provisional_uj, split_weights
 
 

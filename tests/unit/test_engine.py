@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, FakeBoard, FakeNvml, PowercapTree
 
+from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, FakeBoard, FakeNvml, PowercapTree
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.choose import ChosenMeter, MeterOptions, open_meter

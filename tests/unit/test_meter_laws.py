@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.meter_fakes import Clock
 
+from tests.fixtures.meter_fakes import Clock
 from wattserve_server.energy.reading import Quality, Reading
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import MeterError

@@ -6,8 +6,8 @@ import sys
 
 import pynvml
 import pytest
-from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, FakeBoard, FakeNvml
 
+from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, FakeBoard, FakeNvml
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml

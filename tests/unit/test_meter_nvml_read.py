@@ -8,8 +8,8 @@ import pynvml
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.meter_fakes import H200_UUID, Clock, FakeBoard, FakeNvml
 
+from tests.fixtures.meter_fakes import H200_UUID, Clock, FakeBoard, FakeNvml
 from wattserve_server.energy.reading import Reading
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import MeterError

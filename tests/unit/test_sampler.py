@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from tests.fixtures.windows import MS, reading, window
-
 from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.energy.window import Charge, Window

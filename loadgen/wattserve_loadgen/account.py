@@ -1,0 +1,132 @@
+"""What a cell cost: the ledger's growth over the cell, held against the receipts of its requests.
+
+Pure. Two independent ways to the same joules, and the difference is part of the result:
+
+    measured  = active of every variant + warm-up + idle + unattributed + pending     (accounts residual)
+    active of this cell's variant = sum of this cell's receipts + failed requests     (receipts residual)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wattserve_loadgen.schema import CellEnergy, Record
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+@dataclass(frozen=True)
+class LedgerGrowth:
+    """The ledger after a cell less the ledger before it; microjoules, None where the server has no figure."""
+
+    seconds: float | None
+    measured_uj: int | None
+    active_uj: int | None
+    other_active_uj: int | None
+    idle_uj: int | None
+    unattributed_uj: int | None
+    pending_uj: int | None
+    sequences: int
+    gap_count: int
+    gap_seconds: float
+    reason: str
+
+    @property
+    def accounts_residual_uj(self) -> int | None:
+        accounts = (self.active_uj, self.other_active_uj, self.idle_uj, self.unattributed_uj, self.pending_uj)
+        known = [value for value in accounts if value is not None]
+        if self.measured_uj is None or len(known) < len(accounts):
+            return None
+        return self.measured_uj - sum(known)
+
+
+def unknown_growth(reason: str) -> LedgerGrowth:
+    """When there is no ledger to compare."""
+    return LedgerGrowth(None, None, None, None, None, None, None, 0, 0, 0.0, reason)
+
+
+def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> LedgerGrowth:
+    """From the last report before a cell to the first one after it in which nothing is pending."""
+    if not (before.HasField("measured_uj") and after.HasField("measured_uj")):
+        reason = after.unknown_reason or before.unknown_reason or "the server has no meter"
+        return unknown_growth(reason)
+    then = {one.variant: one for one in before.active}
+    active = other = sequences = 0
+    for now in after.active:
+        earlier = then.get(now.variant, pb.VariantEnergy())
+        grown = now.active_uj - earlier.active_uj
+        sequences += now.sequences - earlier.sequences
+        if now.variant == variant:
+            active += grown
+        else:
+            other += grown
+    gap_seconds = after.gap_seconds - before.gap_seconds
+    seconds = (after.until_unix_ns - before.until_unix_ns) / 1e9 - gap_seconds
+    return LedgerGrowth(
+        seconds=seconds if seconds > 0 else None,
+        measured_uj=after.measured_uj - before.measured_uj,
+        active_uj=active,
+        other_active_uj=other + after.warmup_uj - before.warmup_uj,
+        idle_uj=after.idle_uj - before.idle_uj,
+        unattributed_uj=after.unattributed_uj - before.unattributed_uj,
+        pending_uj=after.pending_uj - before.pending_uj,
+        sequences=sequences,
+        gap_count=after.gap_count - before.gap_count,
+        gap_seconds=gap_seconds,
+        reason="",
+    )
+
+
+def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second: float | None) -> CellEnergy:
+    """A cell's energy per request, and the sums that must agree."""
+    answered = [record for record in records if record.ok]
+    window = [record for record in answered if record.in_window]
+    settled = [record for record in window if record.energy_uj is not None]
+    reasons = Counter(
+        record.energy_reason or "no reason given" for record in window if record.energy_uj is None
+    )
+    receipts_uj = sum(record.energy_uj for record in answered if record.energy_uj is not None)
+    residual = None if growth.active_uj is None else growth.active_uj - receipts_uj
+    window_uj = sum(record.energy_uj for record in settled if record.energy_uj is not None)
+    failed_uj = _failed_per_request(len(records) - len(answered), len(answered), residual)
+    idle_watts = None
+    if growth.idle_uj is not None and growth.seconds:
+        idle_watts = growth.idle_uj / 1e6 / growth.seconds
+    return CellEnergy(
+        settled=len(settled),
+        unknown=len(window) - len(settled),
+        unknown_reasons=dict(reasons),
+        active_uj_per_request=window_uj / len(settled) + (failed_uj or 0.0) if settled else None,
+        failed_uj_per_request=failed_uj,
+        active_uj_per_token=window_uj / sum(record.tokens for record in settled) if settled else None,
+        idle_uj_per_request=idle_watts * 1e6 / rate_per_second
+        if idle_watts is not None and rate_per_second
+        else None,
+        idle_watts=idle_watts,
+        ledger_seconds=growth.seconds,
+        measured_uj=growth.measured_uj,
+        active_uj=growth.active_uj,
+        other_active_uj=growth.other_active_uj,
+        idle_uj=growth.idle_uj,
+        unattributed_uj=growth.unattributed_uj,
+        pending_uj=growth.pending_uj,
+        receipts_uj=receipts_uj if settled else None,
+        accounts_residual_uj=growth.accounts_residual_uj,
+        receipts_residual_uj=residual if settled else None,
+        foreign_sequences=max(0, growth.sequences - len(records)),
+        gap_count=growth.gap_count,
+        gap_seconds=growth.gap_seconds,
+        reason=growth.reason or ("" if settled else _most_common(reasons)),
+    )
+
+
+def _failed_per_request(failed: int, answered: int, residual_uj: int | None) -> float | None:
+    """Energy of failed requests per answered one: what the variant used beyond our receipts."""
+    if not failed or not answered or residual_uj is None:
+        return None
+    return max(0, residual_uj) / answered
+
+
+def _most_common(reasons: Counter[str]) -> str:
+    return reasons.most_common(1)[0][0] if reasons else "no request was answered in the window"

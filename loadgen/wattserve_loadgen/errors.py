@@ -1,0 +1,23 @@
+"""What can go wrong, sorted by who must act. Every message is one line that says what to do."""
+
+from __future__ import annotations
+
+
+class LoadgenError(Exception):
+    """Base of every error that loadgen raises on purpose: the user's to repair (exit code 2)."""
+
+
+class DatasetError(LoadgenError):
+    """A dataset, or a file to make one from, cannot be used; names the file and the row."""
+
+
+class PlanError(LoadgenError):
+    """What was asked for cannot be swept: an unknown variant, a row over the server's limits."""
+
+
+class ResultsError(LoadgenError):
+    """A results folder cannot be written or read."""
+
+
+class TargetError(LoadgenError):
+    """The server cannot be reached, or stopped answering."""

@@ -1,0 +1,228 @@
+"""Makes dataset folders: from a file of texts with a model's tokenizer, or from random tokens.
+
+What was done is written to dataset.json beside the tensors, so that results can say what they were measured
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from wattserve_loadgen import dataset, tables
+from wattserve_loadgen.errors import DatasetError
+
+_UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length
+_DEFAULT_MAX_LENGTH = 512
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `prepare` wrote, for the last line on the screen."""
+
+    folder: Path
+    rows: int
+    truncated: int
+    labels: str
+
+
+@dataclass(frozen=True)
+class _LabelMap:
+    ids: dict[str, int]  # empty: the file's labels are integers already
+    names: list[str]
+    origin: str
+
+
+def prepare_file(
+    source: Path,
+    out: Path,
+    *,
+    tokenizer: str,
+    text_column: str,
+    label_column: str | None,
+    max_length: int | None = None,
+    limit: int | None = None,
+) -> Prepared:
+    """Tokenise `source` into the dataset folder `out`.
+
+    With `label_column` None, a column called `label` is used where the file has one; otherwise rows get the
+    label -1, and accuracy does not apply. Rows longer than `max_length` tokens are truncated and counted.
+    """
+    names = tables.columns(source)
+    if label_column is None and "label" in names:
+        label_column = "label"
+    rows = tables.read_rows(source, text_column, label_column, limit)
+    encoder = _load_tokenizer(tokenizer)
+    labels, label_map = _map_labels(source, rows, _label_ids_of(tokenizer))
+    longest = _max_length(encoder, max_length)
+    token_rows, truncated = _tokenise(source, encoder, rows, longest)
+    description = {
+        "kind": "text",
+        "source": str(source),
+        "tokenizer": tokenizer,
+        "rows": len(rows),
+        "text_column": text_column,
+        "label_column": label_column,
+        "label_names": label_map.names,
+        "label_mapping": label_map.origin,
+        "max_length": longest,
+        "truncated_rows": truncated,
+    }
+    pad_id = encoder.pad_token_id
+    dataset.save(out, token_rows, labels, description, pad_id=0 if pad_id is None else pad_id)
+    return Prepared(out, len(rows), truncated, label_map.origin)
+
+
+def prepare_random(
+    out: Path, *, rows: int, vocabulary_size: int, seed: int = 0, max_length: int = 128
+) -> Prepared:
+    """Random token rows with lengths like those of SST-2: skewed to the right, mean about 28, 3 to
+    `max_length`.
+
+    For speed and energy only: the rows mean nothing and have no labels.
+    """
+    if rows < 1:
+        raise DatasetError(f"--random-rows {rows}: at least one row is needed")
+    if vocabulary_size < 2:
+        raise DatasetError(f"--vocabulary-size {vocabulary_size}: at least two tokens are needed")
+    if max_length < 3:
+        raise DatasetError(f"--max-length {max_length}: random rows have at least 3 tokens")
+    generator = np.random.default_rng(seed)
+    lengths = np.clip(3 + generator.gamma(shape=2.2, scale=11.5, size=rows).astype(int), 3, max_length)
+    token_rows = [generator.integers(1, vocabulary_size, size=length).tolist() for length in lengths]
+    description = {
+        "kind": "random tokens",
+        "note": "random token ids: for speed and energy only, accuracy does not apply",
+        "rows": rows,
+        "vocabulary_size": vocabulary_size,
+        "seed": seed,
+        "max_length": max_length,
+        "label_names": [],
+    }
+    dataset.save(out, token_rows, [dataset.NO_LABEL] * rows, description)
+    return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)")
+
+
+def _load_tokenizer(name: str) -> Any:
+    """From a folder or the local cache; from the hub only when it is not there and the hub can be reached."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    with suppress(Exception):  # whatever it is, the attempt below says it better
+        return transformers.AutoTokenizer.from_pretrained(name, local_files_only=True)
+    if Path(name).is_dir():
+        raise DatasetError(f"--tokenizer {name}: the folder holds no tokenizer that transformers can load")
+    if name.startswith((".", "/", "~")):
+        raise DatasetError(f"--tokenizer {name}: no such folder")
+    if not _hub_is_reachable():
+        raise DatasetError(
+            f"--tokenizer {name}: not in the local cache, and the hub cannot be reached from here"
+        )
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # an unknown name, a private model, a torn download: all the user's to repair
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise DatasetError(f"--tokenizer {name}: no tokenizer could be loaded ({reason})") from None
+
+
+def _hub_is_reachable() -> bool:
+    """Whether the hub's name resolves: asked first, because its client retries for most of a minute."""
+    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return False
+    hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    try:
+        socket.getaddrinfo(hub.hostname, hub.port or 443)
+    except OSError:
+        return False
+    return True
+
+
+def _label_ids_of(model: str) -> dict[str, int]:
+    """The model configuration's names of its labels; {} when it has none of its own."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(model)
+    except Exception:  # a folder with a tokenizer alone is fine: labels are then sorted
+        return {}
+    ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
+    generic = all(name == f"LABEL_{index}" for name, index in ids.items())
+    return {} if generic else ids
+
+
+def _map_labels(
+    source: Path, rows: list[tables.TextRow], model_ids: dict[str, int]
+) -> tuple[list[int], _LabelMap]:
+    found = [row.label for row in rows]
+    if all(label is None for label in found):
+        return [dataset.NO_LABEL] * len(rows), _LabelMap({}, [], "none: the file has no label column")
+    if all(_is_integer(label) for label in found):
+        names = [name for name, _ in sorted(model_ids.items(), key=lambda item: item[1])]
+        return [int(label) for label in found if label is not None], _LabelMap(
+            {}, names, "integers of the file"
+        )
+    if model_ids:
+        label_map = _LabelMap(model_ids, sorted(model_ids, key=model_ids.__getitem__), "the model's label2id")
+    else:
+        names = sorted({str(label) for label in found})
+        label_map = _LabelMap({name: index for index, name in enumerate(names)}, names, "sorted label names")
+    folded = {name.casefold(): index for name, index in label_map.ids.items()}
+    labels = []
+    for row in rows:
+        name = str(row.label)
+        index = label_map.ids.get(name, folded.get(name.casefold()))
+        if index is None:
+            known = ", ".join(label_map.names)
+            raise DatasetError(f"{source}: {row.place}: unknown label {name!r}; the model knows {known}")
+        labels.append(index)
+    return labels, label_map
+
+
+def _is_integer(label: str | int | None) -> bool:
+    return isinstance(label, int) or (label is not None and label.lstrip("-").isdecimal())
+
+
+def _max_length(encoder: Any, asked: int | None) -> int:
+    limit = encoder.model_max_length
+    own = int(limit) if limit and limit < _UNBOUNDED else None
+    if asked is None:
+        return own or _DEFAULT_MAX_LENGTH
+    if asked < 1:
+        raise DatasetError(f"--max-length {asked}: it must be at least 1")
+    if own is not None and asked > own:
+        raise DatasetError(f"--max-length {asked}: this tokenizer's model takes at most {own} tokens")
+    return asked
+
+
+def _tokenise(
+    source: Path, encoder: Any, rows: list[tables.TextRow], max_length: int
+) -> tuple[list[list[int]], int]:
+    """Token rows of at most `max_length`, and how many of them were cut."""
+    token_rows: list[list[int]] = []
+    truncated = 0
+    for start in range(0, len(rows), _BATCH):
+        batch = rows[start : start + _BATCH]
+        encoded = encoder([row.text for row in batch], verbose=False)["input_ids"]
+        for row, ids in zip(batch, encoded, strict=True):
+            if not ids:
+                raise DatasetError(
+                    f"{source}: {row.place}: the tokenizer makes no tokens of this text; remove the row"
+                )
+            if len(ids) > max_length:
+                truncated += 1
+                ids = encoder(row.text, truncation=True, max_length=max_length)["input_ids"]
+            token_rows.append(list(ids))
+    return token_rows, truncated

@@ -1,0 +1,42 @@
+"""report.html: one file, no network, no script. A results folder in, a page out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from wattserve_loadgen import ink, report_tables, report_text
+from wattserve_loadgen.pictures import pictures
+from wattserve_loadgen.result import REPORT_FILE, Columns, read_columns, read_results, replace_file
+from wattserve_loadgen.schema import Results
+
+
+def write_report(folder: Path) -> Path:
+    """Make the report of a results folder; ResultsError when the folder cannot be read or written."""
+    path = folder / REPORT_FILE
+    replace_file(path, render(read_results(folder), read_columns(folder)))
+    return path
+
+
+def render(results: Results, columns: dict[tuple[str, int], Columns]) -> str:
+    """The page. Everything that came from outside is escaped; only our own SVG is not."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("wattserve_loadgen"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    concurrencies = sorted({point.concurrency for point in results.points}, reverse=True)
+    shown = list(dict.fromkeys(concurrencies[:1] + concurrencies[-1:]))
+    looks = ink.looks(results.plan.variants)
+    return environment.get_template("report.html.j2").render(
+        results=results,
+        text=report_text,
+        grids=report_tables,
+        pictures=pictures(results, columns, looks),
+        tables=[(concurrency, report_tables.summary_table(results, concurrency)) for concurrency in shown],
+        colours={name: look.colour for name, look in looks.items()},
+        source=report_text.source_line(results),
+    )

@@ -1,0 +1,161 @@
+"""What a report says in sentences: results in, text out. It knows no HTML.
+
+Every sentence here must hold for any sweep: one variant, no meter, nothing measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wattserve_loadgen import words
+from wattserve_loadgen.points import CLIENT_CPU_LIMIT
+from wattserve_loadgen.schema import Point, Results
+
+
+@dataclass(frozen=True)
+class Banner:
+    """`kind` is loud (must not be missed) or calm."""
+
+    kind: str
+    title: str
+    text: str
+
+
+def energy_source(results: Results) -> dict[str, Any]:
+    """The meter's EnergySource as the server stated it; {} when it stated none."""
+    return (results.server.get("meter") or {}).get("source") or {}
+
+
+def source_line(results: Results) -> str:
+    """`estimate · apportioned estimate · ESTIMATED`: what every caption carries."""
+    source = energy_source(results)
+    if source.get("quality", "none") in ("none", "unspecified"):
+        return "no meter: no joules"
+    return f"{source['name']} · {source['method']} · {source['quality'].upper()}"
+
+
+def banners(results: Results) -> list[Banner]:
+    """What a reader must know before any figure."""
+    found = []
+    if not results.complete:
+        done = f"{len(results.cells)} of {results.cells_planned} cells were measured"
+        found.append(Banner("loud", "This sweep ended early", f"{sentence(results.ended)} {done}."))
+    found.append(_energy_banner(results))
+    short = [point for point in results.points if any(one.code == "too short" for one in point.verdicts)]
+    if short:
+        plan = results.plan
+        text = (
+            f"{len(short)} of {len(results.points)} points were measured for less time than a published"
+            f" figure needs (preset {plan.preset}: {plan.blocks} blocks of {plan.seconds:g} s)."
+            " They are drawn hollow: good for a look, not for a claim."
+        )
+        found.append(Banner("loud", "Too short to publish", text))
+    return found
+
+
+def _energy_banner(results: Results) -> Banner:
+    if results.energy_reason:
+        text = f"{sentence(results.energy_reason)} Latency and accuracy stand."
+        return Banner("loud", "No joules in this report", text)
+    source = energy_source(results)
+    about = f"Source: {source['name']}, {source['method']}. {sentence(source['note'])}".strip()
+    if source["quality"] == "measured":
+        return Banner("calm", "Energy was measured", about)
+    if source["quality"] == "simulated":
+        text = f"A declared power law made them, not a sensor. {about}"
+        return Banner("loud", "Every joule here is SIMULATED", text)
+    text = f"Computed from activity and configured watts; no sensor was read. {about}"
+    return Banner("loud", "Every joule here is ESTIMATED", text)
+
+
+def headline(results: Results) -> str:
+    """The sweep in one sentence: the variant that used the least energy at the highest concurrency."""
+    top = max((point.concurrency for point in results.points), default=0)
+    points = [point for point in results.points if point.concurrency == top and point.rate_per_second]
+    base = next((point for point in points if point.variant == results.baseline), None)
+    if base is None or base.rate_per_second is None:
+        return "Nothing was measured." if not results.points else "The baseline was not measured."
+    rivals = [point for point in points if point.variant != results.baseline]
+    if not rivals:
+        each = f" at {words.mean_energy(base.active_uj)} each" if base.active_uj else ""
+        speed = words.significant(base.rate_per_second.mean)
+        return f"At concurrency {top}, {base.variant} answers {speed} requests per second{each}."
+    best = min(rivals, key=lambda one: one.energy_ratio.mean if one.energy_ratio else float("inf"))
+    text = f"At concurrency {top}, {best.variant} {_claims(results, best)}"
+    own, other = results.accuracy.get(best.variant), results.accuracy.get(base.variant)
+    if own and other:
+        text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"
+    return text + "."
+
+
+def _claims(results: Results, best: Point) -> str:
+    speed = f"answers {words.times(best.speed_ratio)} as many requests per second"
+    if best.energy_ratio is None:
+        return f"{speed} as {results.baseline}"
+    quality = energy_source(results).get("quality")
+    kind = f" ({quality})" if quality in ("estimated", "simulated") else ""
+    change = best.energy_ratio.mean - 1
+    less = f"{words.percent(abs(change), 0)} {'less' if change < 0 else 'more'}"
+    return f"needs {less} active energy per request{kind} than {results.baseline} and {speed}"
+
+
+def accuracy_sentence(results: Results) -> str:
+    """What the accuracy column rests on."""
+    if results.accuracy_reason:
+        return f"Accuracy: not applicable, because {results.accuracy_reason}."
+    text = (
+        f"Accuracy is of the same timed answers, on the {results.accuracy_rows} of {results.dataset.rows}"
+        " dataset rows that every variant answered, each row counted once, with Wilson's 95 % interval."
+    )
+    unstable = {name: one.unstable_rows for name, one in results.accuracy.items() if one.unstable_rows}
+    if unstable:
+        counts = ", ".join(f"{name}: {count}" for name, count in unstable.items())
+        text += f" Rows whose answer changed between repetitions: {counts}."
+    return text
+
+
+def failures(results: Results) -> list[str]:
+    """Each kind of failure once, with how often and an example."""
+    counts: dict[str, int] = {}
+    examples: dict[str, str] = {}
+    for cell in results.cells:
+        for code, count in cell.failures.items():
+            counts[code] = counts.get(code, 0) + count
+            examples.setdefault(code, cell.failure_example)
+    return [f"{count} × {code}, e.g. “{examples[code]}”" for code, count in counts.items()]
+
+
+def unknown_reasons(results: Results) -> list[str]:
+    """Each reason for an unknown energy once, with how often."""
+    counts: dict[str, int] = {}
+    for cell in results.cells:
+        for reason, count in cell.energy.unknown_reasons.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return [f"{count} × {reason}" for reason, count in counts.items()]
+
+
+def how_to_read(results: Results) -> list[str]:
+    """The definitions behind the figures."""
+    return [
+        "Latency is from sending a request to having its answer, in a closed loop: there is no arrival"
+        " schedule, each slot sends its next request when its answer is in.",
+        "A percentile is a value that was really seen, and is left out below the sample that bounds it with"
+        " 99 % confidence (p50 11, p90 64, p95 130, p99 662, p99.9 6,636 answers).",
+        "Energy per request is the mean of the settled receipts of the same timed requests: active energy,"
+        " above the device's idle draw. Failed requests are out of latency; what they burned is added to the"
+        " answered ones.",
+        "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
+        f"Intervals are 95 %, over {results.plan.blocks} blocks. Speed-up (answers per second) and energy"
+        f" ratio (active) are relative to {results.baseline}, paired block by block.",
+        "A point has a verdict when it is too short, incomplete or failing, or when the client used over"
+        f" {words.percent(CLIENT_CPU_LIMIT, 0)} of a core. Points with a verdict are drawn hollow.",
+    ]
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop; nothing of nothing."""
+    text = text.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

@@ -1,0 +1,79 @@
+"""Figures as people read them: three significant digits and a unit that fits. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from wattserve_loadgen.stats import Interval
+
+ABSENT = "–"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with that many significant digits, without exponent, zeros kept: 0.0500, 12.3, 1,230."""
+    if value == 0:
+        return "0"
+    value = float(f"{value:.{digits - 1}e}")
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{decimals}f}"
+
+
+def energy(microjoules: float | None) -> str:
+    """In µJ, mJ, J or kJ."""
+    if microjoules is None:
+        return ABSENT
+    scale, unit = energy_unit(microjoules)
+    return f"{significant(microjoules / scale)} {unit}"
+
+
+def energy_unit(microjoules: float) -> tuple[float, str]:
+    """(microjoules in one unit, unit) that suit a figure of this size."""
+    for scale, unit in ((1e9, "kJ"), (1e6, "J"), (1e3, "mJ")):
+        if abs(microjoules) >= scale:
+            return scale, unit
+    return 1.0, "µJ"
+
+
+def milliseconds(nanoseconds: float | None) -> str:
+    return ABSENT if nanoseconds is None else f"{significant(nanoseconds / 1e6)} ms"
+
+
+def rate(per_second: float | None) -> str:
+    return ABSENT if per_second is None else f"{significant(per_second)}/s"
+
+
+def percent(share: float | None, decimals: int = 1) -> str:
+    return ABSENT if share is None else f"{share * 100:.{decimals}f} %"
+
+
+def bytes_size(count: int | None) -> str:
+    """In decimal megabytes or gigabytes; 0 counts as not known."""
+    if not count:
+        return ABSENT
+    return f"{significant(count / 1e9)} GB" if count >= 1e9 else f"{significant(count / 1e6)} MB"
+
+
+def mean_energy(interval: Interval | None) -> str:
+    return energy(None if interval is None else interval.mean)
+
+
+def times(interval: Interval | None) -> str:
+    """`1.82×`"""
+    return ABSENT if interval is None else f"{significant(interval.mean)}×"
+
+
+def bounds(interval: Interval | None) -> str:
+    """`1.74–1.90`: the 95 % interval of a positive figure, or nothing when there is none."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"{significant(max(0.0, interval.low))}–{significant(interval.high)}"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3 min 5 s`, `4 h 12 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

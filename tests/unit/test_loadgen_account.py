@@ -1,0 +1,135 @@
+"""What a cell cost: the ledger's growth against the receipts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.loadgen_results import make_record
+from wattserve_loadgen.account import LedgerGrowth, cell_energy, ledger_growth, unknown_growth
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+def ledger(seconds: float, measured: int, idle: int, **active: int) -> pb.EnergyReport:
+    """`measured` and the rest in microjoules; each variant's sequences are its microjoules / 100."""
+    return pb.EnergyReport(
+        until_unix_ns=int(seconds * 1e9),
+        measured_uj=measured,
+        warmup_uj=7_000,
+        idle_uj=idle,
+        unattributed_uj=3,
+        pending_uj=0,
+        active=[
+            pb.VariantEnergy(variant=name, active_uj=uj, sequences=uj // 100) for name, uj in active.items()
+        ],
+    )
+
+
+BEFORE = ledger(100, 50_000, 40_000, fp32=2_000, int8=997)
+AFTER = ledger(104, 75_000, 60_000, fp32=6_500, int8=1_497)
+
+
+def growth(**changes: int | float) -> LedgerGrowth:
+    values = {
+        "seconds": 4.0,
+        "measured_uj": 25_000,
+        "active_uj": 4_500,
+        "other_active_uj": 500,
+        "idle_uj": 20_000,
+        "unattributed_uj": 0,
+        "pending_uj": 0,
+        "sequences": 0,
+        "gap_count": 0,
+        "gap_seconds": 0.0,
+    }
+    return LedgerGrowth(**{**values, **changes}, reason="")  # type: ignore[arg-type]
+
+
+def test_the_growth_of_the_ledger_is_told_apart_by_account() -> None:
+    assert ledger_growth(BEFORE, AFTER, "fp32") == growth(sequences=45 + 5)
+
+
+def test_an_exact_ledger_leaves_no_residual_and_an_inexact_one_shows_it() -> None:
+    assert ledger_growth(BEFORE, AFTER, "fp32").accounts_residual_uj == 0
+    AFTER_WRONG = ledger(104, 75_011, 60_000, fp32=6_500, int8=1_497)
+    assert ledger_growth(BEFORE, AFTER_WRONG, "fp32").accounts_residual_uj == 11
+
+
+def test_a_variant_that_first_ran_in_this_cell_grew_from_nothing() -> None:
+    before = ledger(100, 50_000, 40_000)
+    assert ledger_growth(before, AFTER, "fp32").active_uj == 6_500
+
+
+def test_without_a_meter_the_growth_is_unknown_and_says_why() -> None:
+    nothing = pb.EnergyReport(unknown_reason="started with --meter none")
+    assert ledger_growth(nothing, nothing, "fp32") == unknown_growth("started with --meter none")
+    assert ledger_growth(pb.EnergyReport(), pb.EnergyReport(), "fp32").reason == "the server has no meter"
+
+
+def test_time_inside_a_meter_gap_is_not_ledger_time() -> None:
+    after = ledger(104, 75_000, 60_000, fp32=6_500, int8=1_497)
+    after.gap_count, after.gap_seconds = 1, 1.5
+    found = ledger_growth(BEFORE, after, "fp32")
+    assert (found.seconds, found.gap_count, found.gap_seconds) == (2.5, 1, 1.5)
+
+
+def test_a_clock_that_stepped_back_leaves_no_idle_power() -> None:
+    found = ledger_growth(AFTER, ledger(90, 75_000, 60_000), "fp32")
+    assert found.seconds is None
+    assert cell_energy([make_record()], found, 10.0).idle_uj_per_request is None
+
+
+def test_active_energy_is_the_mean_of_the_windows_settled_receipts() -> None:
+    records = [
+        make_record(energy_uj=400),
+        make_record(energy_uj=800),
+        make_record(energy_uj=None, energy_state="unknown", energy_reason="the meter was frozen"),
+        make_record(energy_uj=9_999, in_window=False),
+    ]
+    found = cell_energy(records, growth(active_uj=11_199), 10.0)
+    assert found.active_uj_per_request == 600
+    assert found.active_uj_per_token == 60
+    assert (found.settled, found.unknown, found.unknown_reasons) == (2, 1, {"the meter was frozen": 1})
+
+
+def test_receipts_of_the_whole_cell_close_against_the_active_account() -> None:
+    records = [make_record(energy_uj=400), make_record(energy_uj=800, in_window=False)]
+    found = cell_energy(records, growth(active_uj=1_250), 10.0)
+    assert (found.receipts_uj, found.receipts_residual_uj) == (1_200, 50)
+
+
+def test_idle_energy_per_request_is_idle_power_over_throughput() -> None:
+    """20,000 uJ in 4 s are 5 mW; at 10 requests a second each carries 500 uJ."""
+    found = cell_energy([make_record()], growth(), 10.0)
+    assert found.idle_watts == pytest.approx(0.005)
+    assert found.idle_uj_per_request == pytest.approx(500)
+
+
+def test_failed_requests_are_paid_by_the_answered_ones() -> None:
+    failed = make_record(ok=False, code="INTERNAL", energy_uj=None, energy_state=None)
+    records = [make_record(energy_uj=400), make_record(energy_uj=600), failed]
+    found = cell_energy(records, growth(active_uj=1_300), 10.0)
+    assert found.failed_uj_per_request == 150
+    assert found.active_uj_per_request == 650
+
+
+def test_a_negative_residual_is_not_given_to_failed_requests() -> None:
+    failed = make_record(ok=False, energy_uj=None)
+    found = cell_energy([make_record(energy_uj=400), failed], growth(active_uj=300), 10.0)
+    assert found.failed_uj_per_request == 0
+    assert found.receipts_residual_uj == -100
+
+
+def test_sequences_of_other_clients_are_counted() -> None:
+    records = [make_record(), make_record()]
+    assert cell_energy(records, growth(sequences=5), 10.0).foreign_sequences == 3
+    assert cell_energy(records, growth(sequences=2), 10.0).foreign_sequences == 0
+
+
+def test_without_a_settled_receipt_there_are_no_joules_and_a_reason() -> None:
+    unknown = make_record(energy_uj=None, energy_reason="started without a meter")
+    found = cell_energy([unknown, unknown], unknown_growth("no meter"), 10.0)
+    assert (found.active_uj_per_request, found.idle_uj_per_request, found.receipts_uj) == (None, None, None)
+    assert found.reason == "no meter"
+    found = cell_energy([unknown, unknown], growth(), 10.0)
+    assert found.reason == "started without a meter"
+    assert cell_energy([], growth(), None).reason == "no request was answered in the window"

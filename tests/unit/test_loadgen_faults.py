@@ -1,0 +1,158 @@
+"""Sweeps that go wrong: what was measured is kept, and what is not known says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.loadgen_sweeps import Outcome, arguments, read, sweep
+from wattserve_loadgen.target import Target
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_labelled(tmp_path_factory.mktemp("data") / "rows")
+
+
+def test_a_server_that_dies_leaves_what_was_measured(capsys: Capture, data: Path, tmp_path: Path) -> None:
+    with FakeServer(die_after=300) as dying:
+        found = sweep(dying, data, tmp_path / "out", "--blocks", "50")
+    error = capsys.readouterr().err
+    assert found.code == 1
+    assert error.startswith("loadgen: ended early: the server was lost: 127.0.0.1:")
+    assert error.count("\n") == 1
+    assert 1 <= len(found.results.cells) < 100
+    assert found.results.ended.startswith("the server was lost")
+    last = found.results.cells[-1]
+    assert last.stopped.endswith("does not answer: UNAVAILABLE Connection refused")
+    assert last.energy.reason == "the server was lost before the cell's receipts settled"
+    assert {record["code"] for record in found.records} == {"OK", "UNAVAILABLE"}
+    assert "This sweep ended early" in found.report
+
+
+def test_a_server_that_is_replaced_by_another_ends_the_sweep(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Target.server_info
+    calls = 0
+
+    async def restarted(self: Target, *seconds: float) -> Any:
+        nonlocal calls
+        calls += 1
+        info = await asked(self, *seconds)
+        info.instance_id += "again" if calls > 4 else ""
+        return info
+
+    monkeypatch.setattr(Target, "server_info", restarted)
+    with FakeServer() as server:
+        found = sweep(server, data, tmp_path / "out", "--blocks", "5")
+    assert found.code == 1
+    assert found.results.ended.endswith("is another server now: it was restarted or replaced")
+    assert len(found.results.cells) == 1
+
+
+@pytest.fixture(scope="module")
+def faulty(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """One sweep of fp32 whose server fails, forgets and cannot meter some of the requests."""
+    out = tmp_path_factory.mktemp("faulty") / "out"
+    with FakeServer(unknown_every=5, forget_every=8, fail_every=9) as server:
+        return sweep(server, data, out, "--variants", "fp32", seconds=0.4)
+
+
+def test_unknown_energies_are_counted_with_their_reason_and_are_not_zero(faulty: Outcome) -> None:
+    unknown = [record for record in faulty.records if record["energy_state"] == "unknown"]
+    assert unknown
+    assert all(record["energy_uj"] is None for record in unknown)
+    energy = faulty.results.cells[0].energy
+    assert energy.unknown_reasons["the meter was frozen"] > 0
+    assert energy.active_uj_per_request is not None
+    assert energy.active_uj_per_request > 5_000
+    assert "energy unknown" in [verdict.code for verdict in faulty.results.points[0].verdicts]
+    assert "the meter was frozen" in faulty.report
+
+
+def test_forgotten_receipts_are_missed_and_the_others_are_found(faulty: Outcome) -> None:
+    forgotten = [record for record in faulty.records if record["energy_state"] == "provisional"]
+    assert forgotten
+    assert all((int(record["receipt_id"][1:]) + 1) % 8 == 0 for record in forgotten)
+    reason = "not settled in time, or no longer kept by the server"
+    assert {record["energy_reason"] for record in forgotten} == {reason}
+    assert reason in faulty.results.cells[0].energy.unknown_reasons
+
+
+def test_failed_requests_are_shown_and_cost_no_latency(faulty: Outcome) -> None:
+    cell = faulty.results.cells[0]
+    assert faulty.code == 0
+    assert cell.failures == {"INTERNAL": cell.failed}
+    assert cell.failed > 0
+    assert cell.answered + cell.failed == cell.sent
+    assert "failures" in [verdict.code for verdict in faulty.results.points[0].verdicts]
+    assert "the model failed, as it was told to" in faulty.report
+
+
+def test_a_cell_ends_before_the_server_forgets_its_receipts(data: Path, tmp_path: Path) -> None:
+    with FakeServer(keep=50) as server:
+        found = sweep(server, data, tmp_path / "out", "--variants", "fp32")
+    assert [record["energy_state"] for record in found.records] == ["settled"] * 45
+    reason = "45 requests sent, the most for one cell: the server keeps 50 receipts"
+    assert found.results.cells[0].stopped == reason
+    assert f"1 of its cells ended early: {reason}" in found.report
+
+
+def test_without_a_meter_there_are_no_joules_anywhere(data: Path, tmp_path: Path) -> None:
+    with FakeServer(meter="none") as server:
+        found = sweep(server, data, tmp_path / "out")
+    assert found.code == 0
+    assert found.results.energy_reason == "started without a meter"
+    assert all(point.active_uj is None and point.idle_uj is None for point in found.results.points)
+    assert all(record["energy_uj"] is None for record in found.records)
+    assert "No joules in this report" in found.report
+
+
+def test_a_variant_that_is_silently_replaced_is_found_out(data: Path, tmp_path: Path) -> None:
+    with FakeServer(wrong_variant=1, random_weights=1) as server:
+        found = sweep(server, data, tmp_path / "out")
+    replaced = next(cell for cell in found.results.cells if cell.variant == "int8")
+    assert (replaced.answered, replaced.rate_per_second) == (0, 0.0)
+    assert replaced.failure_example == "WRONG_VARIANT asked for int8, answered by 'fp32'"
+    assert found.results.accuracy == {}
+    assert found.results.accuracy_reason == "the model has random weights"
+
+
+def interrupted_sweep(server: FakeServer, data: Path, out: Path) -> tuple[int, list[str], str, str]:
+    """(exit code, lines before Ctrl-C, output after it, standard error) of an interrupted sweep."""
+    command = [sys.executable, "-m", "wattserve_loadgen", *arguments(server, data, out)]
+    command += ["--blocks", "9", "--seconds", "0.3"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(4)]  # the plan, two heat-up cells, one cell
+    os.kill(process.pid, signal.SIGINT)
+    rest, error = process.communicate(timeout=30)
+    return process.returncode, seen, rest, error
+
+
+def test_ctrl_c_ends_the_cell_and_keeps_what_was_measured(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with FakeServer() as server:
+        code, seen, rest, error = interrupted_sweep(server, data, out)
+    assert "block 1" in seen[3]
+    assert "stopping: the running cell ends and its energy is settled" in rest
+    found = read(out, code)
+    assert found.code == 130
+    assert error.startswith("loadgen: ended early: interrupted by the user; ")
+    assert error.count("\n") == 1
+    assert 1 <= len(found.results.cells) <= 3
+    assert found.results.ended == "interrupted by the user"
+    assert all(cell.energy.receipts_residual_uj == 0 for cell in found.results.cells)
+    assert all(record["energy_state"] == "settled" for record in found.records)
+    assert "Interrupted by the user." in found.report

@@ -1,0 +1,177 @@
+"""What is checked before the first request, and what the results say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wattserve_loadgen import preflight
+from wattserve_loadgen.dataset import Dataset
+from wattserve_loadgen.environment import describe_client, is_this_machine
+from wattserve_loadgen.errors import PlanError
+from wattserve_loadgen.schedule import make_plan
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+def make_info(**changes: Any) -> pb.ServerInfo:
+    limits = {"max_sequence_tokens": 8, "vocabulary_size": 100, "receipt_retention_seconds": 600}
+    limits.update(changes.pop("limits", {}))
+    source = pb.EnergySource(name="rapl", quality=changes.pop("quality", pb.ENERGY_QUALITY_MEASURED))
+    values = {
+        "task": "sequence-classification",
+        "labels": ["negative", "positive"],
+        "variants": [pb.VariantInfo(name=name) for name in ("fp32", "bf16", "int8")],
+        "meter": pb.MeterInfo(source=source, poll_period_seconds=0.02, **changes.pop("meter", {})),
+        "limits": pb.Limits(**limits),
+    }
+    return pb.ServerInfo(**{**values, **changes})
+
+
+def make_dataset(
+    rows: list[list[int]] | None = None, labels: list[int] | None = None, **description: Any
+) -> Dataset:
+    found = rows or [[1, 2, 3], [4, 5], [6]]
+    arrays = tuple(np.array(row, dtype=np.int32) for row in found)
+    given = [0] * len(found) if labels is None else labels
+    return Dataset(Path("data"), arrays, np.array(given), "ab", description)
+
+
+PLAN = make_plan("quick", ("fp32",))
+
+
+def test_all_variants_of_the_server_are_swept_unless_some_are_named() -> None:
+    assert preflight.choose_variants(make_info(), None) == ("fp32", "bf16", "int8")
+    assert preflight.choose_variants(make_info(), ("int8", "fp32")) == ("int8", "fp32")
+
+
+def test_an_unknown_variant_is_told_the_known_ones() -> None:
+    with pytest.raises(PlanError, match="unknown variant 'fp8'; this server has fp32, bf16, int8"):
+        preflight.choose_variants(make_info(), ("fp32", "fp8"))
+
+
+@pytest.mark.parametrize(
+    ("info", "dataset", "message"),
+    [
+        (
+            {},
+            {"rows": [[1], [2] * 9]},
+            "data: row 1 has 9 tokens, this server takes at most 8; prepare the dataset with --max-length 8",
+        ),
+        (
+            {},
+            {"rows": [[1], [2], [5, 100]]},
+            "data: row 2 holds token 100, but the model's vocabulary has 100;"
+            " prepare the dataset with this model's tokenizer",
+        ),
+        (
+            {},
+            {"labels": [0, 2, 1]},
+            "data: row 1 has the label 2, but the model has 2 labels: negative, positive",
+        ),
+        (
+            {},
+            {"label_names": ["Positive", "Negative"]},
+            "data: its labels are in the order positive, negative, the model's are negative, positive;"
+            " prepare it with --tokenizer of this model",
+        ),
+        (
+            {"limits": {"receipt_retention_seconds": 10}},
+            {},
+            "--seconds 12: this server forgets receipts after 10 s; use shorter cells",
+        ),
+    ],
+)
+def test_what_the_server_would_refuse_is_refused_first(
+    info: dict[str, Any], dataset: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        preflight.check(make_info(**info), PLAN, make_dataset(**dataset))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("info", "dataset"),
+    [
+        ({}, {}),
+        ({}, {"rows": [[99] * 8]}),
+        ({}, {"labels": [-1, 0, 1]}),
+        ({}, {"label_names": ["NEGATIVE", "POSITIVE"]}),
+        ({}, {"label_names": ["bad", "good"]}),
+        ({"limits": {"max_sequence_tokens": 0, "vocabulary_size": 0}}, {"rows": [[500] * 500]}),
+        ({"labels": []}, {"labels": [7, 7, 7]}),
+        ({"limits": {"receipt_retention_seconds": 10}, "quality": pb.ENERGY_QUALITY_NONE}, {}),
+    ],
+)
+def test_what_the_server_takes_is_let_through(info: dict[str, Any], dataset: dict[str, Any]) -> None:
+    preflight.check(make_info(**info), PLAN, make_dataset(**dataset))
+
+
+@pytest.mark.parametrize(
+    ("info", "labels", "reason"),
+    [
+        ({}, [0, 1, 1], ""),
+        ({"random_weights": True}, [0, 1, 1], "the model has random weights"),
+        (
+            {"labels": [], "task": "feature-extraction"},
+            [0, 1, 1],
+            "the task feature-extraction predicts no labels",
+        ),
+        ({}, [-1, -1, -1], "the dataset has no labels"),
+        ({}, [0, -1, 1], "1 of 3 rows of the dataset have no label"),
+    ],
+)
+def test_accuracy_applies_only_where_it_means_something(
+    info: dict[str, Any], labels: list[int], reason: str
+) -> None:
+    assert preflight.accuracy_reason(make_info(**info), make_dataset(labels=labels)) == reason
+
+
+def test_the_notes_say_what_a_reader_must_know() -> None:
+    data = make_dataset(label_names=["bad", "good"], truncated_rows=3, max_length=8)
+    first, second, third = preflight.notes(make_info(), data, same_machine=True)
+    assert "client ran on the server's machine" in first
+    assert "names its labels bad, good and the server negative, positive: they are matched by index" in second
+    assert third == "3 rows of the dataset were cut to 8 tokens."
+    assert preflight.notes(make_info(), make_dataset(), same_machine=False) == []
+
+
+def test_the_sensor_period_is_how_often_the_value_changed_or_else_how_often_it_is_read() -> None:
+    assert preflight.sensor_period_seconds(make_info(meter={"update_period_seconds": 0.1})) == 0.1
+    assert preflight.sensor_period_seconds(make_info()) == 0.02
+    assert preflight.sensor_period_seconds(make_info(quality=pb.ENERGY_QUALITY_NONE)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("target", "local"),
+    [
+        ("127.0.0.1:50051", True),
+        ("localhost:1", True),
+        ("[::1]:5", True),
+        ("10.1.2.3:5", False),
+        ("gpu7:50051", False),
+    ],
+)
+def test_a_loopback_address_is_this_machine(target: str, local: bool) -> None:
+    assert is_this_machine(target) is local
+
+
+def test_the_client_is_described_by_what_repeats_a_sweep() -> None:
+    found = describe_client("10.1.2.3:5")
+    assert found["packages"]["grpcio"]
+    assert found["cpu_count"] >= 1
+    assert found["same_machine_as_server"] is False
+    assert set(found) == {
+        "python",
+        "platform",
+        "cpu_model",
+        "cpu_count",
+        "usable_cpus",
+        "governor",
+        "load_average_at_start",
+        "packages",
+        "git_revision",
+        "same_machine_as_server",
+    }

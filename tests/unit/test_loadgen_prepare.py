@@ -1,0 +1,238 @@
+"""`loadgen prepare`: from texts or from nothing to a dataset folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.fixtures.loadgen_data import make_tokenizer
+from wattserve_loadgen import dataset
+from wattserve_loadgen.errors import DatasetError
+from wattserve_loadgen.prepare import prepare_file, prepare_random
+
+CSV = "text,label\na good film,positive\n bad ,negative\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokenizer(tmp_path_factory.mktemp("model"), {"NEGATIVE": 1, "POSITIVE": 0})
+
+
+@pytest.fixture(scope="module")
+def bare_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokenizer(tmp_path_factory.mktemp("bare"))
+
+
+def prepare(path: Path, out: Path, tokenizer: Path, **options: Any) -> dataset.Dataset:
+    wanted = {"text_column": "text", "label_column": None, **options}
+    prepare_file(path, out, tokenizer=str(tokenizer), **wanted)
+    return dataset.load(out)
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_texts_become_true_length_rows_with_the_models_label_ids(tmp_path: Path, model: Path) -> None:
+    found = prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", model)
+    assert [row.tolist() for row in found.rows] == [[2, 4, 5, 7, 3], [2, 6, 3]]
+    assert found.labels.tolist() == [0, 1]
+
+
+def test_the_description_says_how_the_dataset_was_made(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.csv", CSV)
+    assert prepare(source, tmp_path / "out", model).description == {
+        "kind": "text",
+        "source": str(source),
+        "tokenizer": str(model),
+        "rows": 2,
+        "text_column": "text",
+        "label_column": "label",
+        "label_names": ["POSITIVE", "NEGATIVE"],
+        "label_mapping": "the model's label2id",
+        "max_length": 8,
+        "truncated_rows": 0,
+    }
+
+
+def test_all_four_formats_give_the_same_rows(tmp_path: Path, model: Path) -> None:
+    records = [{"text": "a good film", "label": "positive"}, {"text": " bad ", "label": "negative"}]
+    write(tmp_path, "r.csv", CSV)
+    write(tmp_path, "r.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "r.parquet")
+    write(tmp_path, "r.txt", "a good film\n bad \n")
+    found = {
+        suffix: prepare(tmp_path / f"r.{suffix}", tmp_path / f"out-{suffix}", model)
+        for suffix in ("csv", "jsonl", "parquet", "txt")
+    }
+    assert found["csv"].sha256 == found["jsonl"].sha256 == found["parquet"].sha256
+    assert [row.tolist() for row in found["txt"].rows] == [row.tolist() for row in found["csv"].rows]
+    assert found["txt"].labels.tolist() == [-1, -1]
+
+
+def test_without_label_names_in_the_model_labels_are_sorted(tmp_path: Path, bare_tokenizer: Path) -> None:
+    found = prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", bare_tokenizer)
+    assert found.labels.tolist() == [1, 0]
+    assert found.description["label_names"] == ["negative", "positive"]
+    assert found.description["label_mapping"] == "sorted label names"
+
+
+def test_generic_label_names_of_a_model_are_no_names(tmp_path: Path) -> None:
+    model = make_tokenizer(tmp_path / "model", {"LABEL_0": 0, "LABEL_1": 1})
+    assert prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", model).labels.tolist() == [1, 0]
+
+
+def test_integer_labels_are_taken_as_they_are(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.csv", "text,label\ngood,1\nbad,-1\n")
+    assert prepare(source, tmp_path / "out", model).labels.tolist() == [1, -1]
+
+
+def test_long_rows_are_cut_and_counted(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.txt", "a very very very very very very very good film\ngood\n")
+    out = tmp_path / "out"
+    made = prepare_file(
+        source, out, tokenizer=str(model), text_column="text", label_column=None, max_length=5
+    )
+    assert (made.rows, made.truncated) == (2, 1)
+    found = dataset.load(out)
+    assert [row.tolist() for row in found.rows] == [[2, 4, 8, 8, 3], [2, 5, 3]]
+    assert found.description["truncated_rows"] == 1
+
+
+def test_a_limit_takes_the_first_rows_and_looks_at_no_more(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.csv", CSV + ",negative\n")
+    assert len(prepare(source, tmp_path / "out", model, limit=2).rows) == 2
+
+
+BAD: list[tuple[str, str, dict[str, Any], str]] = [
+    ("r.csv", "text,label\ngood,positive\n,negative\n", {}, "line 3: the text is empty; remove the row"),
+    (
+        "r.csv",
+        "text,label\ngood,positive\nbad,\n",
+        {},
+        "line 3: the label is empty; use -1 for a row without label",
+    ),
+    (
+        "r.csv",
+        "text,label\ngood,meh\n",
+        {},
+        "line 2: unknown label 'meh'; the model knows POSITIVE, NEGATIVE",
+    ),
+    (
+        "r.csv",
+        "text,label\ngood, but long,positive\n",
+        {},
+        "line 2: 3 fields, but the header has 2; quote commas",
+    ),
+    ("r.csv", "text,label\n", {}, "no rows in it"),
+    ("r.csv", "", {}, "no rows in it"),
+    ("r.csv", CSV, {"text_column": "review"}, "line 2: no column 'review'; it has text, label"),
+    ("r.csv", CSV, {"label_column": "stars"}, "line 2: no column 'stars'; it has text, label"),
+    ("r.jsonl", '{"text": "good"}\n{"text": 5}\n', {}, "line 2: column 'text' holds no text"),
+    ("r.jsonl", '{"text": "good"}\n["bad"]\n', {}, "line 2: a JSON object is wanted, found list"),
+    (
+        "r.jsonl",
+        '{"text": "good", "label": 0.5}\n',
+        {},
+        "line 1: column 'label' holds 0.5; a label is a name or an integer",
+    ),
+    ("r.txt", "good\n\nbad\n", {}, "line 2: the text is empty; remove the row"),
+    ("r.parquet", "not parquet", {}, "not a Parquet file"),
+    ("r.xlsx", "", {}, "unknown kind of file; it must end in .csv, .jsonl, .parquet, .txt"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "message"), BAD)
+def test_each_bad_file_is_refused_with_its_place(
+    tmp_path: Path, model: Path, name: str, text: str, options: dict[str, Any], message: str
+) -> None:
+    source = write(tmp_path, name, text)
+    with pytest.raises(DatasetError) as caught:
+        prepare(source, tmp_path / "out", model, **options)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(source))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path: Path, model: Path) -> None:
+    source = tmp_path / "r.txt"
+    source.write_bytes("très bon\n".encode("latin-1"))
+    with pytest.raises(DatasetError, match="not UTF-8 text"):
+        prepare(source, tmp_path / "out", model)
+
+
+def test_a_missing_file_is_named(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(DatasetError, match=r"nowhere\.csv: no such file"):
+        prepare(tmp_path / "nowhere.csv", tmp_path / "out", model)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{tmp}/empty", "--tokenizer {tmp}/empty: the folder holds no tokenizer that transformers can load"),
+        ("{tmp}/nowhere", "--tokenizer {tmp}/nowhere: no such folder"),
+        (
+            "no-such-org/no-such-model",
+            "--tokenizer no-such-org/no-such-model: not in the local cache,"
+            " and the hub cannot be reached from here",
+        ),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_had_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DatasetError) as caught:
+        prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", Path(name.format(tmp=tmp_path)))
+    assert str(caught.value) == message.format(tmp=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("max_length", "message"),
+    [(0, "--max-length 0: it must be at least 1"), (9, "this tokenizer's model takes at most 8 tokens")],
+)
+def test_an_impossible_length_is_refused(tmp_path: Path, model: Path, max_length: int, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", model, max_length=max_length)
+
+
+def test_random_rows_are_like_sst2_in_length_and_have_no_labels(tmp_path: Path) -> None:
+    prepare_random(tmp_path / "out", rows=4000, vocabulary_size=300, seed=1)
+    found = dataset.load(tmp_path / "out")
+    lengths = found.lengths
+    assert (lengths.min(), lengths.max() <= 128) == (3, True)
+    assert 27 < lengths.mean() < 29
+    assert 23 < sorted(lengths)[2000] < 27  # the median is below the mean: skewed to the right
+    assert set(found.labels.tolist()) == {-1}
+    assert max(int(row.max()) for row in found.rows) < 300
+    assert "accuracy does not apply" in found.description["note"]
+
+
+def test_random_rows_repeat_with_their_seed(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        prepare_random(tmp_path / name, rows=20, vocabulary_size=300, seed=seed, max_length=40)
+    a, b, c = (dataset.load(tmp_path / name).sha256 for name in "abc")
+    assert a == b
+    assert a != c
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rows": 0, "vocabulary_size": 9},
+        {"rows": 1, "vocabulary_size": 1},
+        {"rows": 1, "vocabulary_size": 9, "max_length": 2},
+    ],
+)
+def test_impossible_random_rows_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(DatasetError):
+        prepare_random(tmp_path / "out", **options)

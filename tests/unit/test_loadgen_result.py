@@ -1,0 +1,181 @@
+"""The results folder, and the way of results to JSON and back."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.loadgen_results import make_record, make_results
+from wattserve_loadgen import result
+from wattserve_loadgen.codec import message_to_plain
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.result import ResultsFolder, read_columns, read_results, replace_file
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+def started(path: Path) -> ResultsFolder:
+    folder = ResultsFolder(path)
+    folder.start()
+    return folder
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(ResultsError) as caught:
+        ResultsFolder(path, **options)
+    return str(caught.value)
+
+
+def test_results_come_back_as_they_were_written(tmp_path: Path) -> None:
+    results = make_results()
+    started(tmp_path / "out").write(results)
+    assert read_results(tmp_path / "out") == results
+
+
+def test_results_without_any_figure_come_back_too(tmp_path: Path) -> None:
+    results = make_results(cells=[], points=[], accuracy={}, ended="interrupted by the user")
+    started(tmp_path / "out").write(results)
+    assert read_results(tmp_path / "out") == results
+
+
+def test_records_come_back_as_columns_of_those_that_count(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record(energy_uj=500), make_record(in_window=False)])
+    folder.add_records([make_record(ok=False), make_record(energy_uj=None, tokens=3, done_ns=9_000)])
+    columns = read_columns(folder.path)[("fp32", 4)]
+    assert columns.latency_ns.tolist() == [2_000, 8_000]
+    assert columns.tokens.tolist() == [10, 3]
+    assert columns.energy_uj[0] == 500
+    assert str(columns.energy_uj[1]) == "nan"
+
+
+def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record()])
+    line = json.loads((folder.path / "records.jsonl").read_text())
+    wanted = "block variant concurrency row tokens sent_ns done_ns in_window ok code message predicted label"
+    energy = "receipt_id energy_uj energy_low_uj energy_high_uj energy_state energy_reason"
+    assert list(line) == f"{wanted} {energy} batch_size padded_tokens queue_ns compute_ns".split()
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.json"
+    replace_file(path, "old")
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(result.os, "fsync", no_space)
+    with pytest.raises(ResultsError, match=r"cannot be written \(No space left on device\)"):
+        replace_file(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_a_new_folder_is_taken_and_a_used_one_only_by_force(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    folder = started(out)
+    folder.write(make_results())
+    folder.add_records([make_record()])
+    assert refusal(out) == f"{out}: holds results already; choose another --out, or --force to replace them"
+    ResultsFolder(out, force=True).start()
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"records.jsonl": ""}
+
+
+def test_what_a_sweep_killed_at_its_start_left_counts_as_results(tmp_path: Path) -> None:
+    started(tmp_path / "out")
+    assert "holds results already" in refusal(tmp_path / "out")
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("content", ["{}", "not json", "[1]"])
+def test_a_folder_of_something_else_is_never_touched(tmp_path: Path, content: str, force: bool) -> None:
+    (tmp_path / "results.json").write_text(content)
+    assert refusal(tmp_path, force=force) == f"{tmp_path}: holds other files; choose a new folder for --out"
+    assert (tmp_path / "results.json").read_text() == content
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    assert refusal(tmp_path / "out") == f"{tmp_path}/out: is a file; --out takes a folder"
+
+
+def read_refusal(folder: Path, text: str | None) -> str:
+    if text is not None:
+        (folder / "results.json").write_text(text)
+    with pytest.raises(ResultsError) as caught:
+        read_results(folder)
+    return str(caught.value).removeprefix(f"{folder}/results.json: ").removeprefix(f"{folder}: ")
+
+
+def test_results_that_are_not_there_or_not_ours_are_refused(tmp_path: Path) -> None:
+    assert read_refusal(tmp_path, None) == "no results.json in it; give the --out folder of a sweep"
+    assert read_refusal(tmp_path, "{").startswith("not readable as JSON")
+    assert read_refusal(tmp_path, "{}").startswith("not the results of a sweep")
+
+
+def changed(tmp_path: Path, **changes: Any) -> str:
+    started(tmp_path / "out").write(make_results())
+    value = json.loads((tmp_path / "out" / "results.json").read_text())
+    value.update(changes)
+    return json.dumps({name: one for name, one in value.items() if one != "drop"})
+
+
+def test_another_schema_version_is_named(tmp_path: Path) -> None:
+    text = changed(tmp_path, schema_version=2)
+    assert read_refusal(tmp_path, text) == "schema version 2; this loadgen reads version 1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"target": "drop"}, "target: missing"),
+        ({"accuracy_rows": "ten"}, "accuracy_rows: int is wanted, found 'ten'"),
+        ({"accuracy_rows": True}, "accuracy_rows: int is wanted, found True"),
+        ({"command": "loadgen"}, "command: a list is wanted"),
+        ({"accuracy": []}, "accuracy: an object is wanted"),
+        ({"plan": 5}, "plan: an object is wanted"),
+        ({"cells": [{}]}, "cells[0].position: missing"),
+    ],
+)
+def test_a_damaged_field_is_named_by_its_path(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    assert read_refusal(tmp_path, changed(tmp_path, **changes)) == message
+
+
+def test_a_damaged_record_is_named_by_its_line(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record()])
+    with (folder.path / "records.jsonl").open("a") as file:
+        file.write('{"ok": true\n')
+    with pytest.raises(ResultsError, match=r"records\.jsonl: line 2: not a record of a sweep"):
+        read_columns(folder.path)
+
+
+def test_figures_that_are_no_numbers_never_reach_the_file(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        folder.write(
+            replace(make_results(), cells=[replace(make_results().cells[0], mean_tokens=float("nan"))])
+        )
+
+
+def test_a_message_becomes_plain_values_with_absence_kept() -> None:
+    info = pb.ServerInfo(
+        labels=["a", "b"],
+        versions={"torch": "2", "python": "3"},
+        model_parameters=66_955_010,
+        meter=pb.MeterInfo(source=pb.EnergySource(quality=pb.ENERGY_QUALITY_SIMULATED), idle_watts=0.0),
+        variants=[pb.VariantInfo(name="fp32", native=True)],
+    )
+    found = message_to_plain(info)
+    assert found["labels"] == ["a", "b"]
+    assert found["versions"] == {"python": "3", "torch": "2"}
+    assert found["model_parameters"] == 66_955_010
+    assert found["meter"]["source"]["quality"] == "simulated"
+    assert (found["meter"]["idle_watts"], found["meter"]["update_period_seconds"]) == (0.0, None)
+    assert (found["variants"][0]["name"], found["variants"][0]["native"]) == ("fp32", True)
+    assert found["limits"] is None
+    json.dumps(found)

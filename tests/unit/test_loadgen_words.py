@@ -1,0 +1,70 @@
+"""Figures as people read them, and labels that do not overlap."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattserve_loadgen import ink, words
+from wattserve_loadgen.stats import Interval
+
+
+@given(st.lists(st.floats(-500, 500), max_size=12), st.floats(0.1, 40))
+def test_spread_labels_keep_their_gap_and_their_order(wanted: list[float], gap: float) -> None:
+    placed = ink.spread(wanted, gap)
+    order = sorted(range(len(wanted)), key=wanted.__getitem__)
+    ordered = [placed[index] for index in order]
+    assert all(upper - lower >= gap * 0.999 for lower, upper in pairwise(ordered))
+    assert sum(placed) == pytest.approx(sum(wanted), abs=1e-6 * (1 + sum(map(abs, wanted))))
+
+
+def test_labels_that_do_not_touch_stay_where_they_are() -> None:
+    assert ink.spread([30.0, 0.0, 10.0], gap=5) == [30.0, 0.0, 10.0]
+    assert ink.spread([0.0, 1.0], gap=5) == [-2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.05, "0.0500"),
+        (1.0, "1.00"),
+        (12.345, "12.3"),
+        (999.6, "1,000"),
+        (1234.5, "1,230"),
+        (-0.5, "-0.500"),
+    ],
+)
+def test_figures_have_three_significant_digits(value: float, text: str) -> None:
+    assert words.significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("microjoules", "text"),
+    [
+        (None, "–"),
+        (0, "0 µJ"),
+        (12, "12.0 µJ"),
+        (8_930, "8.93 mJ"),
+        (2_500_000, "2.50 J"),
+        (3.6e9, "3.60 kJ"),
+    ],
+)
+def test_energies_choose_a_unit_that_fits(microjoules: float | None, text: str) -> None:
+    assert words.energy(microjoules) == text
+
+
+def test_an_interval_of_a_positive_figure_does_not_go_below_zero() -> None:
+    assert words.bounds(Interval(1.0, -3.0, 5.0, 2)) == "0–5.00"
+    assert words.bounds(Interval(1.0, None, None, 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (3600, "1 h 0 min"), (15_120, "4 h 12 min")],
+)
+def test_durations_are_in_words(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text

@@ -1,0 +1,193 @@
+"""The closed loop, against calls that this file scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from wattserve_loadgen import worker
+from wattserve_loadgen.worker import ClosedLoop, Failure
+
+
+def refuse(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+
+
+def make_loop(call: Callable[..., Any], concurrency: int = 2, **changes: Any) -> ClosedLoop:
+    options = {
+        "warmup_seconds": 0.0,
+        "seconds": 0.05,
+        "deadline_seconds": 5.0,
+        "capacity": 100_000,
+        **changes,
+    }
+    return ClosedLoop([call] * concurrency, [b"a", b"b", b"c"], **options)
+
+
+async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+    await asyncio.sleep(0.001)
+    return request
+
+
+async def test_answers_stand_in_the_order_of_sending() -> None:
+    delays = iter([0.02, 0.001] + [0.001] * 1000)
+
+    async def slow_first(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        await asyncio.sleep(next(delays))
+        return request
+
+    found = await make_loop(slow_first, seconds=3600.0, capacity=4).run()
+    assert found.outcomes == (b"a", b"b", b"c", b"a")
+    assert (np.diff(found.sent_ns) >= 0).all()
+    assert found.done_ns[0] > found.done_ns[1]
+
+
+async def test_never_more_requests_are_in_flight_than_the_concurrency() -> None:
+    flying = most = 0
+
+    async def count(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.001)
+        flying -= 1
+        return request
+
+    await make_loop(count, concurrency=7, seconds=3600.0, capacity=50).run()
+    assert most == 7
+
+
+async def test_the_window_opens_without_a_drain_and_ends_with_the_last_request_sent() -> None:
+    found = await make_loop(echo, concurrency=3, warmup_seconds=0.03).run()
+    inside = found.in_window()
+    first = int(inside.argmax())
+    assert first > 0
+    assert found.sent_ns[first] == found.window_start_ns
+    assert (found.done_ns[:first] > found.window_start_ns).any()  # in flight when the window opened
+    assert found.window_end_ns == found.sent_ns[-1]
+    late = found.done_ns > found.window_end_ns
+    assert late.sum() == 3  # the requests in flight at the end are awaited and recorded
+    assert not (late & found.done_in_window()).any()  # and not counted in throughput
+
+
+async def test_failures_are_recorded_with_code_and_message() -> None:
+    replies = iter([b"x", refuse(grpc.StatusCode.INTERNAL, "the model\n failed"), b"y"])
+
+    async def script(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        reply = next(replies, b"z")
+        if isinstance(reply, Exception):
+            raise reply
+        await asyncio.sleep(0.001)
+        return reply
+
+    found = await make_loop(script, concurrency=1, seconds=3600.0, capacity=3).run()
+    assert found.outcomes == (b"x", Failure("INTERNAL", "the model failed"), b"y")
+
+
+async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0001)
+    monkeypatch.setattr(worker, "_SILENCE_TO_STOP_NS", 0)
+
+    async def dead(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        raise refuse(
+            grpc.StatusCode.UNAVAILABLE, "failed; last error: UNKNOWN: ipv4:1.2.3.4:5: Connection refused"
+        )
+
+    found = await make_loop(dead, seconds=3600.0).run()
+    assert found.stopped == "nothing but failures for 2 seconds, the last: UNAVAILABLE Connection refused"
+    assert set(found.outcomes) == {Failure("UNAVAILABLE", "Connection refused")}
+    assert 22 <= len(found.outcomes) <= 25
+
+
+async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "_SILENCE_TO_STOP_NS", 0)
+    count = 0
+
+    async def mostly_full(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        nonlocal count
+        count += 1
+        if count % 10:
+            raise refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, "queue full")
+        await asyncio.sleep(0.0001)
+        return request
+
+    found = await make_loop(mostly_full, seconds=3600.0, capacity=200).run()
+    assert found.stopped.startswith("200 requests sent")
+    assert sum(isinstance(outcome, bytes) for outcome in found.outcomes) == 20
+
+
+async def test_the_loop_ends_when_its_capacity_is_reached() -> None:
+    found = await make_loop(echo, seconds=3600.0, capacity=10).run()
+    assert len(found.outcomes) == 10
+    assert found.stopped == "10 requests sent, the most for one cell"
+
+
+async def test_a_stopped_loop_awaits_what_is_in_flight() -> None:
+    calls = 0
+
+    async def stop_at_ten(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        nonlocal calls
+        calls += 1
+        if calls == 10:
+            loop.stop("interrupted by the user")
+            loop.stop("again")
+        await asyncio.sleep(0.001)
+        return request
+
+    loop = make_loop(stop_at_ten, concurrency=4, seconds=3600.0)
+    found = await loop.run()
+    assert found.stopped == "interrupted by the user"
+    assert len(found.outcomes) == len(found.sent_ns) == 10
+    assert (found.done_ns >= found.sent_ns).all()
+
+
+async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
+    loop = make_loop(echo, warmup_seconds=3600.0, capacity=5)
+    found = await loop.run()
+    assert loop.rate_per_second() is None
+    assert (found.window_start_ns, found.window_end_ns, found.window_seconds) == (0, 0, 0.0)
+    assert not found.in_window().any()
+
+
+async def test_every_request_carries_the_deadline() -> None:
+    seen = set()
+
+    async def look(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        seen.add(timeout)
+        await asyncio.sleep(0.001)
+        return request
+
+    await make_loop(look, deadline_seconds=12.5).run()
+    assert seen == {12.5}
+
+
+async def test_garbage_is_not_collected_within_the_window_and_is_again_after_it() -> None:
+    enabled = set()
+
+    async def look(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        enabled.add(gc.isenabled())
+        await asyncio.sleep(0.001)
+        return request
+
+    await make_loop(look).run()
+    assert enabled == {False}
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+async def test_the_screen_sees_the_rate_and_the_median_of_the_window() -> None:
+    loop = make_loop(echo, seconds=3600.0, capacity=20)
+    assert loop.recent_p50_ns() is None
+    await loop.run()
+    assert (loop.rate_per_second() or 0) > 0
+    assert (loop.recent_p50_ns() or 0) >= 1_000_000
