@@ -29,6 +29,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, MeterError) as error:
         print(f"wattserve: error: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("wattserve"):
+            raise
+        print(
+            f"wattserve: error: {error.name} is not installed: pip install 'wattserve[server]'",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         return 130
 
