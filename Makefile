@@ -50,7 +50,7 @@ cover: $(READY) ## Run the tests and report what they do not reach
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
 bench: $(READY) ## Compare the server with the bare engine, side by side in one run
-	$(BIN)/python -m tests.bench.server $(ARGS)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.server $(ARGS)
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
 	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)

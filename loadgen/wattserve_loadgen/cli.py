@@ -165,8 +165,8 @@ def _add_sweep(commands: _Commands) -> None:
     parser.add_argument(
         "--preset",
         choices=("look", "quick", "full"),
-        default="full",
-        help="how long and how often (default: full)",
+        default="quick",
+        help="how long and how often (default: quick; full for figures to publish)",
     )
     parser.add_argument(
         "--blocks", type=int, help="repetitions of the whole plan (full: 5; quick and look: 3)"
