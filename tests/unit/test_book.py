@@ -6,8 +6,9 @@ import pytest
 
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.energy.window import Charge
+from wattserve_server.engine import book as book_module
 from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.errors import NotFound
+from wattserve_server.errors import NotFound, OverloadedError
 
 
 class Clock:
@@ -113,6 +114,18 @@ async def test_a_closed_watch_costs_nothing_more() -> None:
     ran(receipts)
     receipts.close()
     assert not receipts._watches
+
+
+async def test_a_watcher_that_falls_behind_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(book_module, "WATCH_QUEUE", 2)
+    receipts = book(Clock())
+    watch = receipts.watch()
+    for _ in range(3):
+        ran(receipts)
+    with pytest.raises(OverloadedError, match="fell 2 receipts behind"):
+        await anext(watch)
 
 
 async def test_a_watch_of_a_closed_book_ends_at_once() -> None:

@@ -120,9 +120,15 @@ def test_ids_that_could_break_the_model_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("texts", "field"), [([], "text.texts"), ([""], "text.texts[0]"), (["a", " \n"], "text.texts[1]")]
+    ("texts", "field"),
+    [
+        ([], "text.texts"),
+        ([""], "text.texts[0]"),
+        (["a", " \n"], "text.texts[1]"),
+        (["a" * 100_001], "text.texts[0]"),
+    ],
 )
-def test_empty_text_is_refused(texts: list[str], field: str) -> None:
+def test_text_that_is_empty_or_enormous_is_refused(texts: list[str], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         convert.texts_of(pb.PredictRequest(text=pb.TextInput(texts=texts)))
     assert caught.value.field == field

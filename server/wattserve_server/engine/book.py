@@ -23,16 +23,20 @@ WATCH_QUEUE = 100_000
 class ReceiptWatch:
     """An async iterator over final receipts; `close` it when done.
 
-    Raises OverloadedError once its caller is too far behind.
+    Raises OverloadedError once its caller has fallen too far behind; it then holds nothing more.
     """
 
     def __init__(self, watches: set[ReceiptWatch]) -> None:
         self._queue: asyncio.Queue[Receipt | None] = asyncio.Queue()
         self._watches = watches
+        self._is_overrun = False
         watches.add(self)
 
     def put(self, receipt: Receipt) -> None:
-        self._queue.put_nowait(receipt)
+        if self._queue.qsize() < WATCH_QUEUE:
+            self._queue.put_nowait(receipt)
+        else:
+            self._is_overrun = True
 
     def end(self) -> None:
         self._queue.put_nowait(None)
@@ -44,8 +48,8 @@ class ReceiptWatch:
         return self
 
     async def __anext__(self) -> Receipt:
-        if self._queue.qsize() > WATCH_QUEUE:
-            raise OverloadedError(f"this watcher is {self._queue.qsize()} receipts behind; it was ended")
+        if self._is_overrun:
+            raise OverloadedError(f"this watcher fell {WATCH_QUEUE} receipts behind; it was ended")
         receipt = await self._queue.get()
         if receipt is None:
             raise StopAsyncIteration

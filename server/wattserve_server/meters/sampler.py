@@ -7,6 +7,7 @@ charges. Knows nothing of requests, models or transports.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from wattserve_server.energy.reading import MeterStatus, Reading
 from wattserve_server.energy.window import Charge, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter
+
+log = logging.getLogger(__name__)
 
 DrainWindows = Callable[[], tuple[Sequence[Window], int]]
 """The windows finished since the last call, and the instant before which none is missing."""
@@ -129,7 +132,10 @@ class Sampler:
         period_s = self._meter.poll_period_s
         due = time.monotonic()
         while not self._stopping.is_set():
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # a bug: it must not stop the accounts of all requests to come
+                log.exception("a tick of the sampler failed")
             with self._tick_done:
                 self._ticks += 1
                 self._tick_done.notify_all()

@@ -20,6 +20,9 @@ from wattserve_server.errors import InvalidRequest
 
 Ids = NDArray[np.int64]
 
+MAX_TEXT_CHARACTERS = 100_000
+"""Far more than any model's tokens; longer texts would only keep the tokenizer from others."""
+
 DATATYPES: dict[str, np.dtype[np.generic]] = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
 
 _STATES = {
@@ -49,6 +52,11 @@ def texts_of(request: pb.PredictRequest) -> list[str]:
     for index, text in enumerate(texts):
         if not text.strip():
             raise InvalidRequest("the text is empty", f"text.texts[{index}]")
+        if len(text) > MAX_TEXT_CHARACTERS:
+            raise InvalidRequest(
+                f"the text has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are tokenised",
+                f"text.texts[{index}]",
+            )
     return texts
 
 

@@ -18,7 +18,7 @@ from wattserve_server.service.status import code_and_message, streaming, unary
 from wattserve_server.telemetry.metrics import Metrics
 
 STREAM_IN_FLIGHT = 1024
-"""Requests of one stream that may be in flight; the server reads no more of it until some end."""
+"""Requests of one stream whose answers are not sent yet; the server reads no more of it until some are."""
 
 
 class InferenceService(pb_grpc.InferenceServicer):
@@ -48,17 +48,16 @@ class InferenceService(pb_grpc.InferenceServicer):
             except Exception as error:
                 reply = _stream_error(request.request_id, error)
             in_flight.pop(request.request_id, None)
-            room.release()
             answers.put_nowait(reply)
 
         async def read() -> None:
             async for request in request_iterator:
+                await room.acquire()
                 if not request.request_id or request.request_id in in_flight:
                     why = "is in flight already" if request.request_id else "is empty"
                     error = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
                     answers.put_nowait(_stream_error(request.request_id, error))
                     continue
-                await room.acquire()
                 in_flight[request.request_id] = asyncio.create_task(answer(request))
 
         async def read_all() -> None:
@@ -81,6 +80,7 @@ class InferenceService(pb_grpc.InferenceServicer):
         try:
             while (reply := await answers.get()) is not None:
                 yield reply
+                room.release()
             await feeder
         finally:
             feeder.cancel()
