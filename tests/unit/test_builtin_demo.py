@@ -30,7 +30,6 @@ TINY = Recipe(
     layers=1,
     heads=2,
     hidden_dim=32,
-    threads=1,
 )
 
 
@@ -164,7 +163,7 @@ def test_another_torch_has_another_digest(monkeypatch: pytest.MonkeyPatch) -> No
 def test_training_leaves_the_callers_randomness_and_threads(tmp_path: Path) -> None:
     torch.manual_seed(5)
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
-    torch.set_num_threads(2)  # another number than the recipe's
+    torch.set_num_threads(2)
     try:
         ensure_model(TINY, tmp_path)
         assert torch.get_num_threads() == 2

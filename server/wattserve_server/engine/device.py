@@ -52,12 +52,23 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_has(feature: str) -> bool:
+    """Whether the CPU has an instruction set, by Linux's name for it, e.g. ``avx512_bf16``."""
+    return feature in _cpu_info("flags").split()
+
+
 def _cpu_model() -> str:
+    return _cpu_info("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_info(field: str) -> str:
+    """A field of the first core in /proc/cpuinfo; empty where there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
+                name, _, value = line.partition(":")
+                if name.strip() == field:
+                    return value.strip()
     except OSError:
         pass
-    return platform.processor() or platform.machine()
+    return ""

@@ -40,7 +40,8 @@ class Recipe:
     sentence is learned quickly from two; only then is it worth paying for whole reviews.
     heldout: reviews kept for measuring, of the last lesson's lengths.
     sentence_weight: of the auxiliary loss on each sentence's sentiment, relative to the label's loss.
-    threads: fixed, because the order of additions, and so the last bits of the weights, depends on it.
+    workers: threads that share each batch; fixed, because the order of additions, and so the last bits of the
+    weights, depends on it.
     """
 
     seed: int = 2026
@@ -58,7 +59,7 @@ class Recipe:
     embedding_rate: float = 4e-3
     warm_up: float = 0.08
     sentence_weight: float = 3.0
-    threads: int = 2
+    workers: int = 2
 
     @property
     def typical_words(self) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from wattserve_server.engine.device import cpu_has
 from wattserve_server.engine.variants.int8 import Int8Linear, quantise_linears
 from wattserve_server.errors import ConfigError
 
@@ -43,7 +44,7 @@ def _bf16_support(device: torch.device) -> Support:
         return _tensor_cores(device, (8, 0), "bf16", "Ampere")
     if torch.cpu._is_amx_tile_supported():
         return Support(True, "AMX", "bf16 GEMM (AMX)", "bf16")
-    if torch.ops.mkldnn._is_mkldnn_bf16_supported() and _cpu_has("avx512_bf16"):
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported() and cpu_has("avx512_bf16"):
         return Support(True, "AVX512-BF16", "bf16 GEMM (AVX512-BF16)", "bf16")
     return Support(False, "this CPU has neither AMX nor AVX512-BF16; bf16 would be emulated in fp32")
 
@@ -51,7 +52,7 @@ def _bf16_support(device: torch.device) -> Support:
 def _fp16_support(device: torch.device) -> Support:
     if device.type == "cuda":
         return _tensor_cores(device, (7, 0), "fp16", "Volta")
-    if torch.ops.mkldnn._is_mkldnn_fp16_supported() and (_cpu_has("amx_fp16") or _cpu_has("avx512_fp16")):
+    if torch.ops.mkldnn._is_mkldnn_fp16_supported() and (cpu_has("amx_fp16") or cpu_has("avx512_fp16")):
         return Support(True, "AVX512-FP16 or AMX-FP16", "fp16 GEMM (AVX512-FP16 or AMX-FP16)", "fp16")
     return Support(False, "this CPU has neither AVX512-FP16 nor AMX-FP16; fp16 would be emulated, and slow")
 
@@ -75,10 +76,6 @@ def _tensor_cores(device: torch.device, least: tuple[int, int], dtype: str, fami
     if capability >= least:
         return Support(True, have, f"{dtype} GEMM (Tensor Cores)", dtype)
     return Support(False, f"{have}; {dtype} Tensor Cores need {least[0]}.{least[1]} ({family}) or later")
-
-
-def _cpu_has(feature: str) -> bool:
-    return bool(torch.cpu.get_capabilities().get(feature))
 
 
 def _as_dtype(dtype: torch.dtype) -> Callable[[torch.nn.Module, torch.device], tuple[torch.nn.Module, str]]:
