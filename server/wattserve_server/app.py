@@ -43,6 +43,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IDLE_LISTENING_S = 1.0
 """How long the meter is listened to before the first batch, where idle watts are to be measured."""
 
+CLOSING_S = 1.0
+"""For how long a drained server waits for streams that have nothing more to say."""
+
 CPU_BATCH_TOKENS = 2048
 CUDA_BATCH_TOKENS = 32768
 
@@ -126,8 +129,14 @@ async def _start(
     def on_charges(charges: Sequence[Charge]) -> None:
         loop.call_soon_threadsafe(book.charge, charges)
 
+    def on_death(error: Exception) -> None:
+        say(f"the runner has died, nothing can be served any more: {type(error).__name__}: {error}")
+        os._exit(1)  # rather than keep callers waiting: whoever watches the server starts it again
+
     sampler = Sampler(chosen.meter, run_log.drain, on_charges)
-    engine = Engine(model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch)
+    engine = Engine(
+        model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch, on_death
+    )
     sampler.start()
     undo.callback(sampler.stop)
     if chosen.meter.idle_watts is None and chosen.meter.source.quality is Quality.MEASURED:
@@ -163,7 +172,17 @@ def _load(
         config.max_tokens or None,
     )
     say(f"loaded {model.source}: {model.parameters:,} parameters, up to {model.max_tokens} tokens")
-    return model, {kind.name: build_variant(model, kind, device) for kind in kinds}
+    variants: dict[str, Variant] = {}
+    for kind in kinds:
+        try:
+            variants[kind.name] = build_variant(model, kind, device)
+        except RuntimeError as error:  # out of memory among them
+            raise ConfigError(f"variant {kind.name!r} could not be made on {device}: {error}") from error
+        except ConfigError as error:
+            if config.variants:
+                raise
+            say(f"variant {kind.name!r} is left out: {error}")
+    return model, variants
 
 
 async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener: Listener) -> None:
@@ -174,12 +193,14 @@ async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener:
     stopped = asyncio.create_task(listener.stop(config.drain_seconds))
     try:
         async with asyncio.timeout(config.drain_seconds):
+            await serving.until_idle()
             await ready.engine.until_idle()
     except TimeoutError:
         say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
     await asyncio.to_thread(ready.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
     await asyncio.sleep(0)  # for the charges that the sampler has just handed over
     ready.engine.book.close()
+    await listener.stop(CLOSING_S)  # a health watch, say, would stay open for ever
     await stopped
     say(_final_account(ready.sampler))
 

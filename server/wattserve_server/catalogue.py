@@ -11,6 +11,7 @@ from wattserve_server.engine.model import load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.kinds import KINDS
 from wattserve_server.engine.variants.variant import build_variant
+from wattserve_server.errors import ConfigError
 
 PIPED_WIDTH = 160
 
@@ -24,8 +25,14 @@ def print_catalogue(config: ServerConfig) -> None:
     table.add_column("parameter bytes", justify="right")
     for kind in KINDS.values():
         support = kind.support(device)
-        size = f"{build_variant(model, kind, device).parameter_bytes:,}" if support.native else "-"
-        native = "yes" if support.native else "no"
-        table.add_row(kind.name, str(device), native, support.why, support.kernels or "-", size)
+        native, why, size = "no", support.why, "-"
+        if support.native:
+            try:
+                size = f"{build_variant(model, kind, device).parameter_bytes:,}"
+                native = "yes"
+            except ConfigError as error:  # the device could, this model cannot
+                why = str(error)
+        kernels = support.kernels if native == "yes" else "-"
+        table.add_row(kind.name, str(device), native, why, kernels, size)
     terminal = Console()
     (terminal if terminal.is_terminal else Console(width=PIPED_WIDTH)).print(table)

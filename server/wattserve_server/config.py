@@ -146,7 +146,7 @@ def _parse(kind: type, where: str, value: Any) -> Any:
     if kind is str and not isinstance(value, str):
         raise ConfigError(f"{where} {value!r}: must be text")
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool) or (kind is int and isinstance(value, float)):
             raise ValueError
         return kind(value)
     except (TypeError, ValueError):

@@ -262,6 +262,53 @@ def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
     assert "Traceback" not in running.error_text
 
 
+def test_a_health_watch_does_not_hold_up_a_drain(model_folder: Path) -> None:
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--drain-seconds", "600")
+    with running_server(*arguments) as running, grpc.insecure_channel(running.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        assert running.terminate() == 0  # within its own 60 s, not after 600
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_text_accepted_before_a_drain_is_answered_and_settled(model_folder: Path) -> None:
+    with running_server("--model", str(model_folder), "--variants", "fp32") as running:
+        settled: list[str] = []
+        answered: list[str] = []
+
+        def watch() -> None:
+            with Client(running.address) as watcher:
+                settled.extend(receipt.request_id for receipt in watcher.watch_receipts())
+
+        def call(index: int) -> None:
+            with Client(running.address, retry=False) as client:
+                try:
+                    client.predict(["good film " * 30] * 200, request_id=str(index))
+                    answered.append(str(index))
+                except (Unavailable, Overloaded):
+                    pass
+
+        threads = [
+            threading.Thread(target=watch),
+            *(threading.Thread(target=call, args=(n,)) for n in range(4)),
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)  # some are being tokenised
+        assert running.terminate() == 0
+        for thread in threads:
+            thread.join(timeout=30)
+            assert not thread.is_alive()
+    assert sorted(settled) == sorted(answered)
+
+
+def test_a_huge_name_or_id_gets_its_own_code_and_not_a_transport_error(client: Client) -> None:
+    with pytest.raises(NotFound):
+        client.predict([2, 4, 3], variant="x" * 20_000)
+    with pytest.raises(InvalidRequest, match="at most 256 are kept"):
+        client.predict([2, 4, 3], request_id="x" * 257)
+
+
 def test_an_embedding_is_the_mean_over_a_sequences_own_tokens(tmp_path: Path) -> None:
     from transformers import AutoModel
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2ForSequenceClassification, ViTConfig, ViTModel
 
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
 from tests.fixtures.server import command, environment
@@ -128,6 +129,20 @@ def test_a_hub_model_without_a_network_says_what_there_is_instead(shell: Shell) 
     line = shell.serve_refused("nobody/no-such-model")
     assert "cannot load model 'nobody/no-such-model'" in line
     assert "built-in models: demo, random:distilbert-base" in line
+
+
+def test_a_model_that_takes_no_tokens_is_refused(shell: Shell, tmp_path: Path) -> None:
+    config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    ViTModel(config).save_pretrained(tmp_path)
+    assert "has no vocabulary" in shell.serve_refused(tmp_path, "--task", "feature-extraction")
+
+
+def test_int8_of_a_model_without_linear_layers_is_refused(shell: Shell, tmp_path: Path) -> None:
+    config = GPT2Config(vocab_size=64, n_positions=64, n_embd=32, n_layer=1, n_head=2, pad_token_id=0)
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path)
+    assert "int8 would leave most of this model as it is" in shell.serve_refused(
+        tmp_path, "--variants", "int8"
+    )
 
 
 def test_an_unknown_random_model_lists_the_known_ones(shell: Shell) -> None:

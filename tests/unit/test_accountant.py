@@ -262,3 +262,13 @@ def test_a_share_is_uncertain_only_against_other_windows() -> None:
     first, second = books.advance([window(110, 150), window(150, 190)], 200 * MS)
     assert first.deviation_uj > 0
     assert second.deviation_uj > 0
+
+
+def test_a_batch_that_began_before_the_first_reading_has_no_figure() -> None:
+    books = accountant()
+    books.failed(0, "the driver is starting")
+    books.observe(reading(80, 0))
+    books.observe(reading(100, 1_000_000))
+    (charge,) = books.advance([window(10, 90)], 100 * MS)
+    assert (charge.energy_uj, charge.reason) == (None, "the driver is starting")
+    assert books.ledger.residual_uj() == 0

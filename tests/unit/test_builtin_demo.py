@@ -191,15 +191,26 @@ def test_a_finished_model_is_found_without_writing_anything(
     assert [path.name for path in cache.iterdir()] == [folder.name]
 
 
-def test_two_callers_at_once_share_one_training(tmp_path: Path, trainings: list[Recipe]) -> None:
+def test_two_callers_at_once_share_one_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second comes while the first trains; it says that it waits, and finds the first's model."""
+    trained: list[Recipe] = []
     found: list[Path] = []
-    callers = [threading.Thread(target=lambda: found.append(ensure_model(TINY, tmp_path))) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    second = threading.Thread(target=lambda: found.append(ensure_model(TINY, tmp_path)))
+
+    def meanwhile(recipe: Recipe, report: Any) -> training.Trained:
+        trained.append(recipe)
+        second.start()
+        while "another process" not in capfd.readouterr().err:
+            second.join(0.01)
+        return training.train(recipe, report)
+
+    monkeypatch.setattr(demo, "train", meanwhile)
+    found.append(ensure_model(TINY, tmp_path))
+    second.join()
     assert found == [tmp_path / f"demo-{TINY.digest()}"] * 2
-    assert len(trainings) == 1
+    assert trained == [TINY]
 
 
 def test_an_interrupted_training_leaves_nothing_and_the_next_call_trains(

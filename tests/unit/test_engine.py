@@ -76,6 +76,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
         run_log,
         lambda: LawView({}, 0.3),
         lambda result: None,
+        lambda error: None,
     )
     await engine.start()
     run_log.drain()  # the warm-up's windows

@@ -24,6 +24,8 @@ class ScriptedMeter:
 
     def read(self) -> Reading:
         step = self.script.pop(0)
+        if isinstance(step, str) and step.startswith("bug"):
+            raise UnicodeError(step)
         if isinstance(step, str):
             raise MeterError(step)
         return step
@@ -66,6 +68,15 @@ def test_a_failing_meter_costs_the_figure_and_not_the_sampler() -> None:
     assert (sampler.status.last_error, sampler.status.failed_reads) == ("no driver", 1)
     sampler.tick()
     assert (sampler.status.last_error, sampler.status.reads) == ("", 2)
+
+
+def test_a_meter_with_a_bug_is_a_meter_that_cannot_be_read() -> None:
+    charges: list[Charge] = []
+    windows = [window(10, 60)]
+    sampler = sampler_for(ScriptedMeter("bug: 1"), windows, charges)
+    sampler.tick()
+    assert [(charge.energy_uj, charge.reason) for charge in charges] == [(None, "UnicodeError: bug: 1")]
+    assert sampler.status.failed_reads == 1
 
 
 def test_the_update_period_is_that_of_the_value_not_of_the_polls() -> None:

@@ -3,7 +3,7 @@
 import grpc
 
 from wattserve_server import errors
-from wattserve_server.service.status import CODES, INTERNAL_MESSAGE, code_and_message
+from wattserve_server.service.status import CODES, INTERNAL_MESSAGE, MAX_MESSAGE, code_and_message
 
 NEVER_ON_THE_WIRE = (errors.ConfigError, errors.MeterError)
 
@@ -28,3 +28,12 @@ def test_the_message_names_the_field() -> None:
 
 def test_a_bug_shows_nothing_of_itself_to_the_caller() -> None:
     assert code_and_message(KeyError("secret")) == (grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+
+
+def test_a_message_that_repeats_a_callers_huge_value_is_shortened() -> None:
+    _, message = code_and_message(
+        errors.NotFound(f"unknown variant {'x' * 20_000!r}; loaded: fp32", "variant")
+    )
+    assert len(message) <= MAX_MESSAGE + 5
+    assert message.startswith("variant: unknown variant 'xxx")
+    assert message.endswith("loaded: fp32")

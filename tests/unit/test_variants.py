@@ -100,3 +100,19 @@ def test_a_listed_variant_that_is_not_native_is_refused_with_the_reason(
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
     with pytest.raises(ConfigError, match="variant 'fp16' cannot run on cpu: this CPU has neither"):
         choose_kinds("fp32,fp16", CPU)
+
+
+def test_int8_refuses_a_model_that_it_would_leave_as_it_is() -> None:
+    module = nn.Sequential(nn.Embedding(100, 16), nn.Conv1d(16, 16, 3), nn.Linear(16, 8))
+    with pytest.raises(
+        ConfigError, match="int8 would leave most of this model as it is: only 1 of its layers"
+    ):
+        KINDS["int8"].build(module, CPU)
+
+
+def test_a_subclass_of_a_linear_layer_is_kept_and_named() -> None:
+    class Gated(nn.Linear):
+        pass
+
+    done = quantise_linears(nn.Sequential(Gated(64, 64), nn.Linear(64, 64)))
+    assert (done.replaced, done.kept) == (1, ("0",))

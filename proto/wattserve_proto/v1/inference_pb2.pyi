@@ -250,7 +250,9 @@ class Classification(google.protobuf.message.Message):
     label: builtins.str
     @property
     def scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """softmax over the labels, in the order of ServerInfo.labels"""
+        """In the order of ServerInfo.labels: softmax; sigmoid for multi-label models; the raw value for a
+        regression.
+        """
 
     def __init__(
         self,
@@ -876,7 +878,7 @@ class EnergyReport(google.protobuf.message.Message):
     until_unix_ns: builtins.int
     """the instant of the last reading in the ledger"""
     measured_uj: builtins.int
-    """what the meter counted over the intervals without a gap"""
+    """what the meter counted; of a gap, what it counted by its end"""
     warmup_uj: builtins.int
     """before the server was ready"""
     idle_uj: builtins.int

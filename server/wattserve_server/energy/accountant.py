@@ -144,7 +144,10 @@ class Accountant:
         windows: those that ended since the last call. known_until_ns: every window that started
         before this instant has been handed over, now or earlier.
         """
-        self._open.extend(_Open(window) for window in windows)
+        since_ns = self.ledger.since_ns
+        for window in windows:
+            is_covered = since_ns is not None and window.start_ns >= since_ns
+            self._open.append(_Open(window, unknown_reason="" if is_covered else self._failure))
         charges: list[Charge] = []
         while self._intervals and self._intervals[0].end.at_ns <= known_until_ns:
             interval = self._intervals.popleft()
@@ -269,12 +272,11 @@ class Accountant:
     def _give_up(self) -> list[Charge]:
         """Windows that no interval will ever cover, or that reach into a gap that still lasts."""
         gap = self.ledger.open_gap
-        since_ns = self.ledger.since_ns
         charges: list[Charge] = []
         waiting: list[_Open] = []
         for item in self._open:
-            if since_ns is None or item.window.start_ns < since_ns:
-                charges += self._no_figure(item, self._failure)
+            if self.ledger.since_ns is None:
+                charges += self._no_figure(item, item.unknown_reason)
             elif gap is not None and item.window.end_ns > gap.start_ns:
                 charges += self._no_figure(item, gap.reason)
             else:

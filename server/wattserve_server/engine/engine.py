@@ -38,7 +38,8 @@ class EngineLimits:
 
 
 class Engine:
-    """`law` gives the cost laws for provisional figures; `on_batch` sees every finished batch."""
+    """`law` gives the cost laws for provisional figures; `on_batch` sees every finished batch;
+    `on_death` is told, on another thread, when a bug has ended the runner."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Engine:
         run_log: RunLog,
         law: Callable[[], LawView],
         on_batch: OnBatch,
+        on_death: Callable[[Exception], None],
     ) -> None:
         self.model = model
         self.variants = variants
@@ -60,7 +62,7 @@ class Engine:
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
         self._batcher = Batcher(limits.batch, limits.max_queue, self._expire_soon)
-        self._runner = Runner(model, variants, self._batcher, run_log, self._finish_soon)
+        self._runner = Runner(model, variants, self._batcher, run_log, self._finish_soon, on_death)
         self._open_requests = 0
         self._idle = asyncio.Event()
         self._idle.set()

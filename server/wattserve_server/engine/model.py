@@ -87,7 +87,7 @@ def load_model(
         tokenizer=tokenizer,
         labels=task.labels(config),
         max_tokens=longest,
-        vocabulary_size=int(config.vocab_size),
+        vocabulary_size=_vocabulary_size(source, config),
         pad_id=int(pad_id) if pad_id is not None else 0,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         has_random_weights=source.startswith(RANDOM_PREFIX),
@@ -124,7 +124,15 @@ def _load_module(place: str, task: Task, trust_remote_code: bool) -> torch.nn.Mo
             use_safetensors=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, KeyError, ImportError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+        KeyError,
+        ImportError,
+        AttributeError,
+        SafetensorError,
+    ) as error:
         if "trust_remote_code" in str(error):
             raise ConfigError(
                 f"model {place!r} needs code that comes with it; if you trust it, pass --trust-remote-code"
@@ -132,7 +140,9 @@ def _load_module(place: str, task: Task, trust_remote_code: bool) -> torch.nn.Mo
         raise ConfigError(
             f"cannot load model {place!r}: {_first_line(error)}{_known_builtins(place)}"
         ) from error
-    missing = sorted(report.get("missing_keys") or ())
+    missing = sorted(
+        key for key in report.get("missing_keys") or () if not key.startswith(task.unused_weights)
+    )
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ConfigError(
@@ -154,10 +164,17 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
 
 
+def _vocabulary_size(source: str, config: Any) -> int:
+    size = getattr(config, "vocab_size", None)
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(f"model {source!r} has no vocabulary: it does not take token ids")
+    return size
+
+
 def _longest(config: Any, tokenizer: Any | None) -> int:
     """The longest sequence that both the position table and the tokenizer allow."""
     positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    longest = int(positions) if positions else 512
+    longest = int(positions) if positions and positions > 0 else 512
     if getattr(config, "model_type", "") in _PADDED_POSITIONS:
         longest -= int(config.pad_token_id) + 1
     if tokenizer is not None:

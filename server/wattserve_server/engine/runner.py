@@ -39,7 +39,8 @@ class BatchResult:
 
 
 class Runner:
-    """on_done is called on the runner's thread with every batch's result."""
+    """on_done is called on the runner's thread with every batch's result; on_death once, should a bug
+    end the thread: nothing will run any more."""
 
     def __init__(
         self,
@@ -48,12 +49,14 @@ class Runner:
         batcher: Batcher,
         run_log: RunLog,
         on_done: Callable[[BatchResult], None],
+        on_death: Callable[[Exception], None],
     ) -> None:
         self._model = model
         self._variants = variants
         self._batcher = batcher
         self._run_log = run_log
         self._on_done = on_done
+        self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="wattserve-runner", daemon=True)
         self._warm: Future[None] = Future()
 
@@ -75,9 +78,16 @@ class Runner:
         except ConfigError as error:
             self._warm.set_exception(error)
             return
+        except Exception as error:
+            self._warm.set_exception(ConfigError(f"the warm-up failed: {type(error).__name__}: {error}"))
+            return
         self._warm.set_result(None)
-        while (batch := self._batcher.take()) is not None:
-            self._on_done(self._run_batch(batch))
+        try:
+            while (batch := self._batcher.take()) is not None:
+                self._on_done(self._run_batch(batch))
+        except Exception as error:
+            log.exception("the runner's thread has died")
+            self._on_death(error)
 
     def _run_batch(self, batch: list[Sequence]) -> BatchResult:
         variant = self._variants[batch[0].request.variant]

@@ -91,10 +91,13 @@ class Sampler:
         begun_ns = time.monotonic_ns()
         try:
             reading = self._meter.read()
-        except MeterError as error:
+        except Exception as error:
+            words = str(error) if isinstance(error, MeterError) else f"{type(error).__name__}: {error}"
+            if not isinstance(error, MeterError) and words != self._last_error:
+                log.exception("reading the meter failed")
             self._failed_reads += 1
-            self._last_error = str(error)
-            self._accountant.failed(begun_ns, str(error))
+            self._last_error = words
+            self._accountant.failed(begun_ns, words)
         else:
             self._costs_ns.append(time.monotonic_ns() - begun_ns)
             self._last_error = ""

@@ -20,8 +20,11 @@ from wattserve_server.errors import InvalidRequest
 
 Ids = NDArray[np.int64]
 
-MAX_TEXT_CHARACTERS = 100_000
-"""Far more than any model's tokens; longer texts would only keep the tokenizer from others."""
+MAX_TEXT_CHARACTERS = 200_000
+"""Of all texts of a request; more would keep the tokenizer from others for too long."""
+
+MAX_REQUEST_ID = 256
+"""Characters. Ids are kept with the receipts."""
 
 DATATYPES: dict[str, np.dtype[np.generic]] = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
 
@@ -44,41 +47,54 @@ _QUALITIES = {
 }
 
 
-def texts_of(request: pb.PredictRequest) -> list[str]:
-    """The texts of a request that holds texts. Raises InvalidRequest when there are none."""
-    texts = list(request.text.texts)
+def check_request_id(request_id: str) -> None:
+    if len(request_id) > MAX_REQUEST_ID:
+        raise InvalidRequest(
+            f"{len(request_id)} characters; at most {MAX_REQUEST_ID} are kept and echoed", "request_id"
+        )
+
+
+def texts_of(request: pb.PredictRequest, max_sequences: int) -> list[str]:
+    """The texts of a request that holds texts. Raises InvalidRequest."""
+    texts = request.text.texts
     if not texts:
         raise InvalidRequest("a request needs at least one text", "text.texts")
+    _check_count(len(texts), max_sequences, "text.texts")
     for index, text in enumerate(texts):
         if not text.strip():
             raise InvalidRequest("the text is empty", f"text.texts[{index}]")
-        if len(text) > MAX_TEXT_CHARACTERS:
-            raise InvalidRequest(
-                f"the text has {len(text)} characters; at most {MAX_TEXT_CHARACTERS} are tokenised",
-                f"text.texts[{index}]",
-            )
-    return texts
+    characters = sum(len(text) for text in texts)
+    if characters > MAX_TEXT_CHARACTERS:
+        raise InvalidRequest(
+            f"{characters} characters; at most {MAX_TEXT_CHARACTERS} of a request are tokenised", "text.texts"
+        )
+    return list(texts)
 
 
-def ids_of(request: pb.PredictRequest) -> list[Ids]:
+def ids_of(request: pb.PredictRequest, max_sequences: int) -> list[Ids]:
     """The token ids of a request that holds tokens or tensors, not yet checked against a model."""
     kind = request.WhichOneof("input")
     if kind == "tokens":
-        sequences = [np.array(sequence.ids, dtype=np.int64) for sequence in request.tokens.sequences]
+        sequences = request.tokens.sequences
         if not sequences:
             raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
-        return sequences
+        _check_count(len(sequences), max_sequences, "tokens.sequences")
+        return [np.array(sequence.ids, dtype=np.int64) for sequence in sequences]
     if kind == "tensors":
-        return _ids_of_tensors(request.tensors.tensors)
+        return _ids_of_tensors(request.tensors.tensors, max_sequences)
     raise InvalidRequest("a request needs one of text, tokens or tensors", "input")
 
 
-def check_ids(sequences: Sequence[Ids], model: LoadedModel, max_sequences: int, field: str) -> None:
-    """Everything that could make a model fail or answer nonsense. Raises InvalidRequest."""
-    if len(sequences) > max_sequences:
+def _check_count(count: int, max_sequences: int, field: str) -> None:
+    """Before anything is done for each sequence: a message may hold millions."""
+    if count > max_sequences:
         raise InvalidRequest(
-            f"a request may hold at most {max_sequences} sequences, this one has {len(sequences)}", field
+            f"a request may hold at most {max_sequences} sequences, this one has {count}", field
         )
+
+
+def check_ids(sequences: Sequence[Ids], model: LoadedModel, field: str) -> None:
+    """Everything that could make a model fail or answer nonsense. Raises InvalidRequest."""
     for index, ids in enumerate(sequences):
         if len(ids) == 0:
             raise InvalidRequest("the sequence is empty", f"{field}[{index}]")
@@ -96,7 +112,7 @@ def check_ids(sequences: Sequence[Ids], model: LoadedModel, max_sequences: int, 
             )
 
 
-def _ids_of_tensors(tensors: Sequence[pb.Tensor]) -> list[Ids]:
+def _ids_of_tensors(tensors: Sequence[pb.Tensor], max_sequences: int) -> list[Ids]:
     arrays: dict[str, Ids] = {}
     for index, tensor in enumerate(tensors):
         field = f"tensors.tensors[{index}]"
@@ -107,7 +123,7 @@ def _ids_of_tensors(tensors: Sequence[pb.Tensor]) -> list[Ids]:
             )
         if tensor.name in arrays:
             raise InvalidRequest(f"tensor {tensor.name!r} is given twice", f"{field}.name")
-        arrays[tensor.name] = _matrix(tensor, field)
+        arrays[tensor.name] = _matrix(tensor, field, max_sequences)
     if "input_ids" not in arrays:
         raise InvalidRequest("tensor 'input_ids' is missing", "tensors.tensors")
     ids = arrays["input_ids"]
@@ -128,7 +144,7 @@ def _ids_of_tensors(tensors: Sequence[pb.Tensor]) -> list[Ids]:
     return [ids[row, : lengths[row]] for row in range(len(ids))]
 
 
-def _matrix(tensor: pb.Tensor, field: str) -> Ids:
+def _matrix(tensor: pb.Tensor, field: str, max_sequences: int) -> Ids:
     dtype = DATATYPES.get(tensor.datatype)
     if dtype is None:
         raise InvalidRequest(
@@ -140,6 +156,7 @@ def _matrix(tensor: pb.Tensor, field: str) -> Ids:
         raise InvalidRequest(
             f"shape {shape} is not [sequences, length] with both at least 1", f"{field}.shape"
         )
+    _check_count(shape[0], max_sequences, f"{field}.shape")
     expected = math.prod(shape) * dtype.itemsize
     if len(tensor.data) != expected:
         raise InvalidRequest(

@@ -65,12 +65,15 @@ class InferenceService(pb_grpc.InferenceServicer):
             draining = asyncio.create_task(self._serving.draining.wait())
             try:
                 await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
-                if reader.done():
+                was_cut_short = not reader.done()
+                if was_cut_short:
+                    reader.cancel()
+                else:
                     reader.result()
                 while in_flight:
                     await asyncio.wait(list(in_flight.values()))
-                if not reader.done():
-                    self._serving.accept()  # raises: the stream ends because the server does
+                if was_cut_short:
+                    self._serving.check_not_draining()
             finally:
                 reader.cancel()
                 draining.cancel()
@@ -129,23 +132,13 @@ class InferenceService(pb_grpc.InferenceServicer):
         begun_ns = time.monotonic_ns()
         variant = ""
         try:
-            ready = self._serving.accept()
-            variant = ready.engine.variant_named(request.variant)
-            tokenize_ns = 0
-            if request.WhichOneof("input") == "text":
-                sequences = await self._encode(ready, convert.texts_of(request))
-                tokenize_ns = time.monotonic_ns() - begun_ns
-                field = "text.texts"
-            else:
-                sequences = convert.ids_of(request)
-                field = "tokens.sequences" if request.WhichOneof("input") == "tokens" else "tensors.tensors"
-            convert.check_ids(sequences, ready.engine.model, ready.engine.limits.max_request, field)
-            done = await ready.engine.predict(sequences, variant, request.request_id, deadline_ns)
-            if request.wait_for_settled_energy:
-                await _until_settled(ready, done.receipt)
-            response = _response(request, ready, done, begun_ns, tokenize_ns)
-        except asyncio.CancelledError:
-            self._metrics.request_ended(variant, "CANCELLED")
+            with self._serving.accept() as ready:
+                convert.check_request_id(request.request_id)
+                variant = ready.engine.variant_named(request.variant)
+                response = await self._answer(ready, request, variant, deadline_ns, begun_ns)
+        except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
+            is_late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+            self._metrics.request_ended(variant, "DEADLINE_EXCEEDED" if is_late else "CANCELLED")
             raise
         except Exception as error:
             self._metrics.request_ended(variant, code_and_message(error)[0].name)
@@ -156,14 +149,32 @@ class InferenceService(pb_grpc.InferenceServicer):
         )
         return response
 
+    async def _answer(
+        self,
+        ready: Ready,
+        request: pb.PredictRequest,
+        variant: str,
+        deadline_ns: int | None,
+        begun_ns: int,
+    ) -> pb.PredictResponse:
+        limit = ready.engine.limits.max_request
+        tokenize_ns = 0
+        if request.WhichOneof("input") == "text":
+            sequences = await self._encode(ready, convert.texts_of(request, limit))
+            tokenize_ns = time.monotonic_ns() - begun_ns
+            field = "text.texts"
+        else:
+            sequences = convert.ids_of(request, limit)
+            field = "tokens.sequences" if request.WhichOneof("input") == "tokens" else "tensors.tensors"
+        convert.check_ids(sequences, ready.engine.model, field)
+        done = await ready.engine.predict(sequences, variant, request.request_id, deadline_ns)
+        if request.wait_for_settled_energy:
+            await _until_settled(ready, done.receipt)
+        return _response(request, ready, done, begun_ns, tokenize_ns)
+
     async def _encode(self, ready: Ready, texts: list[str]) -> list[convert.Ids]:
         if ready.tokenizer is None:
             raise NotPossibleHere(f"{ready.info.model_name} has no tokenizer: send token ids", "text")
-        limit = ready.engine.limits.max_request
-        if len(texts) > limit:
-            raise InvalidRequest(
-                f"a request may hold at most {limit} sequences, this one has {len(texts)}", "text.texts"
-            )
         return await ready.tokenizer.encode(texts)
 
 

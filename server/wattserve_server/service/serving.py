@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -31,6 +33,8 @@ class Serving:
 
     ready: Ready | None = None
     draining: asyncio.Event = field(default_factory=asyncio.Event)
+    _accepted: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     def get(self) -> Ready:
         """Raises UnavailableError while there is nothing to serve yet."""
@@ -38,8 +42,26 @@ class Serving:
             raise UnavailableError("the server is starting: its model is not warm yet")
         return self.ready
 
-    def accept(self) -> Ready:
-        """As `get`, for new work: refused when the server shuts down."""
+    def check_not_draining(self) -> None:
+        """Raises UnavailableError when the server shuts down."""
         if self.draining.is_set():
             raise UnavailableError("the server is shutting down")
-        return self.get()
+
+    @contextmanager
+    def accept(self) -> Iterator[Ready]:
+        """As `get`, for a new request, which is being worked on until the block ends."""
+        self.check_not_draining()
+        ready = self.get()
+        self._accepted += 1
+        try:
+            yield ready
+        finally:
+            self._accepted -= 1
+            if not self._accepted:
+                self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no accepted request is being worked on. For a server that accepts no more."""
+        while self._accepted:
+            self._idle.clear()
+            await self._idle.wait()

@@ -26,6 +26,9 @@ CODES: dict[type[errors.WattserveError], grpc.StatusCode] = {
 RETRY_AFTER_MS = 100
 """What an overloaded server asks clients to wait; gRPC's own retries honour it."""
 
+MAX_MESSAGE = 600
+"""Characters of an error's message."""
+
 INTERNAL_MESSAGE = "internal error; the server's log has the details"
 
 Servicer = TypeVar("Servicer")
@@ -40,7 +43,10 @@ def code_and_message(error: Exception) -> tuple[grpc.StatusCode, str]:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
         return grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE
     field = getattr(error, "field", "")
-    return code, f"{field}: {error}" if field else str(error)
+    message = f"{field}: {error}" if field else str(error)
+    if len(message) > MAX_MESSAGE:  # it may repeat what the caller sent, and metadata has a hard limit
+        message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
+    return code, message
 
 
 async def _abort(context: Any, error: Exception) -> NoReturn:

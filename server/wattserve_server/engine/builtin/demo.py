@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from wattserve_server.errors import ConfigError
 
 HELDOUT = "heldout.jsonl"
 _CARD = "MODEL.md"
+_TITLE = "demo model"
 _FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", HELDOUT, _CARD)
 
 
@@ -68,7 +70,11 @@ def _is_complete(folder: Path) -> bool:
 def _alone(lock: Path) -> Iterator[None]:
     """Wait until no other process is inside. The kernel lets go when a process dies."""
     with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{_TITLE}: another process is making it; waiting", file=sys.stderr, flush=True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
@@ -80,7 +86,7 @@ def _build(recipe: Recipe, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
     partial.mkdir()
     try:
-        with progress_on_stderr("demo model") as report:
+        with progress_on_stderr(_TITLE) as report:
             _write(train(recipe, report), recipe, partial)
             report("ready", 1.0)
         os.replace(partial, folder)

@@ -54,9 +54,9 @@ class Recipe:
     layers: int = 4
     heads: int = 4
     hidden_dim: int = 512
-    batch: int = 32
+    batch: int = 24
     learning_rate: float = 1e-3
-    embedding_rate: float = 4e-3
+    embedding_rate: float = 2e-3
     warm_up: float = 0.08
     sentence_weight: float = 3.0
     workers: int = 2

@@ -14,6 +14,7 @@ class SequenceClassification:
     name = "sequence-classification"
     auto_class = "AutoModelForSequenceClassification"
     output_name = "logits"
+    unused_weights: tuple[str, ...] = ()
 
     def labels(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]

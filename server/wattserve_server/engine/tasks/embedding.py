@@ -14,6 +14,7 @@ class FeatureExtraction:
     name = "feature-extraction"
     auto_class = "AutoModel"
     output_name = "embedding"
+    unused_weights: tuple[str, ...] = ("pooler.",)
 
     def labels(self, config: Any) -> list[str]:
         return []

@@ -14,12 +14,14 @@ class Task(Protocol):
     """One kind of work. All its methods are pure; modules are passed in.
 
     name: as `--task` takes it. auto_class: the transformers class that loads its models.
-    output_name: of the array in the answer.
+    output_name: of the array in the answer. unused_weights: prefixes of weights that the task does
+    not use, so that a checkpoint may lack them.
     """
 
     name: str
     auto_class: str
     output_name: str
+    unused_weights: tuple[str, ...]
 
     def labels(self, config: Any) -> list[str]:
         """The labels of a model's config, by index; empty when the task has none."""

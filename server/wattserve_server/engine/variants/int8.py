@@ -47,23 +47,29 @@ class Int8Linear(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """What `quantise_linears` did: how many layers it replaced, and which it kept and why."""
+    """What `quantise_linears` did: how many layers it replaced, their weights, and which it kept."""
 
     replaced: int
+    parameters: int
     kept: tuple[str, ...]
 
 
 def quantise_linears(module: nn.Module) -> Quantised:
     """Replace, in place, every linear layer whose shape the integer product takes."""
-    replaced = 0
+    replaced = parameters = 0
     kept: list[str] = []
     for path, child in list(module.named_modules()):
-        if type(child) is not nn.Linear:
+        if not isinstance(child, nn.Linear):
             continue
-        if child.in_features % _CUDA_MULTIPLE or child.out_features % _CUDA_MULTIPLE:
+        if (
+            type(child) is not nn.Linear
+            or child.in_features % _CUDA_MULTIPLE
+            or child.out_features % _CUDA_MULTIPLE
+        ):
             kept.append(path)
             continue
         parent = module.get_submodule(path.rpartition(".")[0])
         setattr(parent, path.rpartition(".")[2], Int8Linear(child))
         replaced += 1
-    return Quantised(replaced, tuple(kept))
+        parameters += child.weight.numel()
+    return Quantised(replaced, parameters, tuple(kept))

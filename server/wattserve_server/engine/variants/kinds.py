@@ -35,6 +35,7 @@ class Kind:
 
 def _fp32_support(device: torch.device) -> Support:
     if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest")  # an environment variable may have allowed TF32
         return Support(True, "CUDA cores, TF32 off", "fp32 GEMM (TF32 off)", "fp32")
     return Support(True, "every CPU", f"fp32 GEMM ({torch.backends.cpu.get_cpu_capability()})", "fp32")
 
@@ -88,6 +89,13 @@ def _as_dtype(dtype: torch.dtype) -> Callable[[torch.nn.Module, torch.device], t
 def _build_int8(module: torch.nn.Module, device: torch.device) -> tuple[torch.nn.Module, str]:
     made = copy.deepcopy(module)
     quantised = quantise_linears(made)
+    if quantised.parameters * 2 < sum(p.numel() for p in module.parameters() if p.ndim > 1) - _embeddings(
+        module
+    ):
+        raise ConfigError(
+            f"int8 would leave most of this model as it is: only {quantised.replaced} of its layers are "
+            "linear layers that the integer product takes"
+        )
     rest = torch.float16 if device.type == "cuda" else torch.float32
     for part in made.modules():
         if not isinstance(part, Int8Linear):  # which keeps its scales in fp32
@@ -97,6 +105,11 @@ def _build_int8(module: torch.nn.Module, device: torch.device) -> tuple[torch.nn
     if quantised.kept:
         detail += f"; kept in {str(rest).removeprefix('torch.')}: {', '.join(quantised.kept)}"
     return made.to(device).eval(), detail
+
+
+def _embeddings(module: torch.nn.Module) -> int:
+    """Weights that are looked up, not multiplied."""
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, torch.nn.Embedding))
 
 
 def _cast_own_tensors(module: torch.nn.Module, dtype: torch.dtype) -> None:
