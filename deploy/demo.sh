@@ -4,10 +4,10 @@
 set -euo pipefail
 out=${1:?usage: demo.sh OUT}
 export HF_HUB_OFFLINE=1
+model=$(wattserve demo-model) # first: nothing is removed for a run that cannot start
 rm -rf "$out"
 mkdir -p "$out"
 
-model=$(wattserve demo-model)
 loadgen prepare --input "$model/heldout.jsonl" --text-column text --label-column label \
   --tokenizer "$model" --out "$out/dataset"
 

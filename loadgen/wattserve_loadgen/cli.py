@@ -207,9 +207,7 @@ def _prepare(options: argparse.Namespace) -> int:
         )
     else:
         if options.vocabulary_size is None:
-            raise _UsageError(
-                "--random-rows needs --vocabulary-size (`wattserve inspect` or the model's config has it)"
-            )
+            raise _UsageError("--random-rows needs --vocabulary-size (vocab_size in the model's config.json)")
         made = prepare.prepare_random(
             options.out,
             rows=options.random_rows,
@@ -252,6 +250,9 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _say_how_it_ended(results: Results, report: Path) -> int:
     measured = f"{len(results.cells)} of {results.cells_planned} cells are in {report}"
+    if results.complete and not any(point.rate_per_second for point in results.points):
+        print(f"loadgen: no request was answered; {measured}", file=sys.stderr)
+        return _LOST
     if results.complete:
         print(f"done: {measured}")
         return 0

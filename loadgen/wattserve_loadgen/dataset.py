@@ -90,7 +90,10 @@ def save(
     for index, row in enumerate(rows):
         ids[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
         mask[index, : len(row)] = 1
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(f"{folder}: cannot be made: {error.strerror}; choose another --out") from None
     for name, tensor in zip(TENSOR_FILES, (ids, mask, torch.tensor(labels, dtype=torch.int64)), strict=True):
         torch.save(tensor, folder / name)
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"

@@ -11,6 +11,7 @@ from typing import Any
 from wattserve_loadgen import words
 from wattserve_loadgen.points import CLIENT_CPU_LIMIT
 from wattserve_loadgen.schema import Point, Results
+from wattserve_loadgen.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ def banners(results: Results) -> list[Banner]:
     if not results.complete:
         done = f"{len(results.cells)} of {results.cells_planned} cells were measured"
         found.append(Banner("loud", "This sweep ended early", f"{sentence(results.ended)} {done}."))
+    failed = sum(sum(cell.failures.values()) for cell in results.cells)
+    if failed:
+        text = f"{failed} requests failed: {'; '.join(failures(results))}."
+        found.append(Banner("loud", "Some requests failed", text))
     found.append(_energy_banner(results))
     short = [point for point in results.points if any(one.code == "too short" for one in point.verdicts)]
     if short:
@@ -56,8 +61,7 @@ def banners(results: Results) -> list[Banner]:
 
 def _energy_banner(results: Results) -> Banner:
     if results.energy_reason:
-        text = f"{sentence(results.energy_reason)} Latency and accuracy stand."
-        return Banner("loud", "No joules in this report", text)
+        return Banner("loud", "No joules in this report", sentence(results.energy_reason))
     source = energy_source(results)
     about = f"Source: {source['name']}, {source['method']}. {sentence(source['note'])}".strip()
     if source["quality"] == "measured":
@@ -75,14 +79,18 @@ def headline(results: Results) -> str:
     points = [point for point in results.points if point.concurrency == top and point.rate_per_second]
     base = next((point for point in points if point.variant == results.baseline), None)
     if base is None or base.rate_per_second is None:
-        return "Nothing was measured." if not results.points else "The baseline was not measured."
+        if not results.points:
+            return "Nothing was measured."
+        return (
+            f"{results.baseline} was not measured at concurrency {top}, so there is nothing to compare with."
+        )
     rivals = [point for point in points if point.variant != results.baseline]
     if not rivals:
         each = f" at {words.mean_energy(base.active_uj)} each" if base.active_uj else ""
         speed = words.significant(base.rate_per_second.mean)
         return f"At concurrency {top}, {base.variant} answers {speed} requests per second{each}."
     best = min(rivals, key=lambda one: one.energy_ratio.mean if one.energy_ratio else float("inf"))
-    text = f"At concurrency {top}, {best.variant} {_claims(results, best)}"
+    text = f"At concurrency {top}, {_claims(results, best)}"
     own, other = results.accuracy.get(best.variant), results.accuracy.get(base.variant)
     if own and other:
         text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"
@@ -90,14 +98,30 @@ def headline(results: Results) -> str:
 
 
 def _claims(results: Results, best: Point) -> str:
-    speed = f"answers {words.times(best.speed_ratio)} as many requests per second"
+    """Only what the intervals over blocks show: a ratio whose interval holds 1 is no difference."""
+    pair = f"{best.variant} and {results.baseline}"
+    if _shows(best.speed_ratio):
+        speed = f"answers {words.times(best.speed_ratio)} as many requests per second"
+    else:
+        speed = "no difference in speed"
     if best.energy_ratio is None:
-        return f"{speed} as {results.baseline}"
+        if _shows(best.speed_ratio):
+            return f"{best.variant} {speed} as {results.baseline}"
+        return f"{speed} between {pair} could be shown"
     quality = energy_source(results).get("quality")
     kind = f" ({quality})" if quality in ("estimated", "simulated") else ""
+    if not _shows(best.energy_ratio):
+        text = f"no difference in active energy per request{kind} between {pair} could be shown"
+        return f"{text}; {best.variant} {speed}" if _shows(best.speed_ratio) else f"{text}, nor in speed"
     change = best.energy_ratio.mean - 1
     less = f"{words.percent(abs(change), 0)} {'less' if change < 0 else 'more'}"
-    return f"needs {less} active energy per request{kind} than {results.baseline} and {speed}"
+    text = f"{best.variant} needs {less} active energy per request{kind} than {results.baseline}"
+    return f"{text} and {speed}" if _shows(best.speed_ratio) else f"{text}; {speed} could be shown"
+
+
+def _shows(ratio: Interval | None) -> bool:
+    """Whether a ratio's interval excludes 1."""
+    return ratio is not None and None not in (ratio.low, ratio.high) and not ratio.low <= 1 <= ratio.high  # type: ignore[operator]
 
 
 def accuracy_sentence(results: Results) -> str:

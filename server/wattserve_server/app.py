@@ -163,6 +163,8 @@ async def _start(
 def _load(
     config: ServerConfig, task: Task, device: torch.device, kinds: list[Kind]
 ) -> tuple[LoadedModel, dict[str, Variant]]:
+    if config.threads > usable_cores():
+        raise ConfigError(f"--threads {config.threads}: this process may use {usable_cores()} cores")
     torch.set_num_threads(config.threads or usable_cores())
     model = load_model(
         config.model,

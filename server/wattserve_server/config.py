@@ -48,13 +48,16 @@ class ServerConfig:
     )
     max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N")
     max_batch_tokens: int = _setting(
-        0, "tokens in a batch at the most, padding included (default: 2048 on a CPU, 32768 on a GPU)", "N"
+        0,
+        "tokens in a batch at the most, padding included; a longer sequence runs alone "
+        "(default, or 0: 2048 on a CPU, 32768 on a GPU)",
+        "N",
     )
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
     max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N")
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N")
-    max_tokens: int = _setting(0, "longest sequence to accept (default: what the model takes)", "N")
-    threads: int = _setting(0, "CPU threads for the model (default: all cores)", "N")
+    max_tokens: int = _setting(0, "longest sequence to accept (default, or 0: what the model takes)", "N")
+    threads: int = _setting(0, "CPU threads for the model (default, or 0: all cores)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
     receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N")
     drain_seconds: float = _setting(30.0, "how long a shutdown waits for accepted requests", "S")

@@ -65,6 +65,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--meter", "nvml"], "--meter nvml covers cuda only"),
         (["--meter", "wattmeter"], "unknown meter 'wattmeter'; known: auto, nvml"),
         (["--meter", "rapl", "--powercap-root", "/nowhere"], "RAPL"),
+        (["--threads", "10000000"], "--threads 10000000: this process may use"),
         (["--port", "many"], "--port 'many': must be a whole number"),
         (["--max-tokens", "65"], "takes at most 64 tokens"),
         (["--host", "192.0.2.1", "--metrics-port", "0"], "cannot listen on 192.0.2.1"),

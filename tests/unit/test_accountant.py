@@ -235,7 +235,7 @@ def test_a_step_seen_late_widens_the_figure_by_what_may_lie_beyond_its_edges() -
     books.observe(reading(0, 0))
     books.observe(reading(50, 0))  # stands still: a stepped counter
     books.observe(reading(100, 6_000_000))
-    (charge,) = books.advance([window(10, 60)], 100 * MS)
+    (charge,) = books.advance([window(0, 100)], 100 * MS)
     assert charge.deviation_uj == pytest.approx(6_000_000 * (50 / 100) / 12**0.5)
 
 
@@ -248,15 +248,23 @@ def test_an_idle_draw_that_varies_widens_the_figure() -> None:
         books.observe(reading(100 * step, energy))
     books.advance([], 2000 * MS)
     books.observe(reading(2100, energy + 7_000_000))
-    (charge,) = books.advance([window(2010, 2060)], 2100 * MS)
+    (charge,) = books.advance([window(2000, 2100)], 2100 * MS)
     assert charge.deviation_uj == pytest.approx(100_000)
+
+
+def test_a_share_is_less_certain_the_less_of_its_interval_a_window_covers() -> None:
+    books = accountant()
+    books.observe(reading(0, 0))
+    books.observe(reading(100, 6_000_000))
+    (charge,) = books.advance([window(10, 60)], 100 * MS)
+    assert charge.deviation_uj == pytest.approx(0.1 * 5_000_000 * 0.5)
 
 
 def test_a_share_is_uncertain_only_against_other_windows() -> None:
     books = accountant()
     books.observe(reading(0, 0))
     books.observe(reading(100, 6_000_000))
-    (alone,) = books.advance([window(10, 60)], 100 * MS)
+    (alone,) = books.advance([window(0, 100)], 100 * MS)
     assert alone.deviation_uj == 0.0
     books.observe(reading(200, 12_000_000))
     first, second = books.advance([window(110, 150), window(150, 190)], 200 * MS)

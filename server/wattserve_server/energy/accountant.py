@@ -30,6 +30,10 @@ NS = 1_000_000_000
 FROZEN_AFTER_NS = 2 * NS
 """A counter whose value stands still this long is taken for frozen: no device draws nothing."""
 
+BESIDE = 0.1
+"""Relative deviation of a share of an interval in which next to nothing but the meter's idle draw is
+covered by windows; it shrinks with the part of the interval that windows cover."""
+
 LOST_AFTER_NS = 2 * NS
 """A meter that cannot be read for this long is taken for lost: receipts stop waiting for it."""
 
@@ -186,6 +190,7 @@ class Accountant:
         ]
         weights = self._weights(here, deposits)
         expected = math.fsum(weights)
+        busy = min(1.0, sum(overlap for _, overlap in here) / length_ns)
         outside_uj = math.hypot(interval.timing_deviation_uj, self.idle.deviation_watts * length_ns / 1000)
         for (item, _), weight, share in zip(here, weights, split_exact(active_uj, weights), strict=True):
             item.energy_uj += share
@@ -193,6 +198,9 @@ class Accountant:
             # Given the total, a share is uncertain against the other windows' shares; the total is
             # uncertain by the instants of the edges and by the idle draw.
             item.variance += (self.law.view.noise * share) ** 2 * (1 - portion) + (outside_uj * portion) ** 2
+            # What ran in the interval beside the batches (taking requests in, writing answers) is in
+            # the share and cannot be told apart from it: as a fraction of the time no window ran.
+            item.variance += (BESIDE * share * (1 - busy)) ** 2
         self.law.learn(deposits, active_uj, length_ns / NS)
 
     def _overlapping(self, interval: Interval) -> list[tuple[_Open, int]]:
