@@ -13,6 +13,8 @@ def listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """A parser of comma-separated values."""
 
     def parse(text: str) -> tuple[T, ...]:
+        if not text.strip(" ,"):
+            raise argparse.ArgumentTypeError("the list is empty; leave the option out for its default")
         try:
             return tuple(kind(part.strip()) for part in text.split(",") if part.strip())
         except ValueError:

@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
     # long as two that sleep (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
     arguments = _parser().parse_args(argv)
     try:

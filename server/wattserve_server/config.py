@@ -121,6 +121,8 @@ def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.en
         text = environment.get(ENVIRONMENT_PREFIX + name.upper())
         if text is not None:
             given[name] = (ENVIRONMENT_PREFIX + name.upper(), text)
+        if flags.get(name) == "":
+            raise ConfigError(f"{flag(name)} is empty; leave it out for its default")
         if name in flags:
             given[name] = (flag(name), flags[name])
     return ServerConfig(**{name: _parse(kinds[name], *value) for name, value in given.items()})

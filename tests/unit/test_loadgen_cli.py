@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.loadgen_data import write_tensors
+from tests.fixtures.loadgen_results import make_results
 from wattserve_loadgen import cli
 
 
@@ -130,3 +131,13 @@ def test_prepare_says_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "already there and not empty" in complaint(
         capsys, "prepare", "--random-rows", "7", "--vocabulary-size", "50", "--out", str(out)
     )
+
+
+def test_an_empty_list_is_not_taken_for_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    line = complaint(capsys, "sweep", "--target", "h:1", "--dataset", "d", "--out", "o", "--variants", "")
+    assert line.startswith("argument --variants: the list is empty; leave the option out for its default")
+
+
+def test_a_sweep_in_which_nothing_was_answered_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._say_how_it_ended(make_results(points=[]), Path("r.html")) == 1
+    assert capsys.readouterr().err.startswith("loadgen: no request was answered; ")

@@ -17,6 +17,7 @@ from wattserve_loadgen.report import render, write_report
 from wattserve_loadgen.report_tables import closure_table, facts, summary_table, validity_table
 from wattserve_loadgen.result import Columns, ResultsFolder
 from wattserve_loadgen.schema import Results, Verdict
+from wattserve_loadgen.stats import Interval
 
 COLUMNS = {
     (variant, concurrency): Columns(
@@ -284,3 +285,16 @@ def test_a_report_is_made_from_the_folder_alone(tmp_path: Path) -> None:
     path = write_report(folder.path)
     assert path == folder.path / "report.html"
     assert "The tail at concurrency 4" in path.read_text()
+
+
+def test_a_ratio_whose_interval_holds_one_is_no_difference() -> None:
+    unclear = Interval(0.8, 0.5, 1.2, 3)
+    points = [
+        replace(point, energy_ratio=unclear, speed_ratio=unclear) if point.variant != "fp32" else point
+        for point in make_results().points
+    ]
+    text = report_text.headline(make_results(points=points))
+    assert (
+        "no difference in active energy per request between int8 and fp32 could be shown, nor in speed"
+        in text
+    )
