@@ -4,7 +4,7 @@ import pytest
 
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.receipt import NEVER_RAN, Line, Outcome, Receipt, State
-from wattserve_server.energy.units import Energy, total
+from wattserve_server.energy.units import Energy
 
 
 def receipt_with(*tokens: int) -> Receipt:
@@ -16,7 +16,7 @@ def receipt_with(*tokens: int) -> Receipt:
 def test_energy_is_whole_microjoules() -> None:
     assert Energy.from_joules(1.2345678) == Energy(1_234_568)
     assert Energy.from_millijoules(7) == Energy(7000)
-    assert total([Energy(1), Energy(2)]) - Energy(4) == Energy(-1)
+    assert Energy(1) + Energy(2) - Energy(4) == Energy(-1)
     assert Energy(2_500_000).joules == 2.5
 
 

@@ -5,7 +5,6 @@ Integers, so that sums are exact: a ledger that adds up to the meter must not ro
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,7 +39,3 @@ class Energy:
 
 
 ZERO = Energy(0)
-
-
-def total(amounts: Iterable[Energy]) -> Energy:
-    return Energy(sum(amount.uj for amount in amounts))
