@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, until_it_ends
+from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, until_it_ends
 from wattserve_client import (
     AsyncClient,
     Cancelled,
@@ -25,22 +24,6 @@ from wattserve_client import (
     WattserveError,
 )
 from wattserve_proto.v1 import inference_pb2 as pb
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture(params=BOTH, ids=["sync", "async"])
-def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
-    with request.param(server.target) as client:
-        yield client
-
-
-def asked(server: ScriptedServer, method: str) -> list[Any]:
-    return [call.request for call in server.calls[method]]
 
 
 def test_a_prediction_sends_what_was_asked_and_returns_what_was_answered(server: Any, client: Any) -> None:

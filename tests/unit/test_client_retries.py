@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, reply
+from tests.fixtures.scripted_server import Refuse, asked, reply
 from wattserve_client import (
     InvalidRequest,
     NotFound,
@@ -17,22 +16,6 @@ from wattserve_client import (
     WattserveError,
 )
 from wattserve_proto.v1 import inference_pb2 as pb
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture(params=BOTH, ids=["sync", "async"])
-def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
-    with request.param(server.target) as client:
-        yield client
-
-
-def asked(server: ScriptedServer, method: str) -> list[Any]:
-    return [call.request for call in server.calls[method]]
 
 
 @pytest.mark.parametrize("inputs", ["a film", "x" * 3_000_000], ids=["small", "three megabytes"])

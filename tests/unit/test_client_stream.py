@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import ScriptedServer, answer_only, answered, texts
 from wattserve_client import (
     AsyncClient,
@@ -20,18 +19,6 @@ from wattserve_client import (
     ServerError,
 )
 from wattserve_proto.v1 import inference_pb2 as pb
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture(params=BOTH, ids=["sync", "async"])
-def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
-    with request.param(server.target) as client:
-        yield client
 
 
 def asked(server: ScriptedServer) -> list[Any]:

@@ -29,18 +29,6 @@ from wattserve_client._stream import StreamBook
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture(params=BOTH, ids=["sync", "async"])
-def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
-    with request.param(server.target) as client:
-        yield client
-
-
 def test_what_ends_the_stream_is_raised_with_the_inputs_it_leaves_open(server: Any, client: Any) -> None:
     def drain(requests: Any, call: Any) -> Any:
         next(requests)

@@ -21,18 +21,6 @@ from wattserve_client import (
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
-        yield server
-
-
-@pytest.fixture(params=BOTH, ids=["sync", "async"])
-def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
-    with request.param(server.target) as client:
-        yield client
-
-
 def test_a_watch_yields_receipts_and_has_no_deadline_of_its_own(server: Any, client: Any) -> None:
     server.script["WatchReceipts"] = [[pb.Receipt(receipt_id="r-1"), pb.Receipt(receipt_id="r-2")]]
     assert [each.receipt_id for each in client.watch_receipts(["r-1", "r-2"])] == ["r-1", "r-2"]
