@@ -144,7 +144,7 @@ def test_a_batch_that_ends_after_a_step_back_is_unknown_too() -> None:
     assert books.ledger.residual_uj() == 0
 
 
-def test_a_frozen_counter_releases_its_receipts_and_its_late_energy_is_unattributed() -> None:
+def test_a_frozen_counter_releases_its_receipts_and_its_late_energy_is_the_gaps() -> None:
     books = accountant()
     books.observe(reading(0, 0))
     frozen_ms = FROZEN_AFTER_NS / MS + 1
@@ -154,7 +154,7 @@ def test_a_frozen_counter_releases_its_receipts_and_its_late_energy_is_unattribu
     assert charge.reason == "the meter's counter stands still"
     books.observe(reading(frozen_ms + 100, 40_000_000))
     books.advance([], int((frozen_ms + 100) * MS))
-    assert books.ledger.unattributed_uj == 40_000_000
+    assert books.ledger.gap_uj == 40_000_000
     assert books.ledger.open_gap is None
     assert books.ledger.residual_uj() == 0
 

@@ -473,6 +473,7 @@ class Receipt(google.protobuf.message.Message):
     LINES_FIELD_NUMBER: builtins.int
     PROVISIONAL_ENERGY_UJ_FIELD_NUMBER: builtins.int
     CREATED_UNIX_NS_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     receipt_id: builtins.str
     """made unique by the server"""
     request_id: builtins.str
@@ -499,6 +500,10 @@ class Receipt(google.protobuf.message.Message):
     def source(self) -> Global___EnergySource: ...
     @property
     def lines(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReceiptLine]: ...
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """what else may be in the figure, e.g. another process on the device"""
+
     def __init__(
         self,
         *,
@@ -519,9 +524,10 @@ class Receipt(google.protobuf.message.Message):
         lines: collections.abc.Iterable[Global___ReceiptLine] | None = ...,
         provisional_energy_uj: builtins.int | None = ...,
         created_unix_ns: builtins.int = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "provisional_energy_uj", b"provisional_energy_uj", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "provisional_energy_uj", b"provisional_energy_uj", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_high_uj", b"_energy_high_uj"]) -> typing.Literal["energy_high_uj"] | None: ...
     @typing.overload
@@ -673,6 +679,11 @@ class MeterInfo(google.protobuf.message.Message):
     IDLE_WATTS_FIELD_NUMBER: builtins.int
     IDLE_ORIGIN_FIELD_NUMBER: builtins.int
     BOUNDARY_FIELD_NUMBER: builtins.int
+    PROBE_FIELD_NUMBER: builtins.int
+    LAG_SECONDS_FIELD_NUMBER: builtins.int
+    RAMP_SECONDS_FIELD_NUMBER: builtins.int
+    NEIGHBOURS_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
     poll_period_seconds: builtins.float
     update_period_seconds: builtins.float
     """seen at start-up: how often the value changed"""
@@ -684,8 +695,22 @@ class MeterInfo(google.protobuf.message.Message):
     """"measured", "configured" or "unknown" """
     boundary: builtins.str
     """which hardware the figure covers"""
+    lag_seconds: builtins.float
+    """from drawing to being counted, as estimated from the figures"""
+    ramp_seconds: builtins.float
+    """time constant of the device's rise and decay, likewise"""
+    neighbours: builtins.int
+    """other processes on the metered device, now"""
     @property
     def source(self) -> Global___EnergySource: ...
+    @property
+    def probe(self) -> Global___SensorProbe:
+        """what the start-up probe of the sensor found"""
+
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MeterInfo]:
+        """of a composite meter"""
+
     def __init__(
         self,
         *,
@@ -696,17 +721,136 @@ class MeterInfo(google.protobuf.message.Message):
         idle_watts: builtins.float | None = ...,
         idle_origin: builtins.str = ...,
         boundary: builtins.str = ...,
+        probe: Global___SensorProbe | None = ...,
+        lag_seconds: builtins.float | None = ...,
+        ramp_seconds: builtins.float | None = ...,
+        neighbours: builtins.int | None = ...,
+        parts: collections.abc.Iterable[Global___MeterInfo] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "idle_watts", b"idle_watts", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "boundary", b"boundary", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "poll_period_seconds", b"poll_period_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "boundary", b"boundary", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_watts", b"_idle_watts"]) -> typing.Literal["idle_watts"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_lag_seconds", b"_lag_seconds"]) -> typing.Literal["lag_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_neighbours", b"_neighbours"]) -> typing.Literal["neighbours"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_ramp_seconds", b"_ramp_seconds"]) -> typing.Literal["ramp_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_read_cost_seconds", b"_read_cost_seconds"]) -> typing.Literal["read_cost_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_update_period_seconds", b"_update_period_seconds"]) -> typing.Literal["update_period_seconds"] | None: ...
 
 Global___MeterInfo: typing_extensions.TypeAlias = MeterInfo
+
+@typing.final
+class SensorProbe(google.protobuf.message.Message):
+    """What polling the sensor showed, before the first request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class UnsupportedEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    DURATION_SECONDS_FIELD_NUMBER: builtins.int
+    READS_FIELD_NUMBER: builtins.int
+    STEPPED_FIELD_NUMBER: builtins.int
+    UPDATE_PERIOD_SECONDS_FIELD_NUMBER: builtins.int
+    EDGE_JITTER_SECONDS_FIELD_NUMBER: builtins.int
+    READ_COST_P50_SECONDS_FIELD_NUMBER: builtins.int
+    READ_COST_P99_SECONDS_FIELD_NUMBER: builtins.int
+    RESOLUTION_UJ_FIELD_NUMBER: builtins.int
+    WATTS_FIELD_NUMBER: builtins.int
+    CROSS_CHECKS_FIELD_NUMBER: builtins.int
+    UNSUPPORTED_FIELD_NUMBER: builtins.int
+    duration_seconds: builtins.float
+    reads: builtins.int
+    stepped: builtins.bool
+    """the value stands still between updates"""
+    update_period_seconds: builtins.float
+    """median time between updates"""
+    edge_jitter_seconds: builtins.float
+    """deviation of that time"""
+    read_cost_p50_seconds: builtins.float
+    read_cost_p99_seconds: builtins.float
+    resolution_uj: builtins.int
+    """the smallest step that explains all changes seen"""
+    watts: builtins.float
+    """drawn during the probe"""
+    @property
+    def cross_checks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CrossCheck]: ...
+    @property
+    def unsupported(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """what the sensor does not offer, and why"""
+
+    def __init__(
+        self,
+        *,
+        duration_seconds: builtins.float = ...,
+        reads: builtins.int = ...,
+        stepped: builtins.bool = ...,
+        update_period_seconds: builtins.float | None = ...,
+        edge_jitter_seconds: builtins.float | None = ...,
+        read_cost_p50_seconds: builtins.float | None = ...,
+        read_cost_p99_seconds: builtins.float | None = ...,
+        resolution_uj: builtins.int | None = ...,
+        watts: builtins.float | None = ...,
+        cross_checks: collections.abc.Iterable[Global___CrossCheck] | None = ...,
+        unsupported: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_edge_jitter_seconds", b"_edge_jitter_seconds", "_read_cost_p50_seconds", b"_read_cost_p50_seconds", "_read_cost_p99_seconds", b"_read_cost_p99_seconds", "_resolution_uj", b"_resolution_uj", "_update_period_seconds", b"_update_period_seconds", "_watts", b"_watts", "edge_jitter_seconds", b"edge_jitter_seconds", "read_cost_p50_seconds", b"read_cost_p50_seconds", "read_cost_p99_seconds", b"read_cost_p99_seconds", "resolution_uj", b"resolution_uj", "update_period_seconds", b"update_period_seconds", "watts", b"watts"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_edge_jitter_seconds", b"_edge_jitter_seconds", "_read_cost_p50_seconds", b"_read_cost_p50_seconds", "_read_cost_p99_seconds", b"_read_cost_p99_seconds", "_resolution_uj", b"_resolution_uj", "_update_period_seconds", b"_update_period_seconds", "_watts", b"_watts", "cross_checks", b"cross_checks", "duration_seconds", b"duration_seconds", "edge_jitter_seconds", b"edge_jitter_seconds", "read_cost_p50_seconds", b"read_cost_p50_seconds", "read_cost_p99_seconds", b"read_cost_p99_seconds", "reads", b"reads", "resolution_uj", b"resolution_uj", "stepped", b"stepped", "unsupported", b"unsupported", "update_period_seconds", b"update_period_seconds", "watts", b"watts"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_edge_jitter_seconds", b"_edge_jitter_seconds"]) -> typing.Literal["edge_jitter_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_read_cost_p50_seconds", b"_read_cost_p50_seconds"]) -> typing.Literal["read_cost_p50_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_read_cost_p99_seconds", b"_read_cost_p99_seconds"]) -> typing.Literal["read_cost_p99_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_resolution_uj", b"_resolution_uj"]) -> typing.Literal["resolution_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_update_period_seconds", b"_update_period_seconds"]) -> typing.Literal["update_period_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_watts", b"_watts"]) -> typing.Literal["watts"] | None: ...
+
+Global___SensorProbe: typing_extensions.TypeAlias = SensorProbe
+
+@typing.final
+class CrossCheck(google.protobuf.message.Message):
+    """A counter against the same board's power, integrated over the same time."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WINDOW_SECONDS_FIELD_NUMBER: builtins.int
+    COUNTER_JOULES_FIELD_NUMBER: builtins.int
+    POWER_JOULES_FIELD_NUMBER: builtins.int
+    window_seconds: builtins.float
+    counter_joules: builtins.float
+    power_joules: builtins.float
+    def __init__(
+        self,
+        *,
+        window_seconds: builtins.float = ...,
+        counter_joules: builtins.float = ...,
+        power_joules: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counter_joules", b"counter_joules", "power_joules", b"power_joules", "window_seconds", b"window_seconds"]) -> None: ...
+
+Global___CrossCheck: typing_extensions.TypeAlias = CrossCheck
 
 @typing.final
 class ServerInfo(google.protobuf.message.Message):
@@ -853,7 +997,7 @@ Global___Gap: typing_extensions.TypeAlias = Gap
 
 @typing.final
 class EnergyReport(google.protobuf.message.Message):
-    """measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + pending_uj, exactly."""
+    """measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -874,13 +1018,14 @@ class EnergyReport(google.protobuf.message.Message):
     PENDING_RECEIPTS_FIELD_NUMBER: builtins.int
     IDLE_WATTS_FIELD_NUMBER: builtins.int
     UNKNOWN_REASON_FIELD_NUMBER: builtins.int
+    GAP_UJ_FIELD_NUMBER: builtins.int
     since_unix_ns: builtins.int
     until_unix_ns: builtins.int
     """the instant of the last reading in the ledger"""
     measured_uj: builtins.int
-    """what the meter counted; of a gap, what it counted by its end"""
+    """what the meter counted"""
     warmup_uj: builtins.int
-    """before the server was ready"""
+    """warm-up and calibration"""
     idle_uj: builtins.int
     idle_shared_uj: builtins.int
     """the part of idle_uj shown as idle_share_uj on receipts"""
@@ -897,6 +1042,8 @@ class EnergyReport(google.protobuf.message.Message):
     """now"""
     unknown_reason: builtins.str
     """set when there is no figure at all"""
+    gap_uj: builtins.int
+    """what the meter counted over gaps, once they ended: nobody's"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -923,9 +1070,12 @@ class EnergyReport(google.protobuf.message.Message):
         pending_receipts: builtins.int = ...,
         idle_watts: builtins.float | None = ...,
         unknown_reason: builtins.str = ...,
+        gap_uj: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_gap_uj", b"_gap_uj"]) -> typing.Literal["gap_uj"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_shared_uj", b"_idle_shared_uj"]) -> typing.Literal["idle_shared_uj"] | None: ...
     @typing.overload

@@ -163,7 +163,7 @@ class Accountant:
         return charges + self._give_up()
 
     def _pass_gap(self, interval: Interval) -> None:
-        self.ledger.to_unattributed(interval.energy_uj)
+        self.ledger.to_gap(interval.energy_uj)
         for item, _ in self._overlapping(interval):
             item.unknown_reason = interval.gap_reason
 

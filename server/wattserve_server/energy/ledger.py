@@ -1,7 +1,7 @@
 """The ledger: where every microjoule of the meter stands.
 
 Every amount enters as pending when the meter counts it and leaves pending once, into one account,
-so measured = active + warm-up + idle + unattributed + pending holds by construction.
+so measured = active + warm-up + idle + unattributed + gap + pending holds by construction.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Ledger:
     idle_uj: int = 0
     idle_shared_uj: int = 0
     unattributed_uj: int = 0
+    gap_uj: int = 0
     unknown_lines: int = 0
     gap_count: int = 0
     gap_ns: int = 0
@@ -64,6 +65,10 @@ class Ledger:
     def to_unattributed(self, amount_uj: int) -> None:
         self._leave_pending(amount_uj)
         self.unattributed_uj += amount_uj
+
+    def to_gap(self, amount_uj: int) -> None:
+        self._leave_pending(amount_uj)
+        self.gap_uj += amount_uj
 
     def to_warmup(self, amount_uj: int) -> None:
         self._leave_pending(amount_uj)
@@ -105,7 +110,9 @@ class Ledger:
     def residual_uj(self) -> int:
         """Measured minus the sum of the accounts: 0, always."""
         active = sum(totals.active_uj for totals in self.active.values())
-        accounts = active + self.warmup_uj + self.idle_uj + self.unattributed_uj + self.pending_uj
+        accounts = (
+            active + self.warmup_uj + self.idle_uj + self.unattributed_uj + self.gap_uj + self.pending_uj
+        )
         return self.measured_uj - accounts
 
     def _leave_pending(self, amount_uj: int) -> None:

@@ -59,3 +59,6 @@ class MeterStatus:
     last_error: str
     reads: int
     failed_reads: int
+    lag_s: float | None = None
+    ramp_s: float | None = None
+    neighbours: int | None = None

@@ -61,6 +61,7 @@ class Receipt:
     lines: list[Line] = field(default_factory=list)
     outcome: Outcome = Outcome.OPEN
     unknown_reason: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     def end(self, outcome: Outcome) -> None:
         """Say how the request ended. Raises ValueError the second time."""

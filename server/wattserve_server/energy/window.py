@@ -38,10 +38,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one receipt line is charged. `energy_uj` is None when unknown, and `reason` says why."""
+    """What one receipt line is charged. `energy_uj` is None when unknown, and `reason` says why.
+
+    warning: what else may be in the figure; empty when nothing is known of.
+    """
 
     line: Line
     energy_uj: int | None
     deviation_uj: float
     idle_share_uj: int | None
     reason: str = ""
+    warning: str = ""

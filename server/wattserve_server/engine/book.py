@@ -105,6 +105,8 @@ class ReceiptBook:
             line = charge.line
             receipt = line.receipt
             receipt.charge(line, charge.energy_uj, charge.deviation_uj, charge.idle_share_uj, charge.reason)
+            if charge.warning and charge.warning not in receipt.warnings:
+                receipt.warnings.append(charge.warning)
             if receipt.is_final:
                 self._keep(receipt)
 

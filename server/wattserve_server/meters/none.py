@@ -26,5 +26,8 @@ class NoMeter:
     def read(self) -> Reading:
         raise MeterError(self._reason)
 
+    def neighbours(self) -> int | None:
+        return None  # there is nothing to ask
+
     def close(self) -> None:
         """Nothing is held."""

@@ -43,6 +43,9 @@ class NvmlCounterMeter:
         # A call can take milliseconds: its middle is the least wrong instant.
         return Reading((before_ns + self._clock_ns()) // 2, energy)
 
+    def neighbours(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._board.close()
 
@@ -84,6 +87,9 @@ class NvmlPowerMeter:
             self._double_pj += (self._last_mw + power_mw) * step_ns
         self._last_at_ns, self._last_mw = at_ns, power_mw
         return Reading(at_ns, Energy(self._double_pj // 2_000_000))
+
+    def neighbours(self) -> int | None:
+        return None
 
     def close(self) -> None:
         self._board.close()

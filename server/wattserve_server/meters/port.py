@@ -34,6 +34,11 @@ class Meter(Protocol):
         a later call may succeed again."""
         ...
 
+    def neighbours(self) -> int | None:
+        """How many other processes use the metered device now; None where the meter cannot tell.
+        Called from the thread that reads. Never raises."""
+        ...
+
     def close(self) -> None:
         """Release what the meter holds. Reading it afterwards is an error."""
         ...

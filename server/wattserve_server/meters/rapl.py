@@ -89,6 +89,9 @@ class RaplMeter:
         self._energy = self._energy + Energy(sum(known_uj)) if len(known_uj) == len(gains_uj) else ZERO
         return Reading(at_ns, self._energy)
 
+    def neighbours(self) -> int | None:
+        return None  # the processor counts for everybody: who else runs is not known
+
     def close(self) -> None:
         self._closed = True
 

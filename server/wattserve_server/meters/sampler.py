@@ -33,15 +33,23 @@ STATISTICS_OVER = 256
 
 
 class Sampler:
-    """Polls `meter` every `meter.poll_period_s`, from `start` until `stop`.
+    """Polls `meter` every `poll_period_s` (by default the meter's own), from `start` until `stop`.
 
     on_charges is called on the sampler's thread with every non-empty list of charges.
     """
 
     def __init__(
-        self, meter: Meter, drain: DrainWindows, on_charges: Callable[[Sequence[Charge]], None]
+        self,
+        meter: Meter,
+        drain: DrainWindows,
+        on_charges: Callable[[Sequence[Charge]], None],
+        *,
+        poll_period_s: float | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._meter = meter
+        self.poll_period_s = poll_period_s or meter.poll_period_s
+        self._clock_ns = clock_ns
         self._drain = drain
         self._on_charges = on_charges
         self._accountant = Accountant(IdlePower(meter.idle_watts), meter.wraps_at)
@@ -73,7 +81,7 @@ class Sampler:
         idle = self._accountant.idle
         return MeterStatus(
             source=self._meter.source,
-            poll_period_s=self._meter.poll_period_s,
+            poll_period_s=self.poll_period_s,
             read_cost_s=median(self._costs_ns) / 1e9 if self._costs_ns else None,
             update_period_s=median(self._steps_ns) / 1e9 if self._steps_ns else None,
             idle_watts=idle.watts,
@@ -88,7 +96,7 @@ class Sampler:
 
     def tick(self) -> None:
         """Read once and settle what can be settled. Called by the thread; by tests, instead of it."""
-        begun_ns = time.monotonic_ns()
+        begun_ns = self._clock_ns()
         try:
             reading = self._meter.read()
         except Exception as error:
@@ -99,7 +107,7 @@ class Sampler:
             self._last_error = words
             self._accountant.failed(begun_ns, words)
         else:
-            self._costs_ns.append(time.monotonic_ns() - begun_ns)
+            self._costs_ns.append(self._clock_ns() - begun_ns)
             self._last_error = ""
             if self._edge is None or reading.energy != self._edge.energy:
                 if self._edge is not None:
@@ -132,7 +140,7 @@ class Sampler:
         self._meter.close()
 
     def _run(self) -> None:
-        period_s = self._meter.poll_period_s
+        period_s = self.poll_period_s
         due = time.monotonic()
         while not self._stopping.is_set():
             try:

@@ -73,6 +73,9 @@ class SimulatedMeter:
         self._read_at_ns, self._read_busy_ns = at_ns, busy_ns
         return Reading(at_ns, self._energy)
 
+    def neighbours(self) -> int:
+        return 0  # nobody else is simulated
+
     def close(self) -> None:
         self._closed = True
 

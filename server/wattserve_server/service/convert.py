@@ -199,6 +199,7 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
         unknown_reason=receipt.reason,
         lines=[_line_message(line, state) for line in receipt.lines],
         created_unix_ns=receipt.created_unix_ns,
+        warnings=receipt.warnings,
     )
     if (energy_uj := receipt.energy_uj) is not None:
         message.energy_uj = energy_uj
