@@ -23,7 +23,17 @@ from wattserve_client.errors import (
     Unavailable,
     WattserveError,
 )
-from wattserve_client.reports import EnergyReport, Gap, Limits, Meter, ServerInfo, Variant, VariantEnergy
+from wattserve_client.reports import (
+    CrossCheck,
+    EnergyReport,
+    Gap,
+    Limits,
+    Meter,
+    SensorProbe,
+    ServerInfo,
+    Variant,
+    VariantEnergy,
+)
 from wattserve_client.results import (
     Answer,
     Classification,
@@ -43,6 +53,7 @@ __all__ = [
     "Cancelled",
     "Classification",
     "Client",
+    "CrossCheck",
     "DeadlineExceeded",
     "EnergyQuality",
     "EnergyReport",
@@ -60,6 +71,7 @@ __all__ = [
     "Prediction",
     "Receipt",
     "ReceiptLine",
+    "SensorProbe",
     "ServerError",
     "ServerInfo",
     "Timing",

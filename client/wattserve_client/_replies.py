@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_client.reports import EnergyReport, Gap, Limits, Meter, ServerInfo, Variant, VariantEnergy
+from wattserve_client.reports import (
+    CrossCheck,
+    EnergyReport,
+    Gap,
+    Limits,
+    Meter,
+    SensorProbe,
+    ServerInfo,
+    Variant,
+    VariantEnergy,
+)
 from wattserve_client.results import (
     Classification,
     EnergyQuality,
@@ -117,6 +127,7 @@ def receipt(message: pb.Receipt) -> Receipt:
         ),
         provisional_energy_uj=_whole(message, "provisional_energy_uj"),
         created_unix_ns=message.created_unix_ns,
+        warnings=tuple(message.warnings),
     )
 
 
@@ -172,6 +183,7 @@ def energy_report(message: pb.EnergyReport) -> EnergyReport:
         pending_receipts=message.pending_receipts,
         idle_watts=_real(message, "idle_watts"),
         unknown_reason=message.unknown_reason,
+        gap_uj=_whole(message, "gap_uj"),
     )
 
 
@@ -207,6 +219,30 @@ def _meter(message: pb.MeterInfo) -> Meter:
         idle_watts=_real(message, "idle_watts"),
         idle_origin=message.idle_origin,
         boundary=message.boundary,
+        probe=_probe(message.probe) if message.HasField("probe") else None,
+        lag_seconds=_real(message, "lag_seconds"),
+        ramp_seconds=_real(message, "ramp_seconds"),
+        neighbours=_whole(message, "neighbours"),
+        parts=tuple(_meter(part) for part in message.parts),
+    )
+
+
+def _probe(message: pb.SensorProbe) -> SensorProbe:
+    return SensorProbe(
+        duration_seconds=message.duration_seconds,
+        reads=message.reads,
+        stepped=message.stepped,
+        update_period_seconds=_real(message, "update_period_seconds"),
+        edge_jitter_seconds=_real(message, "edge_jitter_seconds"),
+        read_cost_p50_seconds=_real(message, "read_cost_p50_seconds"),
+        read_cost_p99_seconds=_real(message, "read_cost_p99_seconds"),
+        resolution_uj=_whole(message, "resolution_uj"),
+        watts=_real(message, "watts"),
+        cross_checks=tuple(
+            CrossCheck(check.window_seconds, check.counter_joules, check.power_joules)
+            for check in message.cross_checks
+        ),
+        unsupported=dict(message.unsupported),
     )
 
 

@@ -42,8 +42,34 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """A counter against the same board's power, integrated over the same time."""
+
+    window_seconds: float
+    counter_joules: float
+    power_joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class SensorProbe:
+    """What polling the sensor showed, before the first request. What was not found is None."""
+
+    duration_seconds: float
+    reads: int
+    stepped: bool  # the value stands still between updates
+    update_period_seconds: float | None  # median time between updates
+    edge_jitter_seconds: float | None  # deviation of that time
+    read_cost_p50_seconds: float | None
+    read_cost_p99_seconds: float | None
+    resolution_uj: int | None  # the smallest step that explains all changes seen
+    watts: float | None  # drawn during the probe
+    cross_checks: tuple[CrossCheck, ...]
+    unsupported: Mapping[str, str]  # what the sensor does not offer, and why
+
+
+@dataclass(frozen=True, slots=True)
 class Meter:
-    """The meter and what its probe found at start-up. A period or power that is not known is None."""
+    """The meter, now and as its probe found it at start-up. What is not known is None."""
 
     source: EnergySource
     poll_period_seconds: float
@@ -52,6 +78,11 @@ class Meter:
     idle_watts: float | None  # now
     idle_origin: str  # "measured", "configured" or "unknown"
     boundary: str  # which hardware the figure covers
+    probe: SensorProbe | None = None
+    lag_seconds: float | None = None  # from drawing to being counted, as estimated from the figures
+    ramp_seconds: float | None = None  # time constant of the device's rise and decay, likewise
+    neighbours: int | None = None  # other processes on the metered device, now
+    parts: tuple[Meter, ...] = ()  # of a composite meter
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +134,14 @@ class Gap:
 class EnergyReport:
     """The ledger: where every microjoule of the meter stands.
 
-    When known, measured_uj = sum of active + warmup_uj + idle_uj + unattributed_uj + pending_uj, exactly.
+    When known, measured_uj = sum of active + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj,
+    exactly.
     """
 
     source: EnergySource
     since_unix_ns: int
     until_unix_ns: int  # the last reading in the ledger
-    measured_uj: int | None  # over the intervals without a gap
+    measured_uj: int | None  # what the meter counted
     active: tuple[VariantEnergy, ...]
     warmup_uj: int | None  # before the server was ready
     idle_uj: int | None
@@ -123,6 +155,7 @@ class EnergyReport:
     pending_receipts: int
     idle_watts: float | None  # now
     unknown_reason: str  # set when there is no figure at all
+    gap_uj: int | None = None  # what the meter counted over gaps, once they ended: nobody's
 
     @property
     def measured_joules(self) -> float | None:
@@ -154,6 +187,10 @@ class EnergyReport:
     @property
     def unattributed_joules(self) -> float | None:
         return joules(self.unattributed_uj)
+
+    @property
+    def gap_joules(self) -> float | None:
+        return joules(self.gap_uj)
 
     @property
     def pending_joules(self) -> float | None:

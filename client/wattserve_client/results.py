@@ -117,6 +117,7 @@ class Receipt:
     lines: tuple[ReceiptLine, ...]  # one per sequence, in the request's order
     provisional_energy_uj: int | None  # what the first answer said
     created_unix_ns: int
+    warnings: tuple[str, ...] = ()  # what else may be in the figure, e.g. another process on the device
 
     @property
     def settled(self) -> bool:
@@ -152,6 +153,7 @@ class Receipt:
             remarks.append(f"95 % {format_joules(self.energy_low_uj)}-{format_joules(self.energy_high_uj)} J")
         if self.outcome in (Outcome.CANCELLED, Outcome.FAILED):
             remarks.append(f"request {self.outcome}")
+        remarks += [f"warning: {warning}" for warning in self.warnings]
         return f"{text} ({'; '.join(remarks)})"
 
 

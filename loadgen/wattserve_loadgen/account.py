@@ -2,7 +2,7 @@
 
 Pure. Two independent ways to the same joules, and the difference is part of the result:
 
-    measured  = active of every variant + warm-up + idle + unattributed + pending     (accounts residual)
+    measured  = active of every variant + warm-up + idle + unattributed + gap + pending   (accounts residual)
     active of this cell's variant = sum of this cell's receipts + failed requests     (receipts residual)
 """
 
@@ -26,6 +26,7 @@ class LedgerGrowth:
     other_active_uj: int | None
     idle_uj: int | None
     unattributed_uj: int | None
+    gap_uj: int | None
     pending_uj: int | None
     sequences: int
     gap_count: int
@@ -34,7 +35,14 @@ class LedgerGrowth:
 
     @property
     def accounts_residual_uj(self) -> int | None:
-        accounts = (self.active_uj, self.other_active_uj, self.idle_uj, self.unattributed_uj, self.pending_uj)
+        accounts = (
+            self.active_uj,
+            self.other_active_uj,
+            self.idle_uj,
+            self.unattributed_uj,
+            self.gap_uj,
+            self.pending_uj,
+        )
         known = [value for value in accounts if value is not None]
         if self.measured_uj is None or len(known) < len(accounts):
             return None
@@ -43,7 +51,7 @@ class LedgerGrowth:
 
 def unknown_growth(reason: str) -> LedgerGrowth:
     """When there is no ledger to compare."""
-    return LedgerGrowth(None, None, None, None, None, None, None, 0, 0, 0.0, reason)
+    return LedgerGrowth(None, None, None, None, None, None, None, None, 0, 0, 0.0, reason)
 
 
 def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> LedgerGrowth:
@@ -70,6 +78,7 @@ def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str)
         other_active_uj=other + after.warmup_uj - before.warmup_uj,
         idle_uj=after.idle_uj - before.idle_uj,
         unattributed_uj=after.unattributed_uj - before.unattributed_uj,
+        gap_uj=after.gap_uj - before.gap_uj,  # absent, and so 0, from a server without this account
         pending_uj=after.pending_uj - before.pending_uj,
         sequences=sequences,
         gap_count=after.gap_count - before.gap_count,
@@ -117,6 +126,7 @@ def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second
         foreign_sequences=max(0, growth.sequences - len(records)),
         gap_count=growth.gap_count,
         gap_seconds=growth.gap_seconds,
+        gap_uj=growth.gap_uj,
         reason=growth.reason or ("" if settled else _most_common(reasons)),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -19,7 +19,9 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def build(kind: type[T], value: Any, path: str = "") -> T:
-    """The dataclass `kind` from JSON values; ShapeError when a field is missing or of another type."""
+    """The dataclass `kind` from JSON values; ShapeError when a field is of another type, or missing without
+    a default.
+    """
     return cast(T, _build(kind, value, path))
 
 
@@ -54,6 +56,8 @@ def _build_dataclass(kind: Any, value: Any, path: str) -> Any:
     found = {}
     for one in fields(kind):
         if one.name not in value:
+            if one.default is not MISSING:
+                continue
             raise ShapeError(f"{path}.{one.name}".lstrip(".") + ": missing")
         found[one.name] = _build(hints[one.name], value[one.name], f"{path}.{one.name}".lstrip("."))
     return kind(**found)

@@ -9,6 +9,7 @@ from typing import Any
 from wattserve_loadgen import words
 from wattserve_loadgen.report_text import energy_source, source_line
 from wattserve_loadgen.schema import CellResult, Point, Results
+from wattserve_loadgen.sensor_facts import sensor_facts
 from wattserve_loadgen.stats import Interval
 
 
@@ -51,6 +52,7 @@ _CLOSURE_COLUMNS = {
     "other variants, warm-up": "other_active_uj",
     "idle": "idle_uj",
     "unattributed": "unattributed_uj",
+    "meter gaps": "gap_uj",
     "pending": "pending_uj",
     "measured − sum": "accounts_residual_uj",
     "receipts": "receipts_uj",
@@ -166,6 +168,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
         ("Boundary", meter.get("boundary")),
         ("Note of the meter", energy_source(results).get("note")),
         ("Meter period", _meter_period(meter)),
+        *sensor_facts(meter),
         ("Idle power", _idle_power(meter)),
         ("Model", f"{server.get('model_name')} ({server.get('model_source')})"),
         ("Server", f"Wattserve {version} at {results.target}, on {server.get('hardware')}"),

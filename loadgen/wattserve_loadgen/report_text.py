@@ -67,7 +67,9 @@ def _energy_banner(results: Results) -> Banner:
     if source["quality"] == "measured":
         return Banner("calm", "Energy was measured", about)
     if source["quality"] == "simulated":
-        text = f"A declared power law made them, not a sensor. {about}"
+        replayed = str(source["name"]).startswith("replay of ")
+        maker = "A recording was played back" if replayed else "A declared power law made them"
+        text = f"{maker}, not a sensor of the server. {about}"
         return Banner("loud", "Every joule here is SIMULATED", text)
     text = f"Computed from activity and configured watts; no sensor was read. {about}"
     return Banner("loud", "Every joule here is ESTIMATED", text)

@@ -2,7 +2,7 @@
 
 Units are in the names: `_ns` nanoseconds, `_uj` microjoules, `_seconds` seconds. What is not known is null,
 and the `reason` beside it says why; nothing unknown is ever 0. Change `SCHEMA_VERSION` when a reader would
-break.
+break; a field that older results lack has a default.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class CellEnergy:
     gap_count: int
     gap_seconds: float
     reason: str  # why there are no joules, or ""
+    gap_uj: int | None = None  # counted over meter gaps, and nobody's; older results do not tell it apart
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 
 from wattserve_server.config import ServerConfig
+from wattserve_server.energy.probe import poll_period_s
 from wattserve_server.energy.reading import Quality
+from wattserve_server.energy.trials import plan_trials
 from wattserve_server.energy.window import Charge
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import device_uuid, resolve_device, usable_cores
@@ -29,19 +30,23 @@ from wattserve_server.engine.text import Tokenizer
 from wattserve_server.engine.variants.kinds import Kind, choose_kinds
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.errors import ConfigError
-from wattserve_server.meters.choose import ChosenMeter, MeterOptions, open_meter
+from wattserve_server.metering import open_configured
+from wattserve_server.meters.choose import ChosenMeter
+from wattserve_server.meters.probe import parts_of, probe_with_parts
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.listen import Listener
+from wattserve_server.service.meter_info import meter_info
 from wattserve_server.service.report import static_info
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
 from wattserve_server.telemetry.exposition import Exposition
-from wattserve_server.telemetry.metrics import Metrics, VariantLabels
+from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.telemetry.state import VariantLabels
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-IDLE_LISTENING_S = 1.0
-"""How long the meter is listened to before the first batch, where idle watts are to be measured."""
+IDLE_LISTENING_S = 0.7
+"""How long the sampler listens before the first batch, where idle watts are to be measured."""
 
 CLOSING_S = 1.0
 """For how long a drained server waits for streams that have nothing more to say."""
@@ -61,12 +66,8 @@ async def serve(config: ServerConfig) -> None:
     default_variant = _default_variant(config, kinds)
     task = task_named(config.task)
     run_log = RunLog()
-    chosen = open_meter(
-        config.meter,
-        device_type=device.type,
-        device_uuid=device_uuid(device),
-        busy_ns=run_log.busy_ns,
-        options=_meter_options(config),
+    chosen = open_configured(
+        config, device_type=device.type, device_uuid=device_uuid(device), busy_ns=run_log.busy_ns
     )
     async with AsyncExitStack() as undo:
         metrics = Metrics({"version": version("wattserve"), "python": platform.python_version()})
@@ -105,7 +106,7 @@ async def _start(
     metrics: Metrics,
     undo: AsyncExitStack,
 ) -> Ready:
-    """Load the model, listen to the idle meter, warm up."""
+    """Load the model, probe the meter, listen to it while nothing runs, warm up."""
     say(chosen.notice)
     model, variants = await asyncio.to_thread(_load, config, task, device, kinds)
     book = ReceiptBook(
@@ -133,17 +134,30 @@ async def _start(
         say(f"the runner has died, nothing can be served any more: {type(error).__name__}: {error}")
         os._exit(1)  # rather than keep callers waiting: whoever watches the server starts it again
 
-    sampler = Sampler(chosen.meter, run_log.drain, on_charges)
+    probed = await asyncio.to_thread(probe_with_parts, chosen.meter)
+    poll_s = poll_period_s(probed.probe, chosen.meter.poll_period_s)
+    sampler = Sampler(
+        chosen.meter, run_log.drain, on_charges, poll_period_s=poll_s, split_rule=config.split_rule
+    )
     engine = Engine(
         model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch, on_death
     )
     sampler.start()
     undo.callback(sampler.stop)
-    if chosen.meter.idle_watts is None and chosen.meter.source.quality is Quality.MEASURED:
+    if chosen.meter.idle_watts is None and chosen.meter.source.quality is not Quality.NONE:
         await asyncio.sleep(IDLE_LISTENING_S)
-    say(f"warming up {', '.join(variants)} on {device}")
+    calibration = None
+    if config.calibration_seconds and chosen.meter.source.quality is not Quality.NONE:
+        calibration = plan_trials(
+            model.max_tokens,
+            limits.batch.max_sequences,
+            limits.batch.max_tokens,
+            probed.probe.update_period_s,
+            config.calibration_seconds,
+        )
+    say(f"warming up {', '.join(variants)} on {device}" + (", then calibrating" if calibration else ""))
     undo.callback(engine.stop)
-    await engine.start()
+    await engine.start(calibration)
     await asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
     tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
     if tokenizer is None:
@@ -156,8 +170,11 @@ async def _start(
         lambda: engine.queued,
         {"name": model.name, "source": model.source, "task": model.task.name},
         [_variant_labels(variant) for variant in variants.values()],
+        probed.probe,
+        lambda: parts_of(chosen.meter, probed),
     )
-    return Ready(engine, sampler, tokenizer, static_info(engine, sampler.status, tokenizer is not None))
+    meter = meter_info(sampler.status, probed.probe, parts_of(chosen.meter, probed))
+    return Ready(engine, sampler, tokenizer, static_info(engine, meter, tokenizer is not None))
 
 
 def _load(
@@ -217,6 +234,7 @@ def _final_account(sampler: Sampler) -> str:
         ("warm-up", ledger.warmup_uj),
         ("idle", ledger.idle_uj),
         ("unattributed", ledger.unattributed_uj),
+        ("gap", ledger.gap_uj),
         ("pending", ledger.pending_uj),
     )
     parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts)
@@ -228,16 +246,6 @@ def _default_variant(config: ServerConfig, kinds: list[Kind]) -> str:
     if config.default_variant and config.default_variant not in names:
         raise ConfigError(f"--default-variant {config.default_variant!r} is not loaded: {', '.join(names)}")
     return config.default_variant or names[0]
-
-
-def _meter_options(config: ServerConfig) -> MeterOptions:
-    return MeterOptions(
-        estimate_watts_per_core=config.estimate_watts_per_core,
-        estimate_idle_watts=config.estimate_idle_watts,
-        simulated_idle_watts=config.simulated_idle_watts,
-        simulated_busy_watts=config.simulated_busy_watts,
-        powercap_root=Path(config.powercap_root),
-    )
 
 
 def _variant_labels(variant: Variant) -> VariantLabels:

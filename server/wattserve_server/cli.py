@@ -1,4 +1,7 @@
-"""The command `wattserve`: serve, variants, demo-model. A user's mistake is one line and exit code 2."""
+"""The command `wattserve`: serve, variants, meter, demo-model.
+
+A user's mistake is one line and exit code 2.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from importlib.metadata import version
 
 from wattserve_server.config import ServerConfig, add_flags, read_config
 from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.meter_cli import add_meter_commands
 
 VARIANTS_SETTINGS = {"model", "task", "device", "trust_remote_code"}
 
@@ -21,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
     # long as two that sleep (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # numpy's own threads would spin beside torch's for matrices that one thread does in microseconds.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
     arguments = _parser().parse_args(argv)
@@ -64,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_flags(listing, VARIANTS_SETTINGS)
     listing.set_defaults(run=_variants)
+    add_meter_commands(commands)
     demo = commands.add_parser(
         "demo-model",
         help="print the folder of the built-in demo model, training it first if need be",

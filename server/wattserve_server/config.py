@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "WATTSERVE_"
@@ -38,13 +39,24 @@ class ServerConfig:
     host: str = _setting("127.0.0.1", "address to listen on, for gRPC and metrics", "HOST")
     port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
     metrics_port: int = _setting(9464, "HTTP port of /metrics; 0 picks a free one", "PORT")
-    meter: str = _setting("auto", "auto, nvml, rapl, estimate, simulated or none", "METER")
+    meter: str = _setting(
+        "auto", "auto, nvml, rapl, estimate, simulated, replay, none, or a sum such as nvml+rapl", "METER"
+    )
     estimate_watts_per_core: float = _setting(7.5, "for --meter estimate: watts of one busy core", "WATTS")
     estimate_idle_watts: float = _setting(5.0, "for --meter estimate: watts drawn when idle", "WATTS")
     simulated_idle_watts: float = _setting(40.0, "for --meter simulated: watts drawn when idle", "WATTS")
     simulated_busy_watts: float = _setting(110.0, "for --meter simulated: watts while a batch runs", "WATTS")
     powercap_root: str = _setting(
         "/sys/class/powercap", "for --meter rapl: where Linux's powercap tree is mounted", "DIR"
+    )
+    replay_file: str = _setting("", "for --meter replay: what `wattserve meter record` wrote", "FILE")
+    split_rule: str = _setting(
+        "shapley",
+        "how a batch's energy is split among its sequences: shapley, stand-alone or tokens",
+        "RULE",
+    )
+    calibration_seconds: float = _setting(
+        4.0, "for each variant at the most, after the warm-up: time to learn its energy; 0: none", "S"
     )
     max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N")
     max_batch_tokens: int = _setting(
@@ -74,12 +86,18 @@ class ServerConfig:
                 raise ConfigError(f"{flag(name)} {getattr(self, name)}: must be at least 1")
         for name in (
             "max_batch_tokens", "max_wait_ms", "max_tokens", "threads", "receipt_retention_seconds",
-            "drain_seconds", "estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts",
-            "simulated_busy_watts",
+            "drain_seconds", "calibration_seconds", "estimate_watts_per_core", "estimate_idle_watts",
+            "simulated_idle_watts", "simulated_busy_watts",
         ):  # fmt: skip
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
                 raise ConfigError(f"{flag(name)} {value}: must be a number, 0 or more")
+        if self.split_rule not in SPLIT_RULES:
+            raise ConfigError(f"--split-rule {self.split_rule!r}: must be one of {', '.join(SPLIT_RULES)}")
+        if self.meter == "replay" and not self.replay_file:
+            raise ConfigError("--meter replay needs --replay-file FILE; `wattserve meter record` makes one")
+        if self.replay_file and self.meter != "replay":
+            raise ConfigError(f"--replay-file {self.replay_file}: is for --meter replay, not {self.meter}")
         if self.max_request_sequences > self.max_queue_sequences:
             raise ConfigError(
                 f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "

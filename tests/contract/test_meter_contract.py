@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,18 @@ import pynvml
 import pytest
 
 from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
-from wattserve_server.energy.reading import Quality, Reading
+from tests.fixtures.simulated_board import simulated_boards
+from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import MeterError
+from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.estimate import EstimateMeter
 from wattserve_server.meters.none import NoMeter
 from wattserve_server.meters.nvml import open_nvml
 from wattserve_server.meters.port import Meter
 from wattserve_server.meters.rapl import RaplMeter
+from wattserve_server.meters.recording import Header, Line, end_line, header_line, reading_line
+from wattserve_server.meters.replay import ReplayMeter
 from wattserve_server.meters.simulated import SimulatedMeter
 
 
@@ -28,6 +33,7 @@ class Case:
     meter: Meter
     run: Callable[[float], None]
     broken: Callable[[bool], None] = lambda yes: None
+    end: Callable[[], None] = lambda: None
 
 
 def nvml_case(board: FakeBoard) -> Case:
@@ -55,6 +61,38 @@ def nvml_instant_power(folder: Path) -> Case:
 
 def nvml_average_power(folder: Path) -> Case:
     return nvml_case(FakeBoard(energy_mj=None, instant_power=None, average_power_mw=100_000))
+
+
+def board_case(folder: Path, counter_return: int, instant_return: int) -> Case:
+    """The real binding, over a board that has the figures whose return codes are 0."""
+    with ExitStack() as undo:
+        boards = undo.enter_context(simulated_boards(folder))
+        board, clock = boards.first, Clock()
+        board.counter_return, board.instant_return = counter_return, instant_return
+        board.counter_mj, board.instant_mw, board.average_mw = 1_000_000, 100_000, 100_000
+        meter = open_nvml(clock_ns=clock, environ={})
+        end = undo.pop_all().close
+
+    def run(seconds: float) -> None:
+        clock.advance_s(seconds)
+        board.counter_mj += round(seconds * 100_000)
+
+    def broken(yes: bool) -> None:
+        board.fall_off_the_bus() if yes else board.come_back()
+
+    return Case(meter, run, broken, end)
+
+
+def board_counter(folder: Path) -> Case:
+    return board_case(folder, 0, 0)
+
+
+def board_instant_power(folder: Path) -> Case:
+    return board_case(folder, pynvml.NVML_ERROR_NOT_SUPPORTED, 0)
+
+
+def board_average_power(folder: Path) -> Case:
+    return board_case(folder, pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
 def rapl(folder: Path) -> Case:
@@ -94,23 +132,69 @@ def simulated(folder: Path) -> Case:
     return Case(SimulatedMeter(busy, idle_watts=10, busy_watts=90, clock_ns=clock), run)
 
 
-SENSORS = [nvml_counter, nvml_instant_power, nvml_average_power, rapl]
-LAWS = [estimate, simulated]
+def replay(folder: Path) -> Case:
+    clock = Clock()
+    header = Header(Source("a", "b", Quality.MEASURED, "c", "d"), None, 10.0, 0.01, "then", {})
+    lines = [reading_line(Line(ms * 1_000_000, Energy(ms * 100_000))) for ms in range(3001)]
+    (folder / "recorded").write_text(header_line(header) + "".join(lines) + end_line(3 * 10**9, len(lines)))
+    return Case(ReplayMeter(folder / "recorded", clock_ns=clock), clock.advance_s)
+
+
+def composite(folder: Path) -> Case:
+    """60 W of a board and 40 W of a package."""
+    clock, tree, board = Clock(), PowercapTree(folder), FakeBoard()
+    tree.add("intel-rapl:0", "package-0")
+    package = RaplMeter(folder, clock_ns=clock)
+    meter = CompositeMeter([open_nvml(load=lambda: FakeNvml([board]), clock_ns=clock, environ={}), package])
+    package_uj = 0
+
+    def run(seconds: float) -> None:
+        nonlocal package_uj
+        clock.advance_s(seconds)
+        board.energy_mj = (board.energy_mj or 0) + round(seconds * 60_000)
+        tree.set("intel-rapl:0", package_uj := package_uj + round(seconds * 40e6))
+
+    def broken(yes: bool) -> None:
+        board.fault = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST) if yes else None
+
+    return Case(meter, run, broken)
+
+
+SENSORS = [
+    nvml_counter,
+    nvml_instant_power,
+    nvml_average_power,
+    board_counter,
+    board_instant_power,
+    board_average_power,
+    rapl,
+    composite,
+]
+LAWS = [estimate, simulated, replay]
 
 
 @pytest.fixture(params=[*SENSORS, *LAWS], ids=lambda make: make.__name__)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    return request.param(tmp_path)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    made = request.param(tmp_path)
+    yield made
+    made.end()
 
 
 @pytest.fixture(params=SENSORS, ids=lambda make: make.__name__)
-def sensor(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    return request.param(tmp_path)
+def sensor(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Case]:
+    made = request.param(tmp_path)
+    yield made
+    made.end()
 
 
 @pytest.fixture(params=[*SENSORS, *LAWS, NoMeter], ids=lambda make: make.__name__)
-def meter(request: pytest.FixtureRequest, tmp_path: Path) -> Meter:
-    return NoMeter() if request.param is NoMeter else request.param(tmp_path).meter
+def meter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Meter]:
+    if request.param is NoMeter:
+        yield NoMeter()
+        return
+    made = request.param(tmp_path)
+    yield made.meter
+    made.end()
 
 
 def test_a_reading_is_an_energy_at_an_instant_of_the_monotonic_clock(case: Case) -> None:
@@ -123,7 +207,7 @@ def test_a_reading_is_an_energy_at_an_instant_of_the_monotonic_clock(case: Case)
 
 def test_energy_and_time_never_step_back(case: Case) -> None:
     readings = []
-    for seconds in (0.0, 0.013, 0.02, 0.0, 0.1, 0.087, 0.5, 0.02):
+    for seconds in (0.0, 0.013, 0.02, 0.0, 0.1, 0.087, 0.25, 0.02):
         case.run(seconds)
         readings.append(case.meter.read())
     assert readings == sorted(readings, key=lambda reading: reading.at_ns)
@@ -172,6 +256,18 @@ def test_the_poll_period_and_the_declared_values_are_usable(meter: Meter) -> Non
     assert meter.poll_period_s > 0
     assert meter.idle_watts is None or meter.idle_watts >= 0
     assert meter.wraps_at is None or meter.wraps_at.uj > 0
+
+
+def test_neighbours_are_counted_or_not_known_and_asking_never_fails(meter: Meter) -> None:
+    for close in (lambda: None, meter.close):
+        close()
+        neighbours = meter.neighbours()
+        assert neighbours is None or neighbours >= 0
+
+
+def test_a_broken_sensor_does_not_know_its_neighbours(sensor: Case) -> None:
+    sensor.broken(True)
+    assert sensor.meter.neighbours() is None
 
 
 def test_closing_twice_is_closing_once(meter: Meter) -> None:

@@ -131,6 +131,7 @@ def test_a_full_receipt_is_mirrored() -> None:
         ],
         provisional_energy_uj=280,
         created_unix_ns=1_700_000_000_000_000_000,
+        warnings=["another process used the device"],
     )
     receipt = _replies.receipt(message)
     assert receipt == Receipt(
@@ -151,6 +152,11 @@ def test_a_full_receipt_is_mirrored() -> None:
         lines=(ReceiptLine(300, 40, 7, 8, 2, 9), ReceiptLine(None, None, 5, 0, 0, 0)),
         provisional_energy_uj=280,
         created_unix_ns=1_700_000_000_000_000_000,
+        warnings=("another process used the device",),
+    )
+    assert str(receipt) == (
+        "0.0003 J (settled, measured by nvml:GPU-5; 95 % 0.00025-0.00035 J; "
+        "warning: another process used the device)"
     )
     assert receipt.settled
     assert (receipt.energy_joules, receipt.energy_low_joules, receipt.energy_high_joules) == (

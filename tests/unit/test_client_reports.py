@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from wattserve_client import (
+    CrossCheck,
     EnergyQuality,
     EnergyReport,
     EnergySource,
     Gap,
     Limits,
     Meter,
+    SensorProbe,
     ServerInfo,
     Variant,
     VariantEnergy,
@@ -52,6 +54,23 @@ def test_server_info_is_mirrored() -> None:
             idle_watts=0.0,
             idle_origin="measured",
             boundary="the board",
+            probe=pb.SensorProbe(
+                duration_seconds=1.3,
+                reads=900,
+                stepped=True,
+                update_period_seconds=0.1,
+                edge_jitter_seconds=0.002,
+                read_cost_p50_seconds=0.0001,
+                read_cost_p99_seconds=0.0004,
+                resolution_uj=1000,
+                watts=80.0,
+                cross_checks=[pb.CrossCheck(window_seconds=1.2, counter_joules=99.0, power_joules=100.0)],
+                unsupported={"average power": "too old"},
+            ),
+            lag_seconds=0.04,
+            ramp_seconds=0.03,
+            neighbours=0,
+            parts=[pb.MeterInfo(source=SOURCE, boundary="a part")],
         ),
         limits=pb.Limits(
             max_sequence_tokens=1,
@@ -79,7 +98,32 @@ def test_server_info_is_mirrored() -> None:
         random_weights=False,
         default_variant="fp32",
         variants=(Variant("bf16", "cpu", "bfloat16", True, "oneDNN", "head in fp32", 10, 0.5, 4),),
-        meter=Meter(SOURCE_READ, 0.02, 0.1, None, 0.0, "measured", "the board"),
+        meter=Meter(
+            source=SOURCE_READ,
+            poll_period_seconds=0.02,
+            update_period_seconds=0.1,
+            read_cost_seconds=None,
+            idle_watts=0.0,
+            idle_origin="measured",
+            boundary="the board",
+            probe=SensorProbe(
+                duration_seconds=1.3,
+                reads=900,
+                stepped=True,
+                update_period_seconds=0.1,
+                edge_jitter_seconds=0.002,
+                read_cost_p50_seconds=0.0001,
+                read_cost_p99_seconds=0.0004,
+                resolution_uj=1000,
+                watts=80.0,
+                cross_checks=(CrossCheck(1.2, 99.0, 100.0),),
+                unsupported={"average power": "too old"},
+            ),
+            lag_seconds=0.04,
+            ramp_seconds=0.03,
+            neighbours=0,
+            parts=(Meter(SOURCE_READ, 0.0, None, None, None, "", "a part"),),
+        ),
         limits=Limits(1, 2, 3, 4, 5, 6, 7, 8, 9),
         versions={"python": "3.11"},
         hardware="two cores",
@@ -102,7 +146,8 @@ def test_an_energy_report_is_mirrored_and_its_accounts_sum_to_the_measured_total
         idle_uj=300,
         idle_shared_uj=120,
         unattributed_uj=70,
-        pending_uj=80,
+        gap_uj=30,
+        pending_uj=50,
         gap_count=2,
         gap_seconds=1.5,
         recent_gaps=[
@@ -124,7 +169,8 @@ def test_an_energy_report_is_mirrored_and_its_accounts_sum_to_the_measured_total
         idle_uj=300,
         idle_shared_uj=120,
         unattributed_uj=70,
-        pending_uj=80,
+        gap_uj=30,
+        pending_uj=50,
         gap_count=2,
         gap_seconds=1.5,
         recent_gaps=(Gap(3, 4, "froze"), Gap(5, None, "died")),
@@ -133,9 +179,12 @@ def test_an_energy_report_is_mirrored_and_its_accounts_sum_to_the_measured_total
         idle_watts=12.5,
         unknown_reason="",
     )
+    accounts = (report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj)
+    assert report.active_uj is not None
+    assert sum(each for each in accounts if each is not None) + report.active_uj == report.measured_uj
     assert (report.measured_joules, report.active_joules, report.warmup_joules) == (0.001, 0.0005, 0.00005)
     assert (report.idle_joules, report.idle_shared_joules) == (0.0003, 0.00012)
-    assert (report.unattributed_joules, report.pending_joules) == (0.00007, 0.00008)
+    assert (report.unattributed_joules, report.gap_joules, report.pending_joules) == (7e-05, 3e-05, 5e-05)
     assert report.active[0].active_joules == 0.0004
 
 
@@ -148,5 +197,5 @@ def test_a_report_without_figures_has_none_everywhere_not_zero() -> None:
     assert report.active[0].sequences == 9
     figures = [report.measured_joules, report.active_joules, report.active[0].active_joules]
     figures += [report.warmup_joules, report.idle_joules, report.unattributed_joules, report.pending_joules]
-    assert figures == [None] * 7
+    assert [*figures, report.gap_joules] == [None] * 8
     assert report.idle_watts is None

@@ -29,6 +29,9 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
         ({"max_wait_ms": "nan"}, {}, "--max-wait-ms nan: must be a number, 0 or more"),
         ({}, {"WATTSERVE_TRUST_REMOTE_CODE": "perhaps"}, "must be true or false"),
         ({"max_queue_sequences": "8"}, {}, "is more than --max-queue-sequences 8"),
+        ({"split_rule": "fair"}, {}, "--split-rule 'fair': must be one of shapley, stand-alone, tokens"),
+        ({"meter": "replay"}, {}, "--meter replay needs --replay-file FILE"),
+        ({"replay_file": "r"}, {}, "--replay-file r: is for --meter replay, not auto"),
         ({"config": "/nowhere.toml"}, {}, "--config /nowhere.toml"),
     ],
 )

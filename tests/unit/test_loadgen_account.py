@@ -9,7 +9,7 @@ from wattserve_loadgen.account import LedgerGrowth, cell_energy, ledger_growth, 
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
-def ledger(seconds: float, measured: int, idle: int, **active: int) -> pb.EnergyReport:
+def ledger(seconds: float, measured: int, idle: int, gap: int = 11, **active: int) -> pb.EnergyReport:
     """`measured` and the rest in microjoules; each variant's sequences are its microjoules / 100."""
     return pb.EnergyReport(
         until_unix_ns=int(seconds * 1e9),
@@ -17,6 +17,7 @@ def ledger(seconds: float, measured: int, idle: int, **active: int) -> pb.Energy
         warmup_uj=7_000,
         idle_uj=idle,
         unattributed_uj=3,
+        gap_uj=gap,
         pending_uj=0,
         active=[
             pb.VariantEnergy(variant=name, active_uj=uj, sequences=uj // 100) for name, uj in active.items()
@@ -36,6 +37,7 @@ def growth(**changes: int | float) -> LedgerGrowth:
         "other_active_uj": 500,
         "idle_uj": 20_000,
         "unattributed_uj": 0,
+        "gap_uj": 0,
         "pending_uj": 0,
         "sequences": 0,
         "gap_count": 0,
@@ -52,6 +54,13 @@ def test_an_exact_ledger_leaves_no_residual_and_an_inexact_one_shows_it() -> Non
     assert ledger_growth(BEFORE, AFTER, "fp32").accounts_residual_uj == 0
     AFTER_WRONG = ledger(104, 75_011, 60_000, fp32=6_500, int8=1_497)
     assert ledger_growth(BEFORE, AFTER_WRONG, "fp32").accounts_residual_uj == 11
+
+
+def test_what_was_counted_over_gaps_is_an_account_of_its_own() -> None:
+    after = ledger(104, 75_000 + 77, 60_000, gap=88, fp32=6_500, int8=1_497)
+    found = ledger_growth(BEFORE, after, "fp32")
+    assert (found.gap_uj, found.accounts_residual_uj) == (77, 0)
+    assert cell_energy([make_record()], found, 10.0).gap_uj == 77
 
 
 def test_a_variant_that_first_ran_in_this_cell_grew_from_nothing() -> None:

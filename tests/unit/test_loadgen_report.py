@@ -134,6 +134,54 @@ def test_joules_that_no_sensor_measured_are_announced_loudly(quality: str, word:
     assert (banners[0].kind, banners[0].title) == ("loud", f"Every joule here is {word}")
 
 
+def test_a_replay_is_announced_as_one_and_not_as_a_power_law() -> None:
+    server = with_source(quality="simulated", name="replay of nvml:GPU-5")
+    assert report_text.banners(make_results(server=server))[0].text.startswith(
+        "A recording was played back, not a sensor of the server. Source: replay of nvml:GPU-5"
+    )
+
+
+def test_what_the_probe_of_the_sensor_found_stands_among_the_facts() -> None:
+    server = make_server()
+    server["meter"] |= {
+        "probe": {
+            "duration_seconds": 1.3,
+            "reads": 1042,
+            "stepped": True,
+            "update_period_seconds": 0.1,
+            "edge_jitter_seconds": 0.002,
+            "read_cost_p50_seconds": 0.0001,
+            "read_cost_p99_seconds": 0.0004,
+            "resolution_uj": 1000,
+            "watts": 80.0,
+            "cross_checks": [{"window_seconds": 1.2, "counter_joules": 99.0, "power_joules": 100.0}],
+            "unsupported": {"average power": "the driver is too old"},
+        },
+        "lag_seconds": 0.04,
+        "ramp_seconds": None,
+        "neighbours": 2,
+        "parts": [{"source": {"name": "nvml:GPU-5"}, "boundary": "GPU board"}],
+    }
+    found = dict(facts(make_results(server=server)))
+    assert found["Sensor at start-up"] == (
+        "1,042 reads in 1.3 s, steps every 100 ms (deviation 2.00 ms), a read takes 0.100 ms, p99 0.400 ms, "
+        "changes are multiples of 1.00 mJ, 80.0 W drawn meanwhile"
+    )
+    assert found["Counter against power"] == "99.00 J against 100.00 J over 1.20 s (-1.0 %)"
+    assert found["Not shown by the sensor"] == "average power: the driver is too old"
+    assert found["Counting lag and ramp"] == "lag 40.0 ms, as the server estimated them when the sweep began"
+    assert found["Other processes on the device"] == "2"
+    assert found["Meter is the sum of"] == "nvml:GPU-5 (GPU board)"
+
+
+def test_a_probe_that_found_nothing_leaves_only_its_reason() -> None:
+    server = make_server()
+    server["meter"]["probe"] = {"reads": 5, "read_cost_p50_seconds": None, "unsupported": {"reading": "gone"}}
+    found = dict(facts(make_results(server=server)))
+    assert "Sensor at start-up" not in found
+    assert found["Not shown by the sensor"] == "reading: gone"
+
+
 def test_measured_joules_are_announced_calmly() -> None:
     assert report_text.banners(make_results())[0].kind == "calm"
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures.loadgen_results import make_record, make_results
 from wattserve_loadgen import result
-from wattserve_loadgen.codec import message_to_plain
+from wattserve_loadgen.codec import message_to_plain, plain
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.result import ResultsFolder, read_columns, read_results, replace_file
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -143,6 +143,14 @@ def test_another_schema_version_is_named(tmp_path: Path) -> None:
 )
 def test_a_damaged_field_is_named_by_its_path(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     assert read_refusal(tmp_path, changed(tmp_path, **changes)) == message
+
+
+def test_results_from_before_gaps_had_an_account_are_read_and_their_gap_is_unknown(tmp_path: Path) -> None:
+    value = plain(make_results())
+    for cell in value["cells"]:
+        del cell["energy"]["gap_uj"]
+    (tmp_path / "results.json").write_text(json.dumps(value))
+    assert {cell.energy.gap_uj for cell in read_results(tmp_path).cells} == {None}
 
 
 def test_a_damaged_record_is_named_by_its_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, FakeBoard, FakeNvml, PowercapTree
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import ConfigError, MeterError
-from wattserve_server.meters.choose import ChosenMeter, MeterOptions, open_meter
+from wattserve_server.meters.choose import ChosenMeter, MeterOptions, device_type_of, open_meter
 
 
 @pytest.fixture
@@ -140,8 +140,73 @@ def test_an_unknown_meter_is_an_error_that_lists_the_known_ones(tree: PowercapTr
     with pytest.raises(ConfigError) as caught:
         chosen("wattmeter", "cpu", tree)
     assert str(caught.value) == (
-        "unknown meter 'wattmeter'; known: auto, nvml, rapl, estimate, simulated, none"
+        "unknown meter 'wattmeter'; known: auto, nvml, rapl, estimate, simulated, replay, none, "
+        "and sums such as nvml+rapl"
     )
+
+
+def test_a_gpu_and_its_host_are_added_up_and_both_are_named(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    got = chosen("nvml+rapl", "cuda", tree, FakeNvml(), H200_UUID)
+    assert got.meter.source.name == f"nvml:{H200_UUID}+rapl"
+    assert got.meter.source.boundary == (
+        "GPU board (NVIDIA H200), as metered by its driver + "
+        "CPU packages of this host (package-0), without DRAM"
+    )
+    assert got.notice.startswith(f"joules are measured by nvml:{H200_UUID}+rapl: GPU board")
+
+
+def test_a_sum_with_an_estimate_in_it_is_an_estimate(tree: PowercapTree) -> None:
+    got = chosen("nvml+estimate", "cuda", tree, FakeNvml(), H200_UUID)
+    assert got.notice.startswith(f"joules are ESTIMATED by nvml:{H200_UUID}+estimate")
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ("nvml+auto", "'auto' cannot be added up; only nvml, rapl, estimate, simulated can"),
+        ("rapl+none", "'none' cannot be added up; only nvml, rapl, estimate, simulated can"),
+        ("replay+rapl", "'replay' cannot be added up; only nvml, rapl, estimate, simulated can"),
+        ("rapl+rapl", "'rapl' is there twice, and would count its joules twice"),
+        ("rapl+estimate", "estimate and rapl cannot be added up: both count this process's CPU time"),
+        (
+            "simulated+nvml",
+            "nvml and simulated cannot be added up: both stand for the device that runs the model",
+        ),
+    ],
+)
+def test_a_sum_that_would_not_be_honest_is_refused(tree: PowercapTree, choice: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        chosen(choice, "cuda", tree, FakeNvml())
+    assert str(caught.value) == f"--meter {choice}: {message}"
+
+
+def test_a_gpu_that_the_model_does_not_run_on_is_not_added(tree: PowercapTree) -> None:
+    with pytest.raises(MeterError) as caught:
+        chosen("nvml+rapl", "cpu", tree, FakeNvml())
+    assert str(caught.value) == (
+        "--meter nvml+rapl would add the joules of a GPU, and the model runs on cpu: leave nvml out"
+    )
+
+
+def test_a_part_that_is_not_there_closes_what_was_opened_before_it(tree: PowercapTree) -> None:
+    nvml = FakeNvml()
+    with pytest.raises(MeterError, match=r"^RAPL: "):
+        chosen("nvml+rapl", "cuda", tree, nvml, H200_UUID)
+    assert nvml.users == 0
+
+
+def test_an_empty_name_in_a_sum_is_unknown(tree: PowercapTree) -> None:
+    with pytest.raises(ConfigError, match=r"^unknown meter ''; known: "):
+        chosen("nvml+", "cuda", tree, FakeNvml())
+
+
+@pytest.mark.parametrize(
+    ("choice", "device_type"),
+    [("nvml+rapl", "cuda"), ("nvml", "cuda"), ("rapl", "cpu"), ("simulated", None), ("auto", None)],
+)
+def test_a_choice_tells_the_device_type_that_it_is_for(choice: str, device_type: str | None) -> None:
+    assert device_type_of(choice) == device_type
 
 
 def test_the_configured_watts_reach_the_meters(tree: PowercapTree) -> None:

@@ -134,19 +134,27 @@ def test_a_failed_reading_leaves_the_integral_where_it_was() -> None:
     assert meter.read().energy == Energy.from_joules(14)
 
 
-def test_a_pause_longer_than_a_second_starts_the_count_again_instead_of_making_energy_up() -> None:
+@pytest.mark.parametrize(
+    ("instant_power", "longest_s"), [((MILLIWATTS, 100_000), 0.25), (None, 1.0)], ids=["instant", "average"]
+)
+def test_after_a_pause_that_nobody_sampled_the_count_starts_again_instead_of_making_energy_up(
+    instant_power: tuple[int, float] | None, longest_s: float
+) -> None:
     clock = Clock()
-    meter = over(power_board(100_000), clock)
-    clock.advance_s(1.0)
-    assert meter.read().energy == Energy.from_joules(100)
-    clock.advance_s(1.1)
+    meter = over(
+        FakeBoard(energy_mj=None, instant_power=instant_power, average_power_mw=100_000),
+        clock,
+    )
+    clock.advance_s(longest_s)
+    assert meter.read().energy == Energy.from_joules(100 * longest_s)
+    clock.advance_s(longest_s + 1e-9)
     assert meter.read().energy == Energy(0)
-    clock.advance_s(0.5)
-    assert meter.read().energy == Energy.from_joules(50)
+    clock.advance_s(0.2)
+    assert meter.read().energy == Energy.from_joules(20)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 1_000_000)), min_size=1, max_size=20))
+@given(st.lists(st.tuples(st.integers(0, 250 * 10**6), st.integers(0, 1_000_000)), min_size=1, max_size=20))
 def test_integrated_power_is_the_exact_area_rounded_down(steps: list[tuple[int, int]]) -> None:
     clock, board = Clock(0), power_board(0)
     meter = over(board, clock)

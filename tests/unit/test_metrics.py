@@ -1,13 +1,17 @@
 """What a scrape shows. The golden file is the published surface: change it on purpose only."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.exposition import generate_latest
 
 from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import MeterStatus, Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
-from wattserve_server.telemetry.metrics import Metrics, VariantLabels
+from wattserve_server.energy.units import Energy
+from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.telemetry.state import VariantLabels
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 METER = MeterStatus(
@@ -20,6 +24,25 @@ METER = MeterStatus(
     last_error="",
     reads=7,
     failed_reads=1,
+    lag_s=0.04,
+    ramp_s=0.03,
+    neighbours=2,
+)
+PROBE = SensorProbe(
+    duration_s=1.3,
+    reads=900,
+    stepped=True,
+    update_period_s=0.1,
+    edge_jitter_s=0.002,
+    read_cost_p50_s=0.0001,
+    read_cost_p99_s=0.0004,
+    resolution_uj=1000,
+    watts=80.0,
+    cross_checks=(CrossCheck(1.2, 99.0, 100.0),),
+)
+PARTS = (
+    MeterPart(Source("nvml:GPU-5", "counter", Quality.MEASURED), Energy(9_500_000), None),
+    MeterPart(Source("estimate", "estimate", Quality.ESTIMATED), Energy(500_000), 5.0),
 )
 
 
@@ -30,13 +53,14 @@ def ledger() -> Ledger:
     made.to_warmup(1_000_000)
     made.to_idle(3_000_000)
     made.to_unattributed(500_000)
+    made.to_gap(250_000)
     return made
 
 
 def metrics() -> Metrics:
     made = Metrics({"version": "1.2.3", "python": "3.11"})
     fp32 = VariantLabels("fp32", "cpu", "fp32", "fp32 GEMM", 4096, 1.5)
-    made.serve_state(ledger, lambda: METER, lambda: 3, {"name": "tiny"}, [fp32])
+    made.serve_state(ledger, lambda: METER, lambda: 3, {"name": "tiny"}, [fp32], PROBE, lambda: PARTS)
     made.request_answered("fp32", 1000, 2_000_000, 3_000_000, 6_000_000)
     made.request_ended("", "NOT_FOUND")
     made.batch_ran("fp32", 2, 10, 16)
@@ -68,6 +92,22 @@ def test_without_a_reading_there_is_no_energy_series_rather_than_zeros() -> None
     made = Metrics({"version": "1.2.3"})
     made.serve_state(Ledger, lambda: METER, lambda: 0, {"name": "tiny"}, [])
     assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_energy_")]
+
+
+def test_the_parts_of_a_meter_never_stand_under_the_name_of_their_total() -> None:
+    names = [line for line in wattserve_lines(metrics()) if "_joules" in line and 'part="' in line]
+    assert names == [
+        'wattserve_meter_part_joules_total{part="nvml:GPU-5",quality="measured"} 9.5',
+        'wattserve_meter_part_joules_total{part="estimate",quality="estimated"} 0.5',
+    ]
+
+
+def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
+    made = Metrics({"version": "1.2.3"})
+    bare = replace(METER, lag_s=None, ramp_s=None, neighbours=None)
+    made.serve_state(Ledger, lambda: bare, lambda: 0, {"name": "tiny"}, [], SensorProbe(0.01, 5))
+    words = ("update_period", "jitter", "read_cost", "resolution", "cross_check", "lag", "ramp", "neighbours")
+    assert not [line for line in wattserve_lines(made) if any(f"meter_{word}" in line for word in words)]
 
 
 def test_an_unknown_receipt_is_counted_and_not_observed_as_zero() -> None:

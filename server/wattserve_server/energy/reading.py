@@ -25,6 +25,7 @@ class Source:
     method: how requests get their figures from it, e.g. ``apportioned counter``.
     note: what a reader must know, e.g. the configured watts.
     boundary: which hardware the figure covers.
+    counts_server: the server's own work beside its batches is in the figure, as on the host's CPU.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Source:
     quality: Quality
     note: str = ""
     boundary: str = ""
+    counts_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class EstimateMeter:
             quality=Quality.ESTIMATED,
             note=f"{watts_per_core:g} W per busy core + {idle_watts:g} W idle, configured, not measured",
             boundary="only the CPU time of this process on this host; no other process and no accelerator",
+            counts_server=True,
         )
         # Whole microwatts x nanoseconds are whole femtojoules, so that sums are exact.
         self._core_uw = round(watts_per_core * 1e6)

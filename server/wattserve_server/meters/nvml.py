@@ -14,8 +14,10 @@ from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.meters.nvml_board import Board, NotOfferedError, Nvml, load_nvml, open_board
 
-# The widest window over which boards average their power: nothing was sampled beyond it.
-_LONGEST_STEP_NS = 1_000_000_000
+# How far apart two readings may be before what was drawn between them counts as unknown. The trailing average
+# tells of the whole second before it; the instant power of a few tens of milliseconds, every 20 to 100 ms.
+_LONGEST_AVERAGE_STEP_NS = 1_000_000_000
+_LONGEST_INSTANT_STEP_NS = 250_000_000
 
 
 class NvmlCounterMeter:
@@ -44,7 +46,7 @@ class NvmlCounterMeter:
         return Reading((before_ns + self._clock_ns()) // 2, energy)
 
     def neighbours(self) -> int | None:
-        return None
+        return self._board.neighbours()
 
     def close(self) -> None:
         self._board.close()
@@ -53,8 +55,8 @@ class NvmlCounterMeter:
 class NvmlPowerMeter:
     """A board's power, integrated by trapezoids between readings, for boards without an energy counter.
 
-    A pause of more than a second between readings is energy that nobody sampled: it is not made up. The
-    count then starts again from 0, and the step back tells the reader that there is a gap.
+    What was drawn in a longer pause between readings nobody sampled, and it is not made up: the count then
+    starts again from 0, and the step back tells the reader that there is a gap.
     """
 
     wraps_at: Energy | None = None
@@ -66,13 +68,11 @@ class NvmlPowerMeter:
         self._clock_ns = clock_ns
         try:
             board.instant_power_mw()
-            self._power_mw, kind, self.poll_period_s = board.instant_power_mw, "instant power", 0.02
+            self._power_mw, kind = board.instant_power_mw, "instant power"
+            self.poll_period_s, self._longest_step_ns = 0.02, _LONGEST_INSTANT_STEP_NS
         except NotOfferedError:
-            self._power_mw, kind, self.poll_period_s = (
-                board.average_power_mw,
-                "1 s trailing average power",
-                0.1,
-            )
+            self._power_mw, kind = board.average_power_mw, "1 s trailing average power"
+            self.poll_period_s, self._longest_step_ns = 0.1, _LONGEST_AVERAGE_STEP_NS
         self.source = _source(board, "apportioned integrated power", f"{kind}, integrated between readings")
         # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
         self._double_pj = 0
@@ -81,7 +81,7 @@ class NvmlPowerMeter:
     def read(self) -> Reading:
         at_ns, power_mw = self._sample()
         step_ns = at_ns - self._last_at_ns
-        if step_ns > _LONGEST_STEP_NS:
+        if step_ns > self._longest_step_ns:
             self._double_pj = 0
         else:
             self._double_pj += (self._last_mw + power_mw) * step_ns
@@ -89,7 +89,7 @@ class NvmlPowerMeter:
         return Reading(at_ns, Energy(self._double_pj // 2_000_000))
 
     def neighbours(self) -> int | None:
-        return None
+        return self._board.neighbours()
 
     def close(self) -> None:
         self._board.close()

@@ -70,6 +70,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
     def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[int]) -> Any: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
 
 
 class NotOfferedError(MeterError):
@@ -102,6 +103,23 @@ class Board:
     def average_power_mw(self) -> int:
         """The board's power in milliwatts; on most boards since Ampere the mean of the last second."""
         return self._ask("average power", self._nvml.nvmlDeviceGetPowerUsage)
+
+    def neighbours(self) -> int | None:
+        """How many processes beside this one compute on the board; None where the driver does not tell.
+
+        One of the processes that the driver names is taken to be this one, whatever its id: in a container
+        the driver gives the host's ids, or names nobody. So a lone stranger is not seen until this process
+        uses the board too, and no process is ever taken for its own neighbour. Processes that only draw
+        pictures are left out: a display server's steady draw is in the idle power. Never raises.
+        """
+        if self._closed or self._handle is None:
+            return None
+        try:
+            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except Exception:  # not NVMLError alone: of a driver older than itself the binding says otherwise
+            return None
+        pids = {process.pid for process in processes}
+        return len(pids) - 1 if pids else None
 
     def close(self) -> None:
         if not self._closed:

@@ -71,6 +71,7 @@ class RaplMeter:
             quality=Quality.MEASURED,
             note="counted by the processor; includes what other processes on this host draw",
             boundary=f"CPU packages of this host ({names}){dram}",
+            counts_server=True,
         )
 
     def read(self) -> Reading:

@@ -8,6 +8,7 @@ charges. Knows nothing of requests, models or transports.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections import deque
@@ -16,7 +17,6 @@ from statistics import median
 
 from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.idle import IdlePower
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import MeterStatus, Reading
 from wattserve_server.energy.window import Charge, Window
@@ -27,6 +27,13 @@ log = logging.getLogger(__name__)
 
 DrainWindows = Callable[[], tuple[Sequence[Window], int]]
 """The windows finished since the last call, and the instant before which none is missing."""
+
+DITHER = (0.75, 1.25)
+"""Bounds of the time between two polls, in poll periods: polls in step with the counter would find each of
+its changes equally late, and could not tell when it happened."""
+
+LOOK_AROUND_NS = 1_000_000_000
+"""How often the meter is asked who else uses the device."""
 
 STATISTICS_OVER = 256
 """Reads and edges over which the read cost and the update period are the median."""
@@ -45,6 +52,7 @@ class Sampler:
         on_charges: Callable[[Sequence[Charge]], None],
         *,
         poll_period_s: float | None = None,
+        split_rule: str = "shapley",
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._meter = meter
@@ -52,7 +60,9 @@ class Sampler:
         self._clock_ns = clock_ns
         self._drain = drain
         self._on_charges = on_charges
-        self._accountant = Accountant(IdlePower(meter.idle_watts), meter.wraps_at)
+        self._accountant = Accountant(
+            meter.idle_watts, meter.wraps_at, split_rule, meter.source.counts_server
+        )
         self._stopping = threading.Event()
         self._tick_done = threading.Condition()
         self._ticks = 0
@@ -61,6 +71,8 @@ class Sampler:
         self._steps_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
         self._edge: Reading | None = None
         self._last_error = ""
+        self._neighbours: int | None = None
+        self._look_around_ns = 0
         self._reads = 0
         self._failed_reads = 0
         self._ledger = self._accountant.ledger.copy()
@@ -73,22 +85,24 @@ class Sampler:
     @property
     def law(self) -> LawView:
         """The cost laws as of the last settled interval. Any thread."""
-        return self._accountant.law.view
+        return self._accountant.law
 
     @property
     def status(self) -> MeterStatus:
         """Any thread."""
-        idle = self._accountant.idle
         return MeterStatus(
             source=self._meter.source,
             poll_period_s=self.poll_period_s,
             read_cost_s=median(self._costs_ns) / 1e9 if self._costs_ns else None,
             update_period_s=median(self._steps_ns) / 1e9 if self._steps_ns else None,
-            idle_watts=idle.watts,
-            idle_origin=idle.origin,
+            idle_watts=self._accountant.idle_watts,
+            idle_origin=self._accountant.idle_origin,
             last_error=self._last_error,
             reads=self._reads,
             failed_reads=self._failed_reads,
+            lag_s=self._accountant.response.lag_s,
+            ramp_s=self._accountant.response.ramp_s,
+            neighbours=self._neighbours,
         )
 
     def start(self) -> None:
@@ -114,11 +128,18 @@ class Sampler:
                     self._steps_ns.append(reading.at_ns - self._edge.at_ns)
                 self._edge = reading
             self._accountant.observe(reading)
+            self._look_around(begun_ns)
         self._reads += 1
         charges = self._accountant.advance(*self._drain())
         self._ledger = self._accountant.ledger.copy()
         if charges:
             self._on_charges(charges)
+
+    def _look_around(self, now_ns: int) -> None:
+        if now_ns >= self._look_around_ns:
+            self._look_around_ns = now_ns + LOOK_AROUND_NS
+            self._neighbours = self._meter.neighbours()
+            self._accountant.see_neighbours(self._neighbours)
 
     def wait_until_settled(self, limit_s: float) -> bool:
         """Block until every finished window is settled or given up; False when the limit passed."""
@@ -150,5 +171,6 @@ class Sampler:
             with self._tick_done:
                 self._ticks += 1
                 self._tick_done.notify_all()
-            due = max(due + period_s, time.monotonic())  # late ticks are not made up for
+            # Late ticks are not made up for.
+            due = max(due + period_s * random.uniform(*DITHER), time.monotonic())
             self._stopping.wait(due - time.monotonic())

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.energy.attribution import IDLE_POLICY, SPLIT_RULE
+from wattserve_server.energy.attribution import IDLE_POLICY
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
 from wattserve_server.engine.model import LoadedModel
@@ -195,7 +195,7 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
         state=_STATES[state],
         source=source,
         idle_policy=IDLE_POLICY,
-        split_rule=SPLIT_RULE,
+        split_rule=receipt.split_rule,
         unknown_reason=receipt.reason,
         lines=[_line_message(line, state) for line in receipt.lines],
         created_unix_ns=receipt.created_unix_ns,

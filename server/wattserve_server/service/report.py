@@ -13,14 +13,14 @@ from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.meters.sampler import Sampler
-from wattserve_server.service.convert import source_message
+from wattserve_server.service.meter_info import add_status
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S
 
 PACKAGES = ("wattserve", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy")
 
 
-def static_info(engine: Engine, status: MeterStatus, accepts_text: bool) -> pb.ServerInfo:
-    """What GetServerInfo says, but for the meter's changing figures."""
+def static_info(engine: Engine, meter: pb.MeterInfo, accepts_text: bool) -> pb.ServerInfo:
+    """What GetServerInfo says, but for the changing figures of `meter`."""
     model, limits = engine.model, engine.limits
     device = next(iter(engine.variants.values())).device
     return pb.ServerInfo(
@@ -33,11 +33,7 @@ def static_info(engine: Engine, status: MeterStatus, accepts_text: bool) -> pb.S
         random_weights=model.has_random_weights,
         default_variant=engine.default_variant,
         variants=[_variant_info(variant) for variant in engine.variants.values()],
-        meter=pb.MeterInfo(
-            source=source_message(status.source),
-            poll_period_seconds=status.poll_period_s,
-            boundary=status.source.boundary,
-        ),
+        meter=meter,
         limits=pb.Limits(
             max_sequence_tokens=model.max_tokens,
             max_batch_sequences=limits.batch.max_sequences,
@@ -59,13 +55,7 @@ def static_info(engine: Engine, status: MeterStatus, accepts_text: bool) -> pb.S
 def server_info(static: pb.ServerInfo, status: MeterStatus) -> pb.ServerInfo:
     info = pb.ServerInfo()
     info.CopyFrom(static)
-    info.meter.idle_origin = status.idle_origin
-    if status.update_period_s is not None:
-        info.meter.update_period_seconds = status.update_period_s
-    if status.read_cost_s is not None:
-        info.meter.read_cost_seconds = status.read_cost_s
-    if status.idle_watts is not None:
-        info.meter.idle_watts = status.idle_watts
+    add_status(info.meter, status)
     return info
 
 
@@ -89,6 +79,7 @@ def energy_report(sampler: Sampler, engine: Engine, source: pb.EnergySource) -> 
     message.idle_uj = ledger.idle_uj
     message.idle_shared_uj = ledger.idle_shared_uj
     message.unattributed_uj = ledger.unattributed_uj
+    message.gap_uj = ledger.gap_uj
     message.pending_uj = ledger.pending_uj
     for name in engine.variants:
         message.active.append(_variant_energy(ledger, name))

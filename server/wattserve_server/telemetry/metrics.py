@@ -1,24 +1,23 @@
 """The server's Prometheus metrics: base units, `_total` for counters, bounded labels.
 
-What happens per request is counted here; what the ledger and the meter say is read when scraped.
+What happens per request is counted here; what the ledger and the meter say is read when scraped (`state`).
 Knows nothing of transports and models; names of variants come from the server, never from callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.probe import MeterPart, SensorProbe
 from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.energy.receipt import Receipt
+from wattserve_server.telemetry.meter_figures import MeterFigures
+from wattserve_server.telemetry.state import StateCollector, VariantLabels
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -29,18 +28,6 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 
 NO_VARIANT = "none"
 """The variant label of a request that named none that exists."""
-
-
-@dataclass(frozen=True, slots=True)
-class VariantLabels:
-    """What the variant metrics say of one variant."""
-
-    name: str
-    device: str
-    dtype: str
-    kernels: str
-    parameter_bytes: int
-    warmup_seconds: float
 
 
 class Metrics:
@@ -144,96 +131,16 @@ class Metrics:
         queued: Callable[[], int],
         model: dict[str, str],
         variants: Iterable[VariantLabels],
+        probe: SensorProbe | None = None,
+        parts: Callable[[], Sequence[MeterPart]] = tuple,
     ) -> None:
-        """Once the model is loaded: what is read at every scrape."""
+        """Once the model is loaded: what is read at every scrape. parts: of a composite meter."""
         variants = list(variants)
         for variant in variants:  # series exist from the start, so that rates have a first point
             self._requests.labels(variant.name, "OK")
             self._tokens.labels(variant.name)
             self._padded_tokens.labels(variant.name)
             self._unknown.labels(variant.name)
-        self.registry.register(_StateCollector(ledger, meter, queued, model, variants))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _StateCollector(Collector):
-    ledger: Callable[[], Ledger]
-    meter: Callable[[], MeterStatus]
-    queued: Callable[[], int]
-    model: dict[str, str]
-    variants: list[VariantLabels]
-
-    def collect(self) -> Iterable[Metric]:
-        yield _gauge("wattserve_queue_sequences", "Sequences that wait.", self.queued())
-        yield InfoMetricFamily("wattserve_model", "The hosted model.", value=self.model)
-        yield from self._variants()
-        yield from self._meter(self.meter())
-        ledger = self.ledger()
-        if ledger.since_ns is not None:
-            yield from self._energy(ledger)
-
-    def _variants(self) -> Iterable[Metric]:
-        info = GaugeMetricFamily(
-            "wattserve_variant_info",
-            "What a variant really runs.",
-            labels=["variant", "device", "dtype", "kernels"],
+        self.registry.register(
+            StateCollector(ledger, meter, queued, model, variants, MeterFigures(probe, parts))
         )
-        size = GaugeMetricFamily(
-            "wattserve_variant_parameter_bytes", "Weights and scales of a variant.", labels=["variant"]
-        )
-        warmup = GaugeMetricFamily(
-            "wattserve_variant_warmup_seconds", "Time that warming a variant up took.", labels=["variant"]
-        )
-        for variant in self.variants:
-            info.add_metric([variant.name, variant.device, variant.dtype, variant.kernels], 1)
-            size.add_metric([variant.name], variant.parameter_bytes)
-            warmup.add_metric([variant.name], variant.warmup_seconds)
-        return [info, size, warmup]
-
-    def _meter(self, status: MeterStatus) -> Iterable[Metric]:
-        source = status.source
-        labels = {"source": source.name, "method": source.method, "quality": source.quality.value}
-        yield InfoMetricFamily("wattserve_meter", "Where the energy figures come from.", value=labels)
-        yield _gauge(
-            "wattserve_meter_up", "1 when the last read of the meter succeeded.", not status.last_error
-        )
-        yield _counter("wattserve_meter_reads", "Reads of the meter.", status.reads)
-        yield _counter("wattserve_meter_failed_reads", "Reads that failed.", status.failed_reads)
-        if status.idle_watts is not None:
-            yield _gauge("wattserve_idle_watts", "The device's idle draw, in watts.", status.idle_watts)
-
-    def _energy(self, ledger: Ledger) -> Iterable[Metric]:
-        active = CounterMetricFamily(
-            "wattserve_energy_active_joules", "Settled active energy, by variant.", labels=["variant"]
-        )
-        for variant in self.variants:
-            totals = ledger.active.get(variant.name)
-            active.add_metric([variant.name], totals.active_uj / 1e6 if totals else 0.0)
-        yield active
-        accounts = CounterMetricFamily(
-            "wattserve_energy_account_joules",
-            "Settled energy, by account; with the pending energy they sum to what was measured.",
-            labels=["account"],
-        )
-        for account, amount_uj in (
-            ("active", sum(totals.active_uj for totals in ledger.active.values())),
-            ("warmup", ledger.warmup_uj),
-            ("idle", ledger.idle_uj),
-            ("unattributed", ledger.unattributed_uj),
-        ):
-            accounts.add_metric([account], amount_uj / 1e6)
-        yield accounts
-        yield _counter(
-            "wattserve_energy_measured_joules", "What the meter counted.", ledger.measured_uj / 1e6
-        )
-        yield _gauge("wattserve_energy_pending_joules", "Metered, not settled yet.", ledger.pending_uj / 1e6)
-        yield _counter("wattserve_meter_gaps", "Intervals without a usable reading.", ledger.gap_count)
-        yield _counter("wattserve_meter_gap_seconds", "How long they lasted.", ledger.gap_ns / 1e9)
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, text, value=float(value))
-
-
-def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(name, text, value=float(value))

@@ -1,0 +1,83 @@
+"""The meter on the wire: everything that is known, and nothing in the place of what is not."""
+
+from __future__ import annotations
+
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
+from wattserve_server.energy.reading import MeterStatus, Quality, Source
+from wattserve_server.energy.units import Energy
+from wattserve_server.service.meter_info import add_status, meter_info
+
+SOURCE = Source("nvml:GPU-5", "apportioned counter", Quality.MEASURED, "a note", "GPU board")
+ESTIMATE = Source("estimate", "apportioned estimate", Quality.ESTIMATED, "7.5 W", "this process")
+PROBE = SensorProbe(
+    duration_s=1.3,
+    reads=900,
+    stepped=True,
+    update_period_s=0.1,
+    edge_jitter_s=0.002,
+    read_cost_p50_s=0.0001,
+    read_cost_p99_s=0.0004,
+    resolution_uj=1000,
+    watts=80.0,
+    cross_checks=(CrossCheck(1.2, 99.0, 100.0),),
+    unsupported={"average power": "too old"},
+)
+
+
+def status(**known: float) -> MeterStatus:
+    return MeterStatus(SOURCE, 0.01, None, None, None, "unknown", "", 7, 0, **known)  # type: ignore[arg-type]
+
+
+def test_what_the_probe_found_is_said_in_full() -> None:
+    assert meter_info(status(), PROBE).probe == pb.SensorProbe(
+        duration_seconds=1.3,
+        reads=900,
+        stepped=True,
+        update_period_seconds=0.1,
+        edge_jitter_seconds=0.002,
+        read_cost_p50_seconds=0.0001,
+        read_cost_p99_seconds=0.0004,
+        resolution_uj=1000,
+        watts=80.0,
+        cross_checks=[pb.CrossCheck(window_seconds=1.2, counter_joules=99.0, power_joules=100.0)],
+        unsupported={"average power": "too old"},
+    )
+
+
+def test_what_is_not_known_is_absent_and_not_zero() -> None:
+    message = meter_info(status(), SensorProbe(0.01, 5, unsupported={"reading": "gone"}))
+    add_status(message, status())
+    assert message == pb.MeterInfo(
+        source=pb.EnergySource(
+            name="nvml:GPU-5",
+            method="apportioned counter",
+            quality=pb.ENERGY_QUALITY_MEASURED,
+            note="a note",
+        ),
+        poll_period_seconds=0.01,
+        boundary="GPU board",
+        idle_origin="unknown",
+        probe=pb.SensorProbe(duration_seconds=0.01, reads=5, unsupported={"reading": "gone"}),
+    )
+
+
+def test_a_lag_of_zero_and_no_neighbours_are_said_once_they_are_known() -> None:
+    message = pb.MeterInfo()
+    add_status(message, status(lag_s=0.0, ramp_s=0.03, neighbours=0))
+    assert message.HasField("lag_seconds")
+    assert message.HasField("neighbours")
+    assert (message.lag_seconds, message.ramp_seconds, message.neighbours) == (0.0, 0.03, 0)
+
+
+def test_each_part_of_a_composite_says_what_it_is() -> None:
+    parts = (MeterPart(SOURCE, Energy(7), None, PROBE), MeterPart(ESTIMATE, Energy(3), 5.0))
+    first, second = meter_info(status(), PROBE, parts).parts
+    assert (first.source.name, first.boundary, first.probe.reads) == ("nvml:GPU-5", "GPU board", 900)
+    assert not first.HasField("idle_watts")
+    assert (second.source.quality, second.idle_watts, second.idle_origin) == (
+        pb.ENERGY_QUALITY_ESTIMATED,
+        5.0,
+        "configured",
+    )
+    assert not second.HasField("probe")
