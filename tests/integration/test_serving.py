@@ -61,6 +61,16 @@ def test_the_server_describes_itself(client: Client) -> None:
     assert fp32.warmup_shapes > 0
 
 
+def test_the_start_up_probe_found_the_sensor_and_set_the_polls(client: Client) -> None:
+    meter = client.server_info().meter
+    assert meter.probe is not None
+    assert meter.probe.stepped
+    assert meter.probe.update_period_seconds == pytest.approx(0.1, abs=0.02)
+    assert meter.poll_period_seconds == pytest.approx(0.01, abs=0.002)
+    assert "counter against power" in meter.probe.unsupported
+    assert meter.parts == ()
+
+
 def test_the_answer_is_the_models_own(client: Client, model_folder: Path) -> None:
     ids = [2, 4, 6, 3]
     answer = client.predict(ids)
@@ -144,7 +154,7 @@ def test_the_receipts_of_a_run_and_the_ledger_agree_to_the_microjoule(client: Cl
 def test_the_ledger_adds_up_to_the_meter(client: Client) -> None:
     client.predict([2, 4, 3], wait_for_settled_energy=True)
     report = client.energy_report()
-    accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.pending_uj]
+    accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj]
     assert report.measured_uj == sum(item.active_uj for item in report.active) + sum(
         amount or 0 for amount in accounts
     )
@@ -326,6 +336,28 @@ def test_an_embedding_is_the_mean_over_a_sequences_own_tokens(tmp_path: Path) ->
         with torch.inference_mode():
             hidden = model(torch.tensor([[2, 4, 3]])).last_hidden_state[0]
         np.testing.assert_allclose(answer.output[0], hidden.mean(dim=0).numpy(), atol=1e-5)
+
+
+def test_the_parts_of_a_meter_that_adds_up_are_seen_and_its_ledger_closes(model_folder: Path) -> None:
+    with (
+        running_server(
+            "--model", str(model_folder), "--variants", "fp32", "--meter", "simulated+estimate",
+            "--split-rule", "tokens",
+        ) as running,
+        Client(running.address) as client,
+    ):  # fmt: skip
+        receipt = client.predict([[2, 4, 3], [2, 4, 5, 6, 3]], wait_for_settled_energy=True).receipt
+        assert (receipt.state.value, receipt.source.name) == ("settled", "simulated+estimate")
+        assert receipt.split_rule == "tokens"
+        meter = client.server_info().meter
+        assert [part.source.quality.value for part in meter.parts] == ["simulated", "estimated"]
+        assert [part.probe.stepped for part in meter.parts if part.probe] == [True, False]
+        with urllib.request.urlopen(running.metrics_url) as answer:
+            text = answer.read().decode()
+        assert 'wattserve_meter_part_joules_total{part="simulated",quality="simulated"}' in text
+        assert 'wattserve_energy_account_joules_total{account="gap"} 0.0' in text
+        assert running.terminate() == 0
+    assert " + gap 0.000 + pending " in running.error_text
 
 
 def test_without_a_tokenizer_text_is_refused_and_tokens_are_served(tmp_path: Path) -> None:
