@@ -1,13 +1,10 @@
 """The accountant: turns readings and windows into settled charges and a ledger.
 
-It owns the ledger and the cost law of one device. Time comes in as arguments; it reads no clock,
-holds no lock and starts no thread: one thread (the sampler) owns it and publishes its `copy`s.
+It owns the books and the filter of one device. Time comes in as arguments; it reads no clock, holds no lock
+and starts no thread: one thread (the sampler) owns it and publishes its `copy`s.
 
-An interval is what lies between two edges, that is, two readings with different values. It is
-shared out once every window that may overlap it is known: idle first (idle watts x its length),
-then the rest among the windows that overlap it, in proportion to what the cost law predicts that
-they deposited there. A window is settled when the interval that holds its end is shared out.
-A gap is an interval too: the windows that reach into it are unknown, with its reason.
+At each edge the filter says what each batch in the counter has used; the batches whose energy is all in are
+settled with what it says, and what the device drew by itself is booked as idle.
 """
 
 from __future__ import annotations
@@ -15,132 +12,97 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from wattserve_server.energy.attribution import split_exact
-from wattserve_server.energy.costlaw import CostLaw, Deposit, split_weights
-from wattserve_server.energy.idle import IdlePower
+import numpy as np
+
+from wattserve_server.energy.books import Books
+from wattserve_server.energy.calibrator import Calibrator, busy_spans
+from wattserve_server.energy.costlaw import Array, LawView
+from wattserve_server.energy.edges import NS, Edge, EdgeFinder
+from wattserve_server.energy.filter import EnergyFilter
+from wattserve_server.energy.foreign import ForeignLoad
+from wattserve_server.energy.idle import rest_times
 from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, entries_of
 from wattserve_server.energy.reading import Reading
+from wattserve_server.energy.response import Response
 from wattserve_server.energy.units import Energy
 from wattserve_server.energy.window import Charge, Window
 
-NS = 1_000_000_000
+NO_IDLE = "the device's idle draw was not known yet"
 
-FROZEN_AFTER_NS = 2 * NS
-"""A counter whose value stands still this long is taken for frozen: no device draws nothing."""
+PATIENCE = 0.4
+"""A batch is settled at the first edge this part of a period after the counter holds it: what the edge after
+it says helps, and no batch waits longer than its reach and one and a half periods."""
 
-BESIDE = 0.1
-"""Relative deviation of a share of an interval in which next to nothing but the meter's idle draw is
-covered by windows; it shrinks with the part of the interval that windows cover."""
+LEAST_DEVIATION_S = 2e-4
+"""No instant is known more closely than this."""
 
-LOST_AFTER_NS = 2 * NS
-"""A meter that cannot be read for this long is taken for lost: receipts stop waiting for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A reading with a new value. The value changed at most `late_ns` before it was read."""
-
-    reading: Reading
-    late_ns: int
-
-    @property
-    def at_ns(self) -> int:
-        return self.reading.at_ns
+BEGINS_A_LAW = 0.2
+"""So much of a batch must be in the counter before it can begin its variant's law."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Between two edges. With a `gap_reason`, its energy (if any is known) belongs to no window."""
-
-    start: Edge
-    end: Edge
-    energy_uj: int
-    gap_reason: str = ""
-
-    @property
-    def length_ns(self) -> int:
-        return self.end.at_ns - self.start.at_ns
-
-    @property
-    def timing_deviation_uj(self) -> float:
-        """How much energy may lie on the wrong side of its two edges."""
-        late_ns = math.hypot(self.start.late_ns, self.end.late_ns) / math.sqrt(12)
-        return self.energy_uj * late_ns / self.length_ns
-
-
-@dataclass(slots=True)
-class _Open:
-    """A window that waits for the intervals that cover it."""
-
-    window: Window
-    energy_uj: int = 0
-    variance: float = 0.0
-    idle_share_uj: int = 0
-    unknown_reason: str = ""
-
-
-@dataclass(slots=True)
 class Accountant:
-    """idle: the device's idle draw. wraps_at: where the counter starts again from 0, if it does."""
+    """declared_idle_w: the idle draw, in watts, where it is known and not learned. wraps_at: where the
+    counter starts again from 0, if it does. split_rule: one of `costlaw.SPLIT_RULES`. counts_server: see
+    `reading.Source`."""
 
-    idle: IdlePower
-    wraps_at: Energy | None = None
-    law: CostLaw = field(default_factory=CostLaw)
-    ledger: Ledger = field(default_factory=Ledger)
-    _edge: Edge | None = None
-    _last_read_ns: int = 0
-    _failing_since_ns: int | None = None
-    _failure: str = "the meter has not been read yet"
-    _intervals: deque[Interval] = field(default_factory=deque)
-    _open: list[_Open] = field(default_factory=list)
+    def __init__(
+        self,
+        declared_idle_w: float | None = None,
+        wraps_at: Energy | None = None,
+        split_rule: str = "shapley",
+        counts_server: bool = False,
+    ) -> None:
+        self.ledger = Ledger()
+        self.law = LawView({}, split_rule=split_rule)
+        self._declared_idle_w = declared_idle_w
+        self._books = Books(self.ledger)
+        # A declared idle draw is a model's, and a model counts nobody else.
+        watches_floor = declared_idle_w is None and not counts_server
+        self._filter = EnergyFilter(declared_idle_w, ForeignLoad(watches_floor))
+        self._calibrator = Calibrator(self._seconds, is_model=declared_idle_w is not None)
+        self._finder = EdgeFinder(self.ledger, wraps_at, may_stand_still=declared_idle_w == 0)
+        self._edges: deque[Edge] = deque()
+        self._waiting: list[Window] = []
+        self._open = OpenBatches(self._seconds)
+        self._tails = Tails(self._seconds)
+        self._last_end_s = -math.inf
 
     @property
     def pending_windows(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._waiting)
+
+    @property
+    def response(self) -> Response:
+        """How the device answers, as estimated so far."""
+        return self._calibrator.response
+
+    @property
+    def idle_watts(self) -> float | None:
+        """The idle draw now, just after work."""
+        return float(self._filter.idle_w[0]) if self._filter.idle_is_known else None
+
+    @property
+    def idle_origin(self) -> str:
+        if self._declared_idle_w is not None:
+            return "configured"
+        return "measured" if self._filter.idle_is_known else "unknown"
 
     def observe(self, reading: Reading) -> None:
         """A good reading. Readings come in the order of their instants."""
-        edge, last_read_ns = self._edge, self._last_read_ns
-        self._failing_since_ns = None
-        self._last_read_ns = reading.at_ns
-        if edge is None:
-            self._edge = Edge(reading, 0)
-            self.ledger.since_ns = self.ledger.until_ns = reading.at_ns
-            return
-        delta_uj = (reading.energy - edge.reading.energy).uj
-        if delta_uj < 0 and self.wraps_at is not None and edge.reading.energy.uj > self.wraps_at.uj // 2:
-            delta_uj += self.wraps_at.uj
-        if delta_uj == 0:
-            stands_still = reading.at_ns - edge.at_ns > FROZEN_AFTER_NS and self.idle.watts != 0
-            if stands_still and self.ledger.open_gap is None:
-                self.ledger.begin_gap(edge.at_ns, "the meter's counter stands still")
-            return
-        if delta_uj < 0:
-            if self.ledger.open_gap is None:
-                self.ledger.begin_gap(edge.at_ns, f"the meter's counter stepped back by {-delta_uj} uJ")
-            delta_uj = 0
-        gap = self.ledger.open_gap
-        if gap is not None:
-            self.ledger.end_gap(reading.at_ns)
-        # A counter that stood still at the poll before has stepped since then; one that changes
-        # with every poll is continuous, and its readings are exact.
-        stepped = last_read_ns > edge.at_ns
-        self._edge = Edge(reading, reading.at_ns - last_read_ns if stepped else 0)
-        self.ledger.meter(delta_uj)
-        self.ledger.until_ns = reading.at_ns
-        self._intervals.append(Interval(edge, self._edge, delta_uj, gap.reason if gap else ""))
+        edge = self._finder.observe(reading)
+        if edge is not None:
+            self._edges.append(edge)
 
     def failed(self, at_ns: int, reason: str) -> None:
         """The meter could not be read at `at_ns`."""
-        self._failure = reason
-        if self._edge is None:
-            return
-        if self._failing_since_ns is None:
-            self._failing_since_ns = at_ns
-        if at_ns - self._failing_since_ns > LOST_AFTER_NS and self.ledger.open_gap is None:
-            self.ledger.begin_gap(self._edge.at_ns, reason)
+        self._finder.failed(at_ns, reason)
+
+    def see_neighbours(self, count: int | None) -> None:
+        """How many other processes use the device now; None where nobody can tell."""
+        self._filter.foreign.neighbours = count
 
     def advance(self, windows: Sequence[Window], known_until_ns: int) -> list[Charge]:
         """Settle what can be settled.
@@ -148,146 +110,196 @@ class Accountant:
         windows: those that ended since the last call. known_until_ns: every window that started
         before this instant has been handed over, now or earlier.
         """
+        charges: list[Charge] = []
         since_ns = self.ledger.since_ns
         for window in windows:
-            is_covered = since_ns is not None and window.start_ns >= since_ns
-            self._open.append(_Open(window, unknown_reason="" if is_covered else self._failure))
-        charges: list[Charge] = []
-        while self._intervals and self._intervals[0].end.at_ns <= known_until_ns:
-            interval = self._intervals.popleft()
-            if interval.gap_reason:
-                self._pass_gap(interval)
+            if since_ns is None or window.start_ns < since_ns:
+                charges += self._books.no_figure(window, self._finder.failure)
             else:
-                self._share(interval)
-            charges += self._settle(interval.end.at_ns)
+                self._waiting.append(window)
+        self._waiting.sort(key=lambda window: window.start_ns)
+        if self._filter.idle_is_known and not self._open and self.ledger.open_gap is None:
+            if self._calibrator.holds(self._waiting, self._edges, known_until_ns):
+                return charges
+            self._calibrator.calibrate(self._waiting, self._edges, self._last_end_s, self._filter)
+        while self._edges and self._edges[0].at_ns - self.response.lag_s * NS <= known_until_ns:
+            edge = self._edges.popleft()
+            charges += self._pass_gap(edge) if edge.gap_reason else self._pass(edge)
         return charges + self._give_up()
 
-    def _pass_gap(self, interval: Interval) -> None:
-        self.ledger.to_gap(interval.energy_uj)
-        for item, _ in self._overlapping(interval):
-            item.unknown_reason = interval.gap_reason
+    def _seconds(self, at_ns: int) -> float:
+        assert self.ledger.since_ns is not None
+        return (at_ns - self.ledger.since_ns) / NS
 
-    def _share(self, interval: Interval) -> None:
-        """Book one interval: idle, then the windows that overlap it."""
-        length_ns = interval.length_ns
-        here = self._overlapping(interval)
-        if not here:
-            idle_uj = self.idle.learn(interval.energy_uj, length_ns)
-            self.ledger.to_idle(idle_uj)
-            self.ledger.to_unattributed(interval.energy_uj - idle_uj)
-            return
-        if self.idle.watts is None:
-            self.ledger.to_unattributed(interval.energy_uj)
-            for item, _ in here:
-                item.unknown_reason = "the device's idle draw was not known yet"
-            return
-        idle_uj = min(interval.energy_uj, self.idle.energy_uj(length_ns))
-        self.ledger.to_idle(idle_uj, self._show_idle(here, idle_uj, length_ns))
-        active_uj = interval.energy_uj - idle_uj
-        deposits = [
-            Deposit(item.window.variant, item.window.computed_tokens, overlap / item.window.duration_ns)
-            for item, overlap in here
-        ]
-        weights = self._weights(here, deposits)
-        expected = math.fsum(weights)
-        busy = min(1.0, sum(overlap for _, overlap in here) / length_ns)
-        outside_uj = math.hypot(interval.timing_deviation_uj, self.idle.deviation_watts * length_ns / 1000)
-        for (item, _), weight, share in zip(here, weights, split_exact(active_uj, weights), strict=True):
-            item.energy_uj += share
-            portion = weight / expected
-            # Given the total, a share is uncertain against the other windows' shares; the total is
-            # uncertain by the instants of the edges and by the idle draw.
-            item.variance += (self.law.view.noise * share) ** 2 * (1 - portion) + (outside_uj * portion) ** 2
-            # What ran in the interval beside the batches (taking requests in, writing answers) is in
-            # the share and cannot be told apart from it: as a fraction of the time no window ran.
-            item.variance += (BESIDE * share * (1 - busy)) ** 2
-        self.law.learn(deposits, active_uj, length_ns / NS)
+    # -- one edge
 
-    def _overlapping(self, interval: Interval) -> list[tuple[_Open, int]]:
-        """The open windows in an interval, each with how long it ran there, in nanoseconds."""
-        here: list[tuple[_Open, int]] = []
-        for item in self._open:
-            window = item.window
-            overlap = min(window.end_ns, interval.end.at_ns) - max(window.start_ns, interval.start.at_ns)
-            if overlap > 0:
-                here.append((item, overlap))
-        return here
-
-    def _weights(self, here: Sequence[tuple[_Open, int]], deposits: Sequence[Deposit]) -> list[float]:
-        """What the law predicts each window deposited; plain overlap while any law is unknown."""
-        view = self.law.view
-        by_time = [float(overlap) for _, overlap in here]
-        weights: list[float] = []
-        for deposit in deposits:
-            coefficients = view.get(deposit.variant)
-            if coefficients is None:
-                return by_time
-            weights.append(deposit.fraction * coefficients.cost_uj(deposit.computed_tokens))
-        return weights if any(weights) else by_time
-
-    def _show_idle(self, here: Sequence[tuple[_Open, int]], idle_uj: int, length_ns: int) -> int:
-        """Idle draw while batches ran, by the time they ran: what receipts of it will show."""
-        busy_ns = sum(overlap for _, overlap in here)
-        shown = 0
-        for item, overlap in here:
-            share = idle_uj * overlap // max(length_ns, busy_ns)
-            item.idle_share_uj += share
-            if not item.window.is_warmup:
-                shown += share
-        return shown
-
-    def _settle(self, until_ns: int) -> list[Charge]:
-        """Close the windows whose last interval has been booked."""
-        charges: list[Charge] = []
-        waiting: list[_Open] = []
-        for item in self._open:
-            if item.window.end_ns > until_ns:
-                waiting.append(item)
-            elif item.unknown_reason:
-                charges += self._no_figure(item, item.unknown_reason)
-            else:
-                charges += self._charge(item)
-        self._open = waiting
+    def _pass(self, edge: Edge) -> list[Charge]:
+        self._books.count(edge.energy_uj)
+        start_s, at_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
+        if not self._filter.idle_is_known:
+            return self._without_idle(edge)
+        if edge.is_first:
+            self._filter.doubt_carry(edge.energy_uj / 1e6)
+        busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s, self._seconds)
+        rest_s = rest_times(start_s, at_s, busy, self._last_end_s)
+        self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
+        self._calibrator.hear(edge, rest_s, bool(busy))
+        self._filter.pass_time(at_s - start_s)
+        if not self._admit(edge, rest_s):
+            self._filter.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._filter.idle_w)))
+            return []
+        half_s = max(edge.deviation_ns / NS, LEAST_DEVIATION_S)
+        before, early, counted, late = self._open.counted_at(
+            [start_s, at_s - half_s, at_s, at_s + half_s], self.response
+        )
+        batches_j = self._filter.batches_j
+        # What lies on the wrong side of an edge whose instant is uncertain.
+        timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._filter.idle_w[0])
+        pool_j = self._books.pool_j + self._tails.left_j(at_s, self.response)
+        expected_j = float((counted - before) @ batches_j)
+        excess_j = self._filter.update(pool_j, counted, rest_s, timing_j, expected_j)
+        self._book_excess(excess_j)
+        self._label()
+        self._open.show_idle(start_s, at_s, float(rest_s @ self._filter.idle_w))
+        charges = self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
+        self._book_draw(rest_s, is_exact=edge.deviation_ns == 0)
+        self.law = replace(self.law, laws=self._filter.laws(), after_rest=self._filter.after_rest)
+        self._calibrator.listen_again(self._filter)
         return charges
 
-    def _charge(self, item: _Open) -> list[Charge]:
-        window = item.window
-        if window.is_warmup:
-            self.ledger.to_warmup(item.energy_uj)
-            return []
-        self.ledger.to_active(
-            window.variant, item.energy_uj, len(window.lengths), sum(window.lengths), window.computed_tokens
-        )
-        weights = split_weights(self.law.view, window)
-        whole = math.fsum(weights)
-        deviation = math.sqrt(item.variance)
-        return [
-            Charge(line, energy_uj, deviation * weight / whole, idle_uj)
-            for line, weight, energy_uj, idle_uj in zip(
-                window.lines,
-                weights,
-                split_exact(item.energy_uj, weights),
-                split_exact(item.idle_share_uj, weights),
-                strict=True,
-            )
-        ]
+    def _without_idle(self, edge: Edge) -> list[Charge]:
+        """Nothing can be apportioned before the idle draw has been heard alone."""
+        heard = [window for window in self._waiting if window.start_ns < edge.at_ns]
+        if heard:
+            self._books.to_unattributed(self._books.pool_j)
+            self._waiting = self._waiting[len(heard) :]
+            self._last_end_s = max(self._seconds(window.end_ns) for window in heard)
+            return [charge for window in heard for charge in self._books.no_figure(window, NO_IDLE)]
+        if not edge.is_first and self._seconds(edge.start_ns) > self._last_end_s:
+            self._filter.hear_idle(edge.energy_uj * 1000 / (edge.at_ns - edge.start_ns))
+        self._books.to_idle(self._books.pool_j)
+        return []
 
-    def _no_figure(self, item: _Open, reason: str) -> list[Charge]:
-        self.ledger.to_unattributed(item.energy_uj)
-        self.ledger.to_unknown(item.idle_share_uj, len(item.window.lines))
-        return [Charge(line, None, 0.0, None, reason) for line in item.window.lines]
+    def _admit(self, edge: Edge, rest_s: Array) -> bool:
+        """Hand the filter the windows that the counter has begun to hold; False when there is one among them
+        that it cannot follow yet, so that the edge says nothing."""
+        new = [window for window in self._waiting if window.start_ns < edge.at_ns]
+        self._waiting = self._waiting[len(new) :]
+        unknown = [window for window in new if not self._filter.knows(window.variant)]
+        can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
+        if not can_follow:
+            self._waiting = unknown + self._waiting
+            new = [window for window in new if self._filter.knows(window.variant)]
+        if not new:
+            return can_follow
+        for window in new:
+            self._calibrator.hear_batch(window)
+        entries = entries_of(new, among=len(self._open))
+        self._open.add(entries)
+        self._filter.admit(
+            [entry.kind.variant for entry in entries],
+            np.array([entry.kind.computed_tokens for entry in entries], dtype=float),
+            np.array([entry.kind.padded_length for entry in entries], dtype=float),
+            np.array([entry.rest for entry in entries]),
+            np.array([len(entry.windows) for entry in entries], dtype=float),
+        )
+        return can_follow
+
+    def _begin_laws(self, unknown: list[Window], edge: Edge, rest_s: Array) -> bool:
+        """Laws for variants of which nothing is known, from what nothing else explains; False when too
+        little of their batches is in the counter yet."""
+        at_s = self._seconds(edge.at_ns)
+        theirs = OpenBatches(self._seconds)
+        theirs.add([Entry([window], [0.0]) for window in unknown])
+        part = float(theirs.counted(at_s, self.response).sum())
+        if part < BEGINS_A_LAW:
+            return False
+        known_j = float(self._open.counted(at_s, self.response) @ self._filter.batches_j)
+        left_j = self._books.pool_j - known_j - float(rest_s @ self._filter.idle_w)
+        for window in unknown:
+            if not self._filter.knows(window.variant):
+                self._filter.add_variant(window.variant, max(left_j, 1e-6) / part, window.computed_tokens)
+        return True
+
+    # -- booking
+
+    def _settle(self, ended_before_s: float) -> list[Charge]:
+        """Close the batches that had ended by then."""
+        ripe = self._open.ended_before(ended_before_s)
+        if not ripe.any():
+            return []
+        amounts_j, deviations_j = self._filter.batches_j[ripe], self._filter.deviations_j[ripe]
+        whole_j = float(amounts_j.sum())
+        if whole_j > self._books.pool_j:  # then all are short alike
+            amounts_j *= self._books.pool_j / whole_j
+        charges: list[Charge] = []
+        booked_j = 0.0
+        for entry, amount_j, deviation_j in zip(self._open.take(ripe), amounts_j, deviations_j, strict=True):
+            joules, charged = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
+            booked_j += joules
+            charges += charged
+            if self.response.reach_s > 0:
+                self._tails.add(entry, joules)
+        self._filter.settle(ripe, booked_j)
+        return charges
+
+    def _book_draw(self, rest_s: Array, is_exact: bool) -> None:
+        """What the device drew by itself and for others since the last edge, and what earlier bookings left
+        over or took too much: of a learned idle draw it is part, of a declared one it is not.
+
+        is_exact: the edge's instant is known, so that nothing in the pool can be of the time after it."""
+        carry_j = self._filter.carry_j
+        is_declared = self._declared_idle_w is not None
+        if is_declared and is_exact and not self._open:
+            carry_j = self._books.pool_j - float(rest_s @ self._filter.idle_w)
+        booked_j = self._books.to_idle(
+            float(rest_s @ self._filter.idle_w) + (0.0 if is_declared else carry_j)
+        )
+        foreign_j = self._filter.foreign_w * float(rest_s.sum())
+        booked_j += self._books.to_unattributed(foreign_j + (carry_j if is_declared else 0.0))
+        self._filter.book_draw(rest_s, booked_j)
+
+    def _book_excess(self, joules: float) -> None:
+        """What neither idle draw nor batches explain. Beside a warm-up it is the warm-up's."""
+        if any(entry.kind.is_warmup for entry in self._open.entries):
+            self._books.to_warmup(joules)
+        else:
+            self._books.to_unattributed(joules)
+
+    def _label(self) -> None:
+        """Say on the receipts of batches what else drew on the device with them."""
+        if self._filter.foreign.is_open:
+            for entry in self._open.entries:
+                entry.warning = self._filter.foreign.warning
+
+    # -- gaps
+
+    def _pass_gap(self, edge: Edge) -> list[Charge]:
+        charges = self._lose(edge.start_ns, edge.gap_reason, edge.at_ns)
+        self._books.count(edge.energy_uj)
+        self._books.to_gap(edge.energy_uj)
+        self._filter.restart()
+        self._calibrator.forget()
+        self._tails.clear()
+        return charges
 
     def _give_up(self) -> list[Charge]:
-        """Windows that no interval will ever cover, or that reach into a gap that still lasts."""
+        """Windows that reach into a gap that still lasts."""
         gap = self.ledger.open_gap
-        charges: list[Charge] = []
-        waiting: list[_Open] = []
-        for item in self._open:
-            if self.ledger.since_ns is None:
-                charges += self._no_figure(item, item.unknown_reason)
-            elif gap is not None and item.window.end_ns > gap.start_ns:
-                charges += self._no_figure(item, gap.reason)
-            else:
-                waiting.append(item)
-        self._open = waiting
+        if gap is None or self._edges:
+            return []
+        return self._lose(gap.start_ns, gap.reason, None)
+
+    def _lose(self, start_ns: int, reason: str, end_ns: int | None) -> list[Charge]:
+        """No figure for the windows that reach into a gap; those before it are settled as they are."""
+        charges = self._settle(self._seconds(start_ns) - self.response.reach_s)
+        lost = self._open.windows
+        everything = np.ones(len(self._open), dtype=bool)
+        self._filter.forget(everything)
+        self._open.take(everything)
+        late = [w for w in self._waiting if w.end_ns > start_ns and (end_ns is None or w.start_ns < end_ns)]
+        self._waiting = [window for window in self._waiting if window not in late]
+        for window in lost + late:
+            charges += self._books.no_figure(window, reason)
+            self._last_end_s = max(self._last_end_s, self._seconds(window.end_ns))
         return charges

@@ -8,9 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-SPLIT_RULE = "shapley"
-"""The rule by which a batch's energy is split among its sequences; named on every receipt."""
-
 IDLE_POLICY = "busy-time"
 """A window is shown the idle draw of the time it ran; idle time between windows is nobody's."""
 
@@ -27,6 +24,8 @@ def split_exact(amount_uj: int, weights: Sequence[float]) -> list[int]:
         raise ValueError("cannot share an amount among nobody")
     if any(not math.isfinite(weight) or weight < 0 for weight in weights):
         raise ValueError(f"weights must be finite and not negative: {list(weights)}")
+    if len(weights) == 1:
+        return [amount_uj]
     largest = max(weights)
     if largest == 0:
         weights = [1.0] * len(weights)
@@ -49,28 +48,30 @@ def split_exact(amount_uj: int, weights: Sequence[float]) -> list[int]:
     return shares
 
 
-def shapley_weights(lengths: Sequence[int], fixed: float, per_token: float) -> list[float]:
-    """Shapley values of the sequences of one padded batch, in the unit of `fixed` and `per_token`.
+def shapley_weights(own: Sequence[float], fixed: float) -> list[float]:
+    """Shapley values of the sequences of one padded batch.
 
-    A batch of n sequences padded to its longest costs `fixed + per_token * n * max(lengths)`.
-    Each layer of tokens between two lengths next to each other in sorted order is a game of its
-    own, in which padding is shared between who causes it and who suffers it; of a layer that m of
-    n sequences reach, each of those m pays n/m - (n-m)/(m+1) of its thickness and each of the
-    others m/(m+1). The fixed part is shared equally. The values sum to the cost.
+    own: what each sequence would cost at its own length, without the fixed part. A batch of n costs
+    `fixed + n * max(own)`: all are computed at the longest one's length. Each layer between two costs next
+    to each other in sorted order is a game of its own, in which padding is shared between who causes it and
+    who suffers it; of a layer that m of n sequences reach, each of those m pays n/m - (n-m)/(m+1) of its
+    thickness and each of the others m/(m+1). The fixed part is shared equally. The values sum to the cost.
     """
-    n = len(lengths)
-    order = sorted(range(n), key=lambda i: lengths[i])
-    reaching: list[float] = []  # for each rank: what the layers up to its length cost it
-    ended: list[float] = []  # for each rank: what the layer at its rank costs the shorter ones
+    n = len(own)
+    if n == 1:
+        return [fixed + own[0]]
+    order = sorted(range(n), key=lambda i: own[i])
+    reaching: list[float] = []  # for each rank: what the layers up to its own cost it
+    ended: list[float] = []  # for each rank: what the layer at its rank costs the smaller ones
     paid = 0.0
-    previous = 0
+    previous = 0.0
     for rank, index in enumerate(order):
         m = n - rank
-        thickness = per_token * (lengths[index] - previous)
+        thickness = own[index] - previous
         paid += thickness * (n / m - (n - m) / (m + 1))
         reaching.append(paid)
         ended.append(thickness * m / (m + 1))
-        previous = lengths[index]
+        previous = own[index]
     values = [0.0] * n
     above = 0.0  # what the layers above this rank cost a sequence that does not reach them
     for rank in range(n - 1, -1, -1):

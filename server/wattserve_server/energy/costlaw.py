@@ -1,152 +1,142 @@
-"""The cost law: joules of a batch as a function of the work it did, learned online.
+"""The cost law: joules of a batch as a function of the work it did, and what is told from it.
 
-For each variant, active energy of a batch = fixed + per_token x computed tokens (padding included).
-All variants share one Kalman filter, because one metered interval may hold batches of several:
-what the meter says of the interval constrains them together. The law is pulled towards the
-measurement, never the measurement towards the law.
+    joules = fixed + per_token x n + per_square x n x L + (the same) x correction(n)
+
+n: tokens computed, padding included. L: the length at which they were computed, so that n x L is the sum
+of squared lengths. correction: hat functions over log2(n), for what a straight line misses (a device that
+fills up, a kernel that changes at some size). `filter` learns the coefficients; they are never negative.
 
 A `LawView` is an immutable copy for readers on other threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.attribution import shapley_weights, split_exact
+from wattserve_server.energy.idle import CLASSES, rest_class
 from wattserve_server.energy.window import Window
 
-DRIFT_PER_SQRT_S = 0.01
-"""Relative random walk of a law's coefficients: follows a drift of clocks or temperature."""
+Array = NDArray[np.float64]
 
-FIRST_NOISE = 0.3
-"""Relative deviation of a batch's energy from the law, before any was seen."""
+SMOOTH = 3
+"""Coefficients of the smooth part: fixed, per token, per square."""
 
-_NOISE_MEMORY = 0.05
-_NOISE_FLOOR = 0.01
-_OUTLIER = 6.0
+FIRST_NODE, LAST_NODE = 2, 15
+"""The correction's nodes are the powers of two from 4 to 32768 tokens."""
+
+NODES = LAST_NODE - FIRST_NODE + 1
+SIZE = SMOOTH + NODES
+
+ALIKE_OVER = 4.0
+"""Doublings of the token count over which corrections stay alike."""
+
+LEAST = 0.05
+"""A batch is never predicted to cost less than this part of what the smooth part says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    fixed_uj: float
-    per_token_uj: float
+    """One variant's law, in joules. base: the smooth part that `corrections` are relative to."""
 
-    def cost_uj(self, computed_tokens: float) -> float:
-        return self.fixed_uj + self.per_token_uj * computed_tokens
+    fixed_j: float
+    per_token_j: float
+    per_square_j: float = 0.0
+    base: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    corrections: tuple[float, ...] = (0.0,) * NODES
+
+    def cost_j(self, tokens: int, length: int) -> float:
+        """Joules of a batch of `tokens` computed tokens at `length`; never negative."""
+        square = float(tokens) * length
+        smooth = self.fixed_j + self.per_token_j * tokens + self.per_square_j * square
+        at = min(max(math.log2(max(tokens, 1)) - FIRST_NODE, 0.0), NODES - 1.0)
+        node = min(int(at), NODES - 2)
+        correction = self.corrections[node] * (node + 1 - at) + self.corrections[node + 1] * (at - node)
+        base = self.base[0] + self.base[1] * tokens + self.base[2] * square
+        return max(smooth + base * correction, LEAST * smooth)
+
+    def own_j(self, length: int) -> float:
+        """What one sequence of this length adds to a batch that is not padded for it, in joules."""
+        return self.per_token_j * length + self.per_square_j * length * length
 
 
 @dataclass(frozen=True, slots=True)
 class LawView:
-    """The laws at an instant. `noise`: relative deviation of one batch from its law."""
+    """The laws at an instant, by variant, and the rule by which batches are split.
+
+    after_rest: how much more (relative) a batch costs after each class of rest (`idle`).
+    """
 
     laws: Mapping[str, Coefficients]
-    noise: float
+    after_rest: tuple[float, ...] = (0.0,) * CLASSES
+    split_rule: str = "shapley"
 
     def get(self, variant: str) -> Coefficients | None:
-        """None until a metered interval held a batch of that variant."""
+        """None until the meter has said something of that variant."""
         return self.laws.get(variant)
 
 
-@dataclass(frozen=True, slots=True)
-class Deposit:
-    """The part of a window that lies in an interval: `fraction` of its duration, in (0, 1]."""
-
-    variant: str
-    computed_tokens: int
-    fraction: float
+def correction_covariance(deviation: float) -> Array:
+    """Of a law's corrections, before anything is known of them: near sizes are off alike."""
+    nodes = np.arange(NODES)
+    return deviation**2 * np.exp(-np.abs(np.subtract.outer(nodes, nodes)) / ALIKE_OVER)
 
 
-class CostLaw:
-    """Learns one law per variant from metered intervals. Not thread-safe; `view` is."""
+def features(base: Array, tokens: Array, lengths: Array) -> Array:
+    """The factors of one variant's coefficients: [batches, SIZE]."""
+    rows = np.zeros((len(tokens), SIZE))
+    rows[:, 0] = 1.0
+    rows[:, 1] = tokens
+    rows[:, 2] = tokens * lengths
+    at = np.clip(np.log2(np.maximum(tokens, 1.0)) - FIRST_NODE, 0.0, NODES - 1.0)
+    node = np.minimum(at.astype(int), NODES - 2)
+    relative = rows[:, :SMOOTH] @ base
+    index = np.arange(len(tokens))
+    rows[index, SMOOTH + node] = relative * (node + 1 - at)
+    rows[index, SMOOTH + node + 1] = relative * (at - node)
+    return rows
 
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-        self._mean_tokens: list[float] = []
-        self._state: NDArray[np.float64] = np.zeros(0)
-        self._covariance: NDArray[np.float64] = np.zeros((0, 0))
-        self._noise = FIRST_NOISE
-        self.view = LawView({}, FIRST_NOISE)
 
-    def learn(self, deposits: Sequence[Deposit], active_uj: float, dt_s: float) -> None:
-        """One metered interval: `active_uj` above idle over `dt_s`, explained by `deposits`."""
-        for deposit in deposits:
-            if deposit.variant not in self._index:
-                self._add(deposit, active_uj / max(sum(d.fraction for d in deposits), 1e-9))
-        features = np.zeros(len(self._state))
-        squares = 0.0
-        for deposit in deposits:
-            at = 2 * self._index[deposit.variant]
-            features[at] += deposit.fraction
-            features[at + 1] += deposit.fraction * deposit.computed_tokens
-            squares += (deposit.fraction * self._cost(deposit.variant, deposit.computed_tokens)) ** 2
-            self._drift(deposit, dt_s)
-        predicted = float(features @ self._state)
-        variance = self._noise**2 * squares + 1.0  # 1 uJ: the counter's own grain, so never 0
-        spread = self._covariance @ features
-        innovation = active_uj - predicted
-        innovation_variance = float(features @ spread) + variance
-        # An interval far outside what the law allows (foreign load, a stall) moves it only so far.
-        bound = _OUTLIER * innovation_variance**0.5
-        innovation = min(max(innovation, -bound), bound)
-        self._state = np.maximum(self._state + spread * (innovation / innovation_variance), 0.0)
-        self._covariance -= np.outer(spread, spread) / innovation_variance
-        self._covariance = (self._covariance + self._covariance.T) / 2
-        if squares > 0:
-            seen = min((active_uj - predicted) ** 2 / squares, _OUTLIER**2)
-            mixed = (1 - _NOISE_MEMORY) * self._noise**2 + _NOISE_MEMORY * seen
-            self._noise = max(mixed**0.5, _NOISE_FLOOR)
-        self.view = LawView(
-            {
-                name: Coefficients(self._state[2 * i], self._state[2 * i + 1])
-                for name, i in self._index.items()
-            },
-            self._noise,
-        )
+def _shapley(law: Coefficients, lengths: Sequence[int]) -> list[float]:
+    return shapley_weights([law.own_j(length) for length in lengths], law.fixed_j)
 
-    def _cost(self, variant: str, computed_tokens: float) -> float:
-        at = 2 * self._index[variant]
-        return float(self._state[at] + self._state[at + 1] * computed_tokens)
 
-    def _add(self, deposit: Deposit, batch_uj: float) -> None:
-        """A new variant: a wide guess around what its first interval suggests."""
-        size = len(self._state)
-        self._index[deposit.variant] = size // 2
-        tokens = max(deposit.computed_tokens, 1)
-        self._mean_tokens.append(float(tokens))
-        guess = max(batch_uj, 1.0)
-        self._state = np.concatenate([self._state, [guess / 2, guess / 2 / tokens]])
-        covariance = np.zeros((size + 2, size + 2))
-        covariance[:size, :size] = self._covariance
-        covariance[size, size] = (3 * guess) ** 2
-        covariance[size + 1, size + 1] = (3 * guess / tokens) ** 2
-        self._covariance = covariance
+def _stand_alone(law: Coefficients, lengths: Sequence[int]) -> list[float]:
+    return [law.fixed_j + law.own_j(length) for length in lengths]
 
-    def _drift(self, deposit: Deposit, dt_s: float) -> None:
-        index = self._index[deposit.variant]
-        self._mean_tokens[index] += 0.05 * (deposit.computed_tokens - self._mean_tokens[index])
-        mean = max(self._mean_tokens[index], 1.0)
-        walk = (DRIFT_PER_SQRT_S * self._cost(deposit.variant, mean)) ** 2 * dt_s
-        at = 2 * index
-        self._covariance[at, at] += walk
-        self._covariance[at + 1, at + 1] += walk / mean**2
+
+def _tokens(law: Coefficients, lengths: Sequence[int]) -> list[float]:
+    return [float(length) for length in lengths]
+
+
+SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] = {
+    "shapley": _shapley,
+    "stand-alone": _stand_alone,
+    "tokens": _tokens,
+}
+"""The rules by which a batch's energy is split among its sequences; named on every receipt."""
+
+_UNLEARNED = Coefficients(0.0, 1.0)
 
 
 def split_weights(view: LawView, window: Window) -> list[float]:
-    """How a window's energy is split among its sequences: Shapley values under its variant's law."""
-    coefficients = view.get(window.variant)
-    if coefficients is None or coefficients.cost_uj(window.computed_tokens) <= 0:
-        return shapley_weights(window.lengths, 0.0, 1.0)
-    return shapley_weights(window.lengths, coefficients.fixed_uj, coefficients.per_token_uj)
+    """How a window's energy is split among its sequences, under its variant's law."""
+    law = view.get(window.variant)
+    if law is None or law.fixed_j + law.own_j(window.padded_length) <= 0:
+        law = _UNLEARNED
+    return SPLIT_RULES[view.split_rule](law, window.lengths)
 
 
 def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     """What the law says each sequence of a window cost, before the meter has covered it."""
-    coefficients = view.get(window.variant)
-    if coefficients is None:
+    law = view.get(window.variant)
+    if law is None:
         return [None] * len(window.lengths)
-    cost_uj = round(coefficients.cost_uj(window.computed_tokens))
+    rested = 1 + view.after_rest[rest_class(window.rested_ns / 1e9)]
+    cost_uj = round(law.cost_j(window.computed_tokens, window.padded_length) * rested * 1e6)
     return list(split_exact(cost_uj, split_weights(view, window)))

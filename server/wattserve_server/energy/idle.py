@@ -1,60 +1,60 @@
-"""The device's idle draw: declared by the meter, or learned from intervals without any window."""
+"""The device's idle draw: its shape over the time since the last batch.
+
+A board idles differently just after work than after a long rest, so idle power has one level for each
+class of that time. Knows how long a span was in each class; the levels are learned by `filter`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from statistics import median, pstdev
+from collections.abc import Sequence
 
-NS = 1_000_000_000
+import numpy as np
+from numpy.typing import NDArray
 
-MEMORY = 64
-"""Idle intervals remembered. The median follows a lasting change of the idle draw (another
-process on the device, a new clock) after half of them, and ignores a burst."""
+Array = NDArray[np.float64]
 
-EXPLAINED = 1.25
-"""An interval without a window may draw this much more than idle and still be called idle."""
+REST_S = (0.25, 1.0, 4.0, 16.0)
+"""Bounds between the classes of rest, in seconds since the last batch; the first holds work itself."""
+
+CLASSES = len(REST_S) + 1
 
 
-@dataclass(slots=True)
-class IdlePower:
-    """declared_watts: what the meter says the device draws when idle; None: to be learned."""
+def rest_class(rested_s: float) -> int:
+    """The class of a rest of this length."""
+    return sum(rested_s > bound for bound in REST_S)
 
-    declared_watts: float | None = None
-    _seen: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
 
-    @property
-    def watts(self) -> float | None:
-        if self.declared_watts is not None:
-            return self.declared_watts
-        return median(self._seen) if self._seen else None
+_BOUNDS = np.array([0.0, *REST_S, np.inf])
 
-    @property
-    def deviation_watts(self) -> float:
-        """How much the idle draw varies between intervals; 0 for a declared one, which is exact."""
-        if self.declared_watts is not None or len(self._seen) < 2:
-            return 0.0
-        middle = median(self._seen)
-        return pstdev([watts for watts in self._seen if watts <= EXPLAINED * middle] or [0.0])
 
-    @property
-    def origin(self) -> str:
-        if self.declared_watts is not None:
-            return "configured"
-        return "measured" if self._seen else "unknown"
+def rest_times(
+    since_s: float, until_s: float, busy: Sequence[tuple[float, float]], last_end_s: float
+) -> Array:
+    """Seconds of [since_s, until_s] in each class of rest; they sum to its length.
 
-    def energy_uj(self, length_ns: int) -> int:
-        """Idle energy over a time; 0 while the idle draw is unknown."""
-        watts = self.watts
-        return 0 if watts is None else int(watts * length_ns / 1000)
+    busy: windows (start, end) that touch the span, by their start. last_end_s: when work had ended
+    before them; -inf if there was none.
+    """
+    times = np.zeros(CLASSES)
+    at = since_s
+    for start, end in busy:
+        if start > at:
+            _rest(times, at, min(start, until_s), last_end_s)
+        last_end_s = max(last_end_s, end)
+        reached = min(max(end, at), until_s)
+        times[0] += reached - max(at, min(start, until_s))
+        at = max(at, reached)
+        if at >= until_s:
+            return times
+    _rest(times, at, until_s, last_end_s)
+    return times
 
-    def learn(self, energy_uj: int, length_ns: int) -> int:
-        """An interval in which no window ran: the part of it that is idle, in microjoules."""
-        if self.declared_watts is not None:
-            return min(energy_uj, self.energy_uj(length_ns))
-        known = self.watts
-        watts = energy_uj * 1000 / length_ns
-        self._seen.append(watts)
-        if known is None or watts <= EXPLAINED * known:
-            return energy_uj
-        return min(energy_uj, int(known * length_ns / 1000))
+
+def _rest(times: Array, since_s: float, until_s: float, last_end_s: float) -> None:
+    low, high = since_s - last_end_s, until_s - last_end_s
+    if high <= REST_S[0]:
+        times[0] += until_s - since_s
+    elif low >= REST_S[-1]:
+        times[-1] += until_s - since_s
+    else:
+        times += np.maximum(np.minimum(high, _BOUNDS[1:]) - np.maximum(low, _BOUNDS[:-1]), 0.0)

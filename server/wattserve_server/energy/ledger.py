@@ -57,10 +57,9 @@ class Ledger:
         self.measured_uj += amount_uj
         self.pending_uj += amount_uj
 
-    def to_idle(self, amount_uj: int, shared_uj: int = 0) -> None:
+    def to_idle(self, amount_uj: int) -> None:
         self._leave_pending(amount_uj)
         self.idle_uj += amount_uj
-        self.idle_shared_uj += shared_uj
 
     def to_unattributed(self, amount_uj: int) -> None:
         self._leave_pending(amount_uj)
@@ -74,6 +73,10 @@ class Ledger:
         self._leave_pending(amount_uj)
         self.warmup_uj += amount_uj
 
+    def show_idle(self, amount_uj: int) -> None:
+        """This part of the idle account is shown on receipts."""
+        self.idle_shared_uj += amount_uj
+
     def to_active(self, variant: str, amount_uj: int, sequences: int, tokens: int, padded: int) -> None:
         self._leave_pending(amount_uj)
         totals = self.active.setdefault(variant, VariantTotals())
@@ -82,11 +85,9 @@ class Ledger:
         totals.tokens += tokens
         totals.padded_tokens += padded
 
-    def to_unknown(self, shared_uj: int, lines: int) -> None:
-        """These receipt lines have no figure; what was meant as their idle share is not shown."""
+    def to_unknown(self, lines: int) -> None:
+        """These receipt lines have no figure."""
         self.unknown_lines += lines
-        if lines:
-            self.idle_shared_uj -= shared_uj
 
     def begin_gap(self, start_ns: int, reason: str) -> None:
         self.gap_count += 1

@@ -61,6 +61,7 @@ class Receipt:
     lines: list[Line] = field(default_factory=list)
     outcome: Outcome = Outcome.OPEN
     unknown_reason: str = ""
+    split_rule: str = "shapley"
     warnings: list[str] = field(default_factory=list)
 
     def end(self, outcome: Outcome) -> None:
@@ -122,12 +123,13 @@ class Receipt:
         return _sum([line.idle_share_uj for line in self.ran])
 
     def interval_uj(self) -> tuple[int, int] | None:
-        """The 95 % interval of a settled figure; None for any other state."""
+        """The 95 % interval of a settled figure; None for any other state. Lines of one batch are wrong
+        together, so their deviations add up."""
         if self.state is not State.SETTLED:
             return None
         energy = self.energy_uj
         assert energy is not None
-        half = 1.96 * math.hypot(*(line.deviation_uj for line in self.ran))
+        half = 1.96 * math.fsum(line.deviation_uj for line in self.ran)
         return max(0, math.floor(energy - half)), math.ceil(energy + half)
 
 

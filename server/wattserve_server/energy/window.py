@@ -13,7 +13,9 @@ class Window:
 
     start_ns, end_ns: on the host's monotonic clock. lengths: true tokens of each sequence.
     padded_length: tokens at which each was computed. lines: the receipt lines to charge, one per
-    sequence; empty for a warm-up window, which is charged to the warm-up account.
+    sequence; empty for a warm-up window, which is charged to the warm-up account. is_first_run: the first
+    of its shape, which may compile, tune or allocate: nothing is learned from it. rested_ns: for how long
+    the device had done nothing before.
     """
 
     variant: str
@@ -22,6 +24,8 @@ class Window:
     lengths: tuple[int, ...]
     padded_length: int
     lines: tuple[Line, ...] = ()
+    is_first_run: bool = False
+    rested_ns: int = 0
 
     @property
     def is_warmup(self) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import LawView, provisional_uj
 from wattserve_server.energy.receipt import Outcome
+from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.model import LoadedModel
@@ -72,9 +73,9 @@ class Engine:
         """Sequences that wait."""
         return len(self._batcher)
 
-    async def start(self) -> None:
-        """Warm every variant up. Raises ConfigError when one fails."""
-        await asyncio.wrap_future(self._runner.start())
+    async def start(self, calibration: TrialPlan | None = None) -> None:
+        """Warm every variant up, and calibrate it if there is a plan. Raises ConfigError when one fails."""
+        await asyncio.wrap_future(self._runner.start(calibration))
 
     def stop(self) -> None:
         """End the runner's thread after its batch. Blocks for that long."""
@@ -105,6 +106,7 @@ class Engine:
         waits leaves the queue and what has started is still charged.
         """
         receipt = self.book.open(request_id, variant, str(self.variants[variant].device))
+        receipt.split_rule = self._law().split_rule
         request = Request(receipt, variant, time.monotonic_ns(), deadline_ns, self._loop.create_future())
         for ids in sequences:
             request.add(ids)

@@ -18,18 +18,20 @@ class RunLog:
         self._running_since_ns: int | None = None
         self._finished: list[Window] = []
         self._busy_ns = 0
+        self._resting_since_ns = time.monotonic_ns()
 
-    def start(self) -> int:
-        """A batch starts now; the instant, in nanoseconds of the monotonic clock."""
+    def start(self) -> tuple[int, int]:
+        """A batch starts now: the instant, and for how long nothing had run, in nanoseconds."""
         with self._lock:
             self._running_since_ns = time.monotonic_ns()
-            return self._running_since_ns
+            return self._running_since_ns, self._running_since_ns - self._resting_since_ns
 
     def finish(self, window: Window) -> None:
         """The batch that was started has ended; `window` is its record."""
         with self._lock:
             self._busy_ns += window.duration_ns
             self._running_since_ns = None
+            self._resting_since_ns = window.end_ns
             self._finished.append(window)
 
     def drain(self) -> tuple[list[Window], int]:

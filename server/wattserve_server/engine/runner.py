@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.energy.window import Window
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.model import LoadedModel
@@ -58,10 +59,13 @@ class Runner:
         self._on_done = on_done
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="wattserve-runner", daemon=True)
+        self._calibration: TrialPlan | None = None
         self._warm: Future[None] = Future()
 
-    def start(self) -> Future[None]:
-        """Start the thread; the future is done when every variant is warm, or holds a ConfigError."""
+    def start(self, calibration: TrialPlan | None = None) -> Future[None]:
+        """Start the thread; the future is done when every variant is warm and, given a plan, calibrated, or
+        holds a ConfigError."""
+        self._calibration = calibration
         self._thread.start()
         return self._warm
 
@@ -75,6 +79,9 @@ class Runner:
         try:
             for variant in self._variants.values():
                 self._warm_up(variant)
+            if self._calibration is not None:
+                for variant in self._variants.values():
+                    self._calibrate(variant, self._calibration)
         except ConfigError as error:
             self._warm.set_exception(error)
             return
@@ -93,7 +100,7 @@ class Runner:
         variant = self._variants[batch[0].request.variant]
         rows: NDArray[np.float32] | None = None
         error: InferenceError | None = None
-        started_ns = self._run_log.start()
+        started_ns, rested_ns = self._run_log.start()
         try:
             rows = variant.run([sequence.ids for sequence in batch])
         except Exception as failure:  # whatever a model may raise: the server outlives it
@@ -106,6 +113,7 @@ class Runner:
             lengths=tuple(sequence.length for sequence in batch),
             padded_length=max(sequence.length for sequence in batch),
             lines=tuple(sequence.line for sequence in batch),
+            rested_ns=rested_ns,
         )
         self._run_log.finish(window)
         return BatchResult(batch, window, rows, error)
@@ -117,26 +125,51 @@ class Runner:
         for count, length in shapes:
             ids = [warmup_sequence(self._model, length, seed) for seed in range(count)]
             for _ in range(2):  # the first run of a shape may compile, tune or allocate
-                started_ns = self._run_log.start()
-                failure: Exception | None = None
-                rows: NDArray[np.float32] | None = None
-                try:
-                    rows = variant.run(ids)
-                except Exception as error:
-                    failure = error
-                ended_ns = time.monotonic_ns()
-                self._run_log.finish(Window(variant.name, started_ns, ended_ns, (length,) * count, length))
-                if failure is not None:
-                    raise ConfigError(
-                        f"variant {variant.name!r} failed its warm-up on {count} x {length} tokens: "
-                        f"{type(failure).__name__}: {failure}"
-                    ) from failure
-                if rows is None or not np.isfinite(rows).all():
-                    raise ConfigError(
-                        f"variant {variant.name!r} answered with NaN or infinity on {count} x {length} "
-                        "tokens of warm-up; its weights are broken or overflow in this precision"
-                    )
-            seconds.append((ended_ns - started_ns) / 1e9)
+                window = self._try_out(variant, ids, is_first_run=True)
+            seconds.append(window.duration_ns / 1e9)
         self._batcher.set_overhead_tokens(variant.name, overhead_tokens(shapes, seconds))
         variant.warmup_seconds = time.monotonic() - begun
         variant.warmup_shapes = len(shapes)
+
+    def _calibrate(self, variant: Variant, plan: TrialPlan) -> None:
+        """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
+        for count, length in plan.shapes:
+            ids = [warmup_sequence(self._model, length, seed) for seed in range(count)]
+            until = time.monotonic() + plan.trial_s
+            while True:
+                self._try_out(variant, ids, is_first_run=False)
+                if time.monotonic() >= until:
+                    break
+            time.sleep(plan.pause_s)
+
+    def _try_out(self, variant: Variant, ids: list[NDArray[np.int64]], is_first_run: bool) -> Window:
+        """Run a batch of one length that nobody asked for. Raises ConfigError where it fails."""
+        count, length = len(ids), len(ids[0])
+        failure: Exception | None = None
+        rows: NDArray[np.float32] | None = None
+        started_ns, rested_ns = self._run_log.start()
+        try:
+            rows = variant.run(ids)
+        except Exception as error:
+            failure = error
+        window = Window(
+            variant=variant.name,
+            start_ns=started_ns,
+            end_ns=time.monotonic_ns(),
+            lengths=(length,) * count,
+            padded_length=length,
+            is_first_run=is_first_run,
+            rested_ns=rested_ns,
+        )
+        self._run_log.finish(window)
+        if failure is not None:
+            raise ConfigError(
+                f"variant {variant.name!r} failed its warm-up on {count} x {length} tokens: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
+        if rows is None or not np.isfinite(rows).all():
+            raise ConfigError(
+                f"variant {variant.name!r} answered with NaN or infinity on {count} x {length} "
+                "tokens of warm-up; its weights are broken or overflow in this precision"
+            )
+        return window

@@ -1,0 +1,135 @@
+"""From readings to edges: the instants at which a counter's value changed, and what it counted between them.
+
+Knows wrap-around, steps back, counters that stand still and meters that cannot be read: each of the last
+three makes a gap. Knows nothing of batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from wattserve_server.energy.beat import Beat
+from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.reading import Reading
+from wattserve_server.energy.units import Energy
+
+NS = 1_000_000_000
+
+FROZEN_AFTER_NS = 2 * NS
+"""A counter whose value stands still this long is taken for frozen: no device draws nothing."""
+
+LOST_AFTER_NS = 2 * NS
+"""A meter that cannot be read for this long is taken for lost: receipts stop waiting for it."""
+
+PERIODS = 64
+"""Edges over which the update period is the median."""
+
+STEADY = 4
+"""Periods that must have been seen before the counter's beat is followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """The counter changed at `at_ns`, give or take `deviation_ns`, by `energy_uj` since the edge before.
+
+    is_first: nothing is known of when its energy began to be counted. gap_reason: why its energy belongs
+    to no batch; empty for a good one. start_ns: the edge before.
+    """
+
+    start_ns: int
+    at_ns: int
+    deviation_ns: float
+    energy_uj: int
+    is_first: bool = False
+    gap_reason: str = ""
+
+
+@dataclass(slots=True)
+class EdgeFinder:
+    """Books what the counter says, and its gaps, in `ledger`; hands out the edges.
+
+    wraps_at: where the counter starts again from 0, if it does. may_stand_still: a counter that does not
+    change is not frozen, because nothing is drawn by a device that rests.
+    failure: what the last reading that failed said.
+    """
+
+    ledger: Ledger
+    wraps_at: Energy | None
+    may_stand_still: bool
+    failure: str = "the meter has not been read yet"
+    _value: Energy | None = None
+    _edge_ns: int = 0
+    _last_read_ns: int = 0
+    _is_first: bool = True
+    _failing_since_ns: int | None = None
+    _periods_ns: deque[int] = field(default_factory=lambda: deque(maxlen=PERIODS))
+    _is_stepped: bool = False
+    _beat: Beat | None = None
+
+    @property
+    def period_ns(self) -> float:
+        """The time between edges; 0 while unknown."""
+        return median(self._periods_ns) if self._periods_ns else 0.0
+
+    def observe(self, reading: Reading) -> Edge | None:
+        """A good reading; the edge that it shows, if any. Readings come in the order of their instants."""
+        last_read_ns, self._last_read_ns = self._last_read_ns, reading.at_ns
+        self._failing_since_ns = None
+        if self._value is None:
+            self._value, self._edge_ns = reading.energy, reading.at_ns
+            self.ledger.since_ns = self.ledger.until_ns = reading.at_ns
+            return None
+        delta_uj = (reading.energy - self._value).uj
+        if delta_uj < 0 and self.wraps_at is not None and self._value.uj > self.wraps_at.uj // 2:
+            delta_uj += self.wraps_at.uj
+        if delta_uj == 0 and not self.may_stand_still:
+            if reading.at_ns - self._edge_ns > FROZEN_AFTER_NS and self.ledger.open_gap is None:
+                self.ledger.begin_gap(self._edge_ns, "the meter's counter stands still")
+            self._is_stepped = True
+            return None
+        if delta_uj < 0:
+            if self.ledger.open_gap is None:
+                self.ledger.begin_gap(self._edge_ns, f"the meter's counter stepped back by {-delta_uj} uJ")
+            delta_uj = 0
+        return self._change(reading, delta_uj, last_read_ns)
+
+    def failed(self, at_ns: int, reason: str) -> None:
+        """The meter could not be read at `at_ns`."""
+        self.failure = reason
+        if self._value is None:
+            return
+        if self._failing_since_ns is None:
+            self._failing_since_ns = at_ns
+        if at_ns - self._failing_since_ns > LOST_AFTER_NS and self.ledger.open_gap is None:
+            self.ledger.begin_gap(self._edge_ns, reason)
+
+    def _change(self, reading: Reading, delta_uj: int, last_read_ns: int) -> Edge:
+        gap = self.ledger.open_gap
+        at_ns, deviation_ns = reading.at_ns, 0.0
+        if gap is not None:
+            self.ledger.end_gap(reading.at_ns)
+            self._beat = None
+        elif self._is_stepped:
+            at_ns, deviation_ns = self._place(last_read_ns, reading.at_ns)
+        at_ns = max(at_ns, self._edge_ns + 1)
+        edge = Edge(self._edge_ns, at_ns, deviation_ns, delta_uj, self._is_first, gap.reason if gap else "")
+        if gap is None and not self._is_first:
+            self._periods_ns.append(at_ns - self._edge_ns)
+        self._value, self._edge_ns = reading.energy, at_ns
+        self._is_first = gap is not None
+        self.ledger.meter(delta_uj)
+        self.ledger.until_ns = reading.at_ns
+        return edge
+
+    def _place(self, early_ns: int, late_ns: int) -> tuple[int, float]:
+        """A stepped counter has changed between two polls, and within its own period of the later one."""
+        if len(self._periods_ns) < STEADY:
+            return (early_ns + late_ns) // 2, (late_ns - early_ns) / math.sqrt(12)
+        early_ns = max(early_ns, late_ns - round(self.period_ns))
+        if self._beat is None:
+            self._beat = Beat(self.period_ns)
+            self._beat.start(early_ns, late_ns)
+        return self._beat.place(early_ns, late_ns)

@@ -1,0 +1,168 @@
+"""The batches that the counter has begun to hold and that are not settled yet.
+
+One entry is one batch, or several alike: when hundreds of tiny batches fall into one interval, those of one
+variant and shape are followed together, so that the filter stays small. Times in seconds since the ledger's
+origin. Knows no energy but what it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_server.energy.idle import rest_class
+from wattserve_server.energy.response import Response
+from wattserve_server.energy.window import Window
+
+Array = NDArray[np.float64]
+Seconds = Callable[[int], float]
+
+MOST_APART, MOST_OPEN_APART = 64, 128
+"""With more new batches than this at one edge, or more open entries, those alike are followed together."""
+
+
+TAIL = 1e-4
+"""A settled batch is remembered until all but this part of it has been counted."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """Batches of one variant and shape. idle_share_j: idle draw while each ran, in joules. warning: what else
+    drew on the device with them."""
+
+    windows: list[Window]
+    idle_share_j: list[float] = field(default_factory=list)
+    warning: str = ""
+
+    @property
+    def kind(self) -> Window:
+        """Any of them: they are alike."""
+        return self.windows[0]
+
+    @property
+    def rest(self) -> int:
+        """The class of rest before it."""
+        return rest_class(self.kind.rested_ns / 1e9)
+
+
+def entries_of(windows: Sequence[Window], among: int = 0) -> list[Entry]:
+    """Entries for windows that are new at one edge; `among` entries are open already."""
+    if len(windows) <= MOST_APART and among <= MOST_OPEN_APART:
+        return [Entry([window], [0.0]) for window in windows]
+    alike: dict[tuple[str, int, int, int, bool], Entry] = {}
+    for window in windows:
+        key = (
+            window.variant, window.computed_tokens, window.padded_length,
+            rest_class(window.rested_ns / 1e9), window.is_warmup,
+        )  # fmt: skip
+        entry = alike.setdefault(key, Entry([]))
+        entry.windows.append(window)
+        entry.idle_share_j.append(0.0)
+    return list(alike.values())
+
+
+class OpenBatches:
+    """seconds: turns an instant of the monotonic clock into seconds since the origin."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self.entries: list[Entry] = []
+        self._seconds = seconds
+        self._starts = self._ends = np.zeros(0)
+        self._set([])
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def windows(self) -> list[Window]:
+        return [window for entry in self.entries for window in entry.windows]
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        windows = [window for entry in entries for window in entry.windows]
+        self._starts = np.append(self._starts, [self._seconds(window.start_ns) for window in windows])
+        self._ends = np.append(self._ends, [self._seconds(window.end_ns) for window in windows])
+        self._set([*self.entries, *entries])
+
+    def take(self, mask: NDArray[np.bool_]) -> list[Entry]:
+        """Remove and return the entries where the mask is true."""
+        kept = np.logical_not(mask)[self._owner]
+        self._starts, self._ends = self._starts[kept], self._ends[kept]
+        taken = [entry for entry, is_taken in zip(self.entries, mask.tolist(), strict=True) if is_taken]
+        self._set(
+            [entry for entry, is_taken in zip(self.entries, mask.tolist(), strict=True) if not is_taken]
+        )
+        return taken
+
+    def counted(self, at_s: float, response: Response) -> Array:
+        """Which part of each entry's energy the counter holds at an instant."""
+        only: Array = self.counted_at([at_s], response)[0]
+        return only
+
+    def counted_at(self, instants_s: Sequence[float], response: Response) -> Array:
+        """The same for several instants at once: [instants, entries]."""
+        parts: Array = response.counted(np.array(instants_s)[:, None], self._starts, self._ends)
+        if len(self._starts) == len(self.entries):
+            return parts
+        sums = [np.bincount(self._owner, row * self._share, minlength=len(self.entries)) for row in parts]
+        return np.array(sums)
+
+    def ended_before(self, at_s: float) -> NDArray[np.bool_]:
+        """The entries of which every batch had ended by then."""
+        last = np.full(len(self.entries), -np.inf)
+        np.maximum.at(last, self._owner, self._ends)
+        return last <= at_s
+
+    def spans(self, since_s: float) -> list[tuple[float, float]]:
+        """Start and end of the batches that ended after an instant."""
+        return [
+            (start, end)
+            for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+            if end > since_s
+        ]
+
+    def show_idle(self, start_s: float, end_s: float, idle_j: float) -> None:
+        """Idle energy of a span, to the batches by the time that each ran in it."""
+        overlaps = np.maximum(np.minimum(self._ends, end_s) - np.maximum(self._starts, start_s), 0.0)
+        busy_s = float(overlaps.sum())
+        if busy_s <= 0:
+            return
+        shares = iter((overlaps * (idle_j / max(busy_s, end_s - start_s))).tolist())
+        for entry in self.entries:
+            for index in range(len(entry.windows)):
+                entry.idle_share_j[index] += next(shares)
+
+    def _set(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        counts = np.array([len(entry.windows) for entry in entries], dtype=int)
+        self._owner = np.repeat(np.arange(len(entries)), counts)
+        self._share = np.repeat(1.0 / counts, counts)
+
+
+class Tails:
+    """Settled batches that the counter does not hold in full yet, with the joules booked for each."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self.clear()
+
+    def clear(self) -> None:
+        self._starts = self._ends = self._joules = np.zeros(0)
+
+    def add(self, entry: Entry, joules: float) -> None:
+        count = len(entry.windows)
+        starts = [self._seconds(window.start_ns) for window in entry.windows]
+        ends = [self._seconds(window.end_ns) for window in entry.windows]
+        self._starts = np.concatenate([self._starts, starts])
+        self._ends = np.concatenate([self._ends, ends])
+        self._joules = np.concatenate([self._joules, np.full(count, joules / count)])
+
+    def left_j(self, at_s: float, response: Response) -> float:
+        """Joules that were booked and are not in the counter at an instant; what is in it is forgotten."""
+        left = 1.0 - response.counted(at_s, self._starts, self._ends)
+        sum_j = float(left @ self._joules)
+        keep = left > TAIL
+        self._starts, self._ends, self._joules = self._starts[keep], self._ends[keep], self._joules[keep]
+        return sum_j
