@@ -1,82 +1,77 @@
-"""Conservation, under any interleaving of batches, readings, failures, resets and freezes."""
+"""Conservation, under any interleaving of batches, readings, failures, resets, freezes and neighbours."""
 
-from hypothesis import given, settings
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.windows import MS, accountant
-from wattserve_server.energy.reading import Reading
-from wattserve_server.energy.receipt import Line, Receipt
-from wattserve_server.energy.units import Energy
-from wattserve_server.energy.window import Charge, Window
+from tests.fixtures.arbitrary_device import ArbitraryDevice
 
-events = st.lists(
-    st.one_of(
-        st.tuples(
-            st.just("batch"), st.integers(1, 400), st.lists(st.integers(1, 200), min_size=1, max_size=8)
-        ),
-        st.tuples(st.just("read"), st.integers(0, 5_000_000), st.just([])),
-        st.tuples(st.just("pause"), st.integers(1, 3000), st.just([])),
-        st.tuples(st.just("reset"), st.integers(0, 1000), st.just([])),
-        st.tuples(st.just("fail"), st.integers(0, 1), st.just([])),
-    ),
-    max_size=60,
+lengths = st.lists(st.integers(1, 512), min_size=1, max_size=6).map(tuple)
+starts = st.tuples(
+    st.just("start"),
+    st.sampled_from(["fp32", "bf16", "int8"]),
+    lengths,
+    st.sampled_from(["request", "request", "request", "warm-up", "first run"]),
+)
+events = st.one_of(
+    starts,
+    st.tuples(st.just("end")),
+    st.tuples(st.just("wait"), st.floats(0.0, 300.0)),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, 20.0, 900.0, 2500.0, 20_000.0])),
+    st.tuples(st.just("read")),
+    st.tuples(st.just("fail")),
+    st.tuples(st.just("draw"), st.floats(0.0, 1000.0)),
+    st.tuples(st.just("add"), st.integers(0, 60_000_000)),
+    st.tuples(st.just("reset"), st.integers(0, 60_000_000)),
+    st.tuples(st.just("freeze"), st.booleans()),
+    st.tuples(st.just("see_neighbours"), st.sampled_from([None, 0, 1, 3])),
+)
+stretches = st.tuples(
+    st.sampled_from(["poll", "serve", "burst", "warm up"]),
+    st.integers(1, 25),
+    st.sampled_from([5.0, 20.0, 50.0, 100.0]),
+    st.floats(0.0, 400.0),
 )
 
 
-@settings(deadline=None, max_examples=300)
-@given(events, st.sampled_from([None, 0.0, 12.5]))
+def play(device: ArbitraryDevice, step: tuple[Any, ...]) -> None:
+    kind, *arguments = step
+    if kind not in ("poll", "serve", "burst", "warm up"):
+        getattr(device, kind)(*arguments)
+        return
+    count, period_ms, watts = arguments
+    device.draw(watts)
+    for index in range(count):
+        if kind == "burst":
+            for number in range(3 * index):
+                device.start(("fp32", "bf16")[number % 2], (8,))
+                device.wait(0.1)
+                device.end()
+        elif kind != "poll":
+            device.start("fp32", (16 + index, 16), "request" if kind == "serve" else "warm-up")
+        device.wait(period_ms)
+        if kind != "poll":
+            device.end()
+        device.read()
+
+
+@pytest.mark.filterwarnings("error")
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(st.one_of(events, events, stretches), max_size=40),
+    st.sampled_from([None, None, 0.0, 12.5]),
+    st.booleans(),
+)
 def test_every_microjoule_is_somewhere_and_nothing_is_negative(
-    steps: list[tuple[str, int, list[int]]], idle_watts: float | None
+    steps: list[tuple[Any, ...]], idle_watts: float | None, wraps: bool
 ) -> None:
-    books = accountant(idle_watts)
-    now_ns, counter, ran = 0, 1_000_000, 0
-    fresh: list[Window] = []
-    charged: dict[Line, Charge] = {}
-
-    def settle() -> None:
-        for charge in books.advance(fresh, now_ns):
-            assert charge.line not in charged
-            charged[charge.line] = charge
-        fresh.clear()
-        ledger = books.ledger
-        assert ledger.residual_uj() == 0
-        amounts = [ledger.measured_uj, ledger.idle_uj, ledger.idle_shared_uj, ledger.unattributed_uj]
-        amounts += [ledger.pending_uj, *(totals.active_uj for totals in ledger.active.values())]
-        assert min(amounts) >= 0
-        assert ledger.idle_shared_uj <= ledger.idle_uj
-
-    for kind, size, lengths in steps:
-        if kind == "batch":
-            receipt = Receipt("r", "", "fp32", "cpu", 0)
-            lines = tuple(Line(receipt, length) for length in lengths)
-            ran += len(lines)
-            variant = "fp32" if size % 2 else "bf16"
-            start_ns = now_ns
-            now_ns += size * MS // 10
-            fresh.append(Window(variant, start_ns, now_ns, tuple(lengths), max(lengths), lines))
-        elif kind == "read":
-            now_ns += MS
-            counter += size
-            books.observe(Reading(now_ns, Energy(counter)))
-            settle()
-        elif kind == "pause":
-            now_ns += size * MS
-        elif kind == "reset":
-            now_ns += MS
-            counter = size
-            books.observe(Reading(now_ns, Energy(counter)))
-        else:
-            now_ns += MS
-            books.failed(now_ns, "lost")
-            settle()
-    for _ in range(3):
-        now_ns += 50 * MS
-        counter += 1_000_000
-        books.observe(Reading(now_ns, Energy(counter)))
-        settle()
-    assert len(charged) == ran  # everything that ran was charged, or told that nobody knows
-    assert books.pending_windows == 0
-    known = sum(charge.energy_uj for charge in charged.values() if charge.energy_uj is not None)
-    assert known == sum(totals.active_uj for totals in books.ledger.active.values())
-    for charge in charged.values():
-        assert (charge.energy_uj is None) == bool(charge.reason)
+    device = ArbitraryDevice(idle_watts, wraps)
+    with np.errstate(over="raise", divide="raise", invalid="raise"):
+        for step in steps:
+            play(device, step)
+        device.rest()

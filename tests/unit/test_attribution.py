@@ -5,6 +5,7 @@ from itertools import permutations
 import pytest
 
 from wattserve_server.energy.attribution import shapley_weights, split_exact
+from wattserve_server.energy.costlaw import SPLIT_RULES, Coefficients
 
 
 def test_shares_sum_to_the_amount_when_it_does_not_divide() -> None:
@@ -37,16 +38,14 @@ def test_what_cannot_be_shared_is_refused(amount: int, weights: list[float]) -> 
         split_exact(amount, weights)
 
 
-def _shapley_by_definition(lengths: list[int], fixed: float, per_token: float) -> list[float]:
+def _shapley_by_definition(own: list[float], fixed: float) -> list[float]:
     """The mean marginal cost over every order of arrival."""
 
     def cost(members: list[int]) -> float:
-        if not members:
-            return 0.0
-        return fixed + per_token * len(members) * max(lengths[i] for i in members)
+        return fixed + len(members) * max(own[i] for i in members) if members else 0.0
 
-    totals = [0.0] * len(lengths)
-    orders = list(permutations(range(len(lengths))))
+    totals = [0.0] * len(own)
+    orders = list(permutations(range(len(own))))
     for order in orders:
         for position, index in enumerate(order):
             totals[index] += cost(list(order[: position + 1])) - cost(list(order[:position]))
@@ -54,15 +53,40 @@ def _shapley_by_definition(lengths: list[int], fixed: float, per_token: float) -
 
 
 @pytest.mark.parametrize(
-    "lengths", [[5], [3, 3], [1, 10], [2, 7, 7, 30], [9, 1, 4, 4, 100], [6, 5, 4, 3, 2, 1]]
-)
-def test_the_closed_form_is_the_shapley_value(lengths: list[int]) -> None:
-    expected = _shapley_by_definition(lengths, fixed=11.0, per_token=0.5)
-    assert shapley_weights(lengths, 11.0, 0.5) == pytest.approx(expected)
+    "own",
+    [[5.0], [3.0, 3.0], [1.0, 10.0], [2.0, 7.0, 7.0, 30.0], [9.0, 1.0, 4.0, 4.0, 100.0],
+     [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [0.0, 0.0, 2.0], [0.25, 1e6, 3.0]],
+)  # fmt: skip
+@pytest.mark.parametrize("fixed", [0.0, 11.0])
+def test_the_closed_form_is_the_shapley_value(own: list[float], fixed: float) -> None:
+    expected = _shapley_by_definition(own, fixed)
+    assert shapley_weights(own, fixed) == pytest.approx(expected)
+
+
+def test_shapley_values_sum_to_what_the_padded_batch_costs() -> None:
+    assert sum(shapley_weights([1.0, 2.0, 4.0], 7.0)) == pytest.approx(7.0 + 3 * 4.0)
 
 
 def test_equal_sequences_pay_the_same_and_padding_is_shared_by_both_sides() -> None:
-    short, long = shapley_weights([10, 30], fixed=0.0, per_token=1.0)
-    assert short + long == pytest.approx(60.0)
-    assert short == pytest.approx(20.0)  # more than its own 10 tokens, less than the 30 it was padded to
-    assert long == pytest.approx(40.0)
+    assert shapley_weights([5.0, 5.0], fixed=4.0) == pytest.approx([7.0, 7.0])
+    # The short one pays more than the 10 of its own length and less than the 30 that it was padded to.
+    assert shapley_weights([10.0, 30.0], fixed=0.0) == pytest.approx([20.0, 40.0])
+
+
+LAW = Coefficients(fixed_j=6.0, per_token_j=1.0, per_square_j=0.1)
+
+
+def test_the_three_rules_of_splitting_a_batch_differ_in_who_pays_for_padding() -> None:
+    # Own costs 10 + 10 = 20 and 20 + 40 = 60 J; fixed 6 J.
+    assert list(SPLIT_RULES) == ["shapley", "stand-alone", "tokens"]
+    assert SPLIT_RULES["shapley"](LAW, (10, 20)) == pytest.approx([3 + 40, 3 + 80])
+    assert SPLIT_RULES["stand-alone"](LAW, (10, 20)) == pytest.approx([26.0, 66.0])
+    assert SPLIT_RULES["tokens"](LAW, (10, 20)) == [10.0, 20.0]
+
+
+@pytest.mark.parametrize("rule", SPLIT_RULES)
+def test_under_every_rule_the_order_of_the_sequences_does_not_matter(rule: str) -> None:
+    lengths = (3, 50, 7, 7, 21)
+    forwards = SPLIT_RULES[rule](LAW, lengths)
+    assert SPLIT_RULES[rule](LAW, lengths[::-1]) == pytest.approx(forwards[::-1])
+    assert forwards[2] == pytest.approx(forwards[3])

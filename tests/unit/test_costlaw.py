@@ -1,75 +1,124 @@
-"""Learning the cost of a batch from metered intervals."""
+"""What a cost law says of a batch, and what is told from it before the meter has covered it."""
 
-import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.fixtures.windows import window
-from wattserve_server.energy.costlaw import CostLaw, Deposit, LawView, provisional_uj, split_weights
+from wattserve_server.energy.costlaw import (
+    LEAST,
+    NODES,
+    SIZE,
+    SMOOTH,
+    SPLIT_RULES,
+    Coefficients,
+    LawView,
+    correction_covariance,
+    features,
+    provisional_uj,
+    split_weights,
+)
+
+BASE = (1.0, 0.25, 0.01)
 
 
-def taught(noise: float, intervals: int = 400, seed: int = 1) -> CostLaw:
-    """Two variants, one or two batches of each in every interval; costs 2000 + 30/token, 500 + 10/token."""
-    law, rng = CostLaw(), random.Random(seed)
-    for _ in range(intervals):
-        deposits, energy = [], 0.0
-        for variant, fixed, per_token in (("fp32", 2000.0, 30.0), ("bf16", 500.0, 10.0)):
-            for _ in range(rng.randint(1, 2)):
-                tokens = rng.choice([16, 64, 256, 1024])
-                deposits.append(Deposit(variant, tokens, 1.0))
-                energy += (fixed + per_token * tokens) * (1 + rng.gauss(0, noise))
-        law.learn(deposits, energy, 0.1)
-    return law
+def with_corrections(**at_node: float) -> Coefficients:
+    """BASE, corrected at some powers of two: n16=0.5 is half as much again at 16 tokens."""
+    corrections = [0.0] * NODES
+    for name, value in at_node.items():
+        corrections[int(name[1:]).bit_length() - 3] = value
+    return Coefficients(*BASE, BASE, tuple(corrections))
 
 
-def test_the_law_of_each_variant_is_found_in_mixed_intervals() -> None:
-    view = taught(noise=0.0).view
-    for variant, fixed, per_token in (("fp32", 2000.0, 30.0), ("bf16", 500.0, 10.0)):
-        coefficients = view.get(variant)
-        assert coefficients is not None
-        assert coefficients.cost_uj(256) == pytest.approx(fixed + per_token * 256, rel=0.02)
-        assert coefficients.cost_uj(1024) == pytest.approx(fixed + per_token * 1024, rel=0.02)
+def test_the_smooth_part_is_fixed_per_token_and_per_square() -> None:
+    assert Coefficients(1.0, 0.25, 0.01).cost_j(40, 20) == pytest.approx(1.0 + 10.0 + 8.0)
 
 
-def test_noise_of_four_percent_leaves_the_law_within_five() -> None:
-    view = taught(noise=0.04).view
-    fp32, bf16 = view.get("fp32"), view.get("bf16")
-    assert fp32 is not None
-    assert bf16 is not None
-    assert fp32.cost_uj(256) == pytest.approx(9680, rel=0.05)
-    assert bf16.cost_uj(256) == pytest.approx(3060, rel=0.05)
-    assert 0.01 <= view.noise <= 0.1
+def test_a_correction_holds_at_its_power_of_two_and_fades_towards_the_next() -> None:
+    law = with_corrections(n16=0.5)
+    smooth = Coefficients(*BASE)
+    assert law.cost_j(16, 4) == pytest.approx(1.5 * smooth.cost_j(16, 4))
+    assert law.cost_j(8, 4) == pytest.approx(smooth.cost_j(8, 4))
+    assert law.cost_j(32, 4) == pytest.approx(smooth.cost_j(32, 4))
+    share = np.log2(24) - 4  # of the way from 16 to 32, in doublings
+    assert law.cost_j(24, 4) == pytest.approx((1 + 0.5 * (1 - share)) * smooth.cost_j(24, 4))
 
 
-def test_the_law_follows_a_step_in_the_cost() -> None:
-    law = taught(noise=0.0)
-    for _ in range(600):
-        law.learn([Deposit("fp32", 256, 1.0)], 2 * 9680.0, 0.1)
-    coefficients = law.view.get("fp32")
-    assert coefficients is not None
-    assert coefficients.cost_uj(256) == pytest.approx(2 * 9680.0, rel=0.05)
+@pytest.mark.parametrize(("tokens", "node"), [(1, 4), (4, 4), (32768, 32768), (10**6, 32768)])
+def test_beyond_the_first_and_the_last_node_the_correction_stays(tokens: int, node: int) -> None:
+    law = with_corrections(**{f"n{node}": 0.5})
+    assert law.cost_j(tokens, 1) == pytest.approx(1.5 * Coefficients(*BASE).cost_j(tokens, 1))
 
 
-def test_coefficients_are_never_negative() -> None:
-    law, rng = CostLaw(), random.Random(3)
+def test_a_batch_never_costs_less_than_nothing() -> None:
+    law = with_corrections(n16=-7.0)
+    assert law.cost_j(16, 4) == pytest.approx(LEAST * (1.0 + 4.0 + 0.64))
+    assert Coefficients(0.0, 0.0).cost_j(16, 4) == 0.0
+
+
+def test_a_batch_without_tokens_has_its_fixed_cost() -> None:
+    assert Coefficients(1.0, 0.25).cost_j(0, 0) == 1.0
+
+
+def test_the_law_and_its_features_say_the_same() -> None:
+    rng = np.random.default_rng(3)
     for _ in range(200):
-        law.learn([Deposit("fp32", rng.choice([10, 1000]), rng.random())], rng.choice([0.0, 1e6]), 0.1)
-        coefficients = law.view.get("fp32")
-        assert coefficients is not None
-        assert coefficients.fixed_uj >= 0
-        assert coefficients.per_token_uj >= 0
+        theta, base = rng.random(SIZE), rng.random(SMOOTH)
+        theta[SMOOTH:] -= 0.5
+        tokens, length = int(rng.integers(1, 60_000)), int(rng.integers(1, 4096))
+        (row,) = features(base, np.array([float(tokens)]), np.array([float(length)]))
+        said = float(row @ theta)
+        law = Coefficients(*theta[:SMOOTH].tolist(), tuple(base.tolist()), tuple(theta[SMOOTH:].tolist()))
+        least = LEAST * float(row[:SMOOTH] @ theta[:SMOOTH])
+        assert law.cost_j(tokens, length) == pytest.approx(max(said, least))
 
 
-def test_an_unknown_variant_has_no_provisional_figure() -> None:
-    batch = window(0, 10, lengths=(10, 30))
-    assert provisional_uj(LawView({}, 0.3), batch) == [None, None]
-    assert split_weights(LawView({}, 0.3), batch) == pytest.approx([20.0, 40.0])
+def test_corrections_are_believed_alike_at_near_sizes_and_less_so_far_apart() -> None:
+    covariance = correction_covariance(0.1)
+    assert np.diagonal(covariance) == pytest.approx([0.01] * NODES)
+    assert covariance[0, 1] > covariance[0, 5] > covariance[0, NODES - 1] > 0
+    assert np.linalg.eigvalsh(covariance).min() > 0
+
+
+VIEW = LawView({"fp32": Coefficients(0.002, 3e-5)}, after_rest=(0.0, 0.1, 0.2, 0.3, 0.5))
 
 
 def test_provisional_shares_sum_to_what_the_law_says_of_the_batch() -> None:
-    view = taught(noise=0.0).view
-    batch = window(0, 10, lengths=(10, 20, 30))
-    coefficients = view.get("fp32")
-    assert coefficients is not None
-    shares = provisional_uj(view, batch)
-    assert sum(share or 0 for share in shares) == round(coefficients.cost_uj(90))
+    shares = provisional_uj(VIEW, window(0, 10, lengths=(10, 20, 30)))
+    assert sum(share or 0 for share in shares) == 2000 + 30 * 90
+
+
+@pytest.mark.parametrize(
+    ("rested_ms", "more"), [(0, 0.0), (250, 0.0), (251, 0.1), (1001, 0.2), (4001, 0.3), (16_001, 0.5)]
+)
+def test_a_batch_after_a_rest_is_told_what_such_batches_cost_more(rested_ms: int, more: float) -> None:
+    (share,) = provisional_uj(VIEW, window(0, 10, lengths=(100,), rested_ms=rested_ms))
+    assert share == round((2000 + 30 * 100) * (1 + more))
+
+
+def test_of_an_unknown_variant_there_is_no_provisional_figure() -> None:
+    assert VIEW.get("int8") is None
+    assert provisional_uj(VIEW, window(0, 10, lengths=(10, 30), variant="int8")) == [None, None]
+
+
+@pytest.mark.parametrize("rule", SPLIT_RULES)
+def test_a_batch_of_which_no_law_is_known_can_be_split_all_the_same(rule: str) -> None:
+    weights = split_weights(LawView({}, split_rule=rule), window(0, 10, lengths=(10, 30)))
+    assert min(weights) > 0
+    assert weights[0] < weights[1]
+
+
+@pytest.mark.parametrize("rule", SPLIT_RULES)
+def test_a_law_that_says_nothing_splits_as_one_that_is_not_known(rule: str) -> None:
+    batch = window(0, 10, lengths=(10, 30))
+    nothing = LawView({"fp32": Coefficients(0.0, 0.0)}, split_rule=rule)
+    assert split_weights(nothing, batch) == split_weights(LawView({}, split_rule=rule), batch)
+
+
+def test_the_view_splits_by_its_rule() -> None:
+    batch = window(0, 10, lengths=(10, 30))
+    assert provisional_uj(replace(VIEW, split_rule="tokens"), batch) == [950, 2850]
+    assert provisional_uj(replace(VIEW, split_rule="stand-alone"), batch) == [1681, 2119]  # as 2300 to 2900
+    # 1000 each of the fixed part, and of 2 x 30 tokens x 30 uJ a third: 600 and 1200.
+    assert provisional_uj(VIEW, batch) == [1000 + 600, 1000 + 1200]

@@ -1,13 +1,17 @@
 """The sampler, ticked by hand: no thread, no waiting."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
+
+from tests.fixtures.meter_fakes import Clock
 from tests.fixtures.windows import MS, reading, window
+from wattserve_server.energy.accountant import SEEN_LOAD, Accountant
 from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.energy.window import Charge, Window
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.sampler import Sampler
+from wattserve_server.meters.sampler import LOOK_AROUND_NS, Sampler
 
 
 class ScriptedMeter:
@@ -21,6 +25,8 @@ class ScriptedMeter:
     def __init__(self, *script: Reading | str) -> None:
         self.script = list(script)
         self.is_closed = False
+        self.seen: int | None = None
+        self.asked = 0
 
     def read(self) -> Reading:
         step = self.script.pop(0)
@@ -30,65 +36,136 @@ class ScriptedMeter:
             raise MeterError(step)
         return step
 
+    def neighbours(self) -> int | None:
+        self.asked += 1
+        return self.seen
+
     def close(self) -> None:
         self.is_closed = True
 
 
-def sampler_for(meter: ScriptedMeter, windows: list[Window], charges: list[Charge]) -> Sampler:
-    def drain() -> tuple[Sequence[Window], int]:
-        given = list(windows)
-        windows.clear()
-        return given, 10**15
+class Host:
+    """A sampler's surroundings: the windows that it is handed, the charges that it hands back."""
 
-    return Sampler(meter, drain, charges.extend)
+    def __init__(self, meter: ScriptedMeter, clock_ns: Callable[[], int] | None = None) -> None:
+        self.windows: list[Window] = []
+        self.charges: list[Charge] = []
+        self.known_until_ns = 10**15
+        self.sampler = Sampler(meter, self._drain, self.charges.extend, clock_ns=clock_ns or Clock())
+
+    def _drain(self) -> tuple[Sequence[Window], int]:
+        given = list(self.windows)
+        self.windows.clear()
+        return given, self.known_until_ns
 
 
 def test_a_tick_settles_what_the_reading_covers_and_publishes_the_ledger() -> None:
-    charges: list[Charge] = []
-    sampler = sampler_for(
-        ScriptedMeter(reading(0, 0), reading(100, 6_000_000)), windows := [window(10, 60)], charges
-    )
-    windows.clear()
-    sampler.tick()
-    windows.append(window(10, 60))
-    before = sampler.ledger
-    sampler.tick()
-    assert [charge.energy_uj for charge in charges] == [5_000_000]
-    assert sampler.ledger.measured_uj == 6_000_000
+    host = Host(ScriptedMeter(reading(0, 0), reading(100, 6_000_000)))
+    host.sampler.tick()
+    host.windows.append(window(10, 40))
+    before = host.sampler.ledger
+    host.sampler.tick()
+    assert [charge.energy_uj for charge in host.charges] == pytest.approx([5_000_000], abs=2)
+    assert host.sampler.ledger.measured_uj == 6_000_000
     assert before.measured_uj == 0
 
 
 def test_a_failing_meter_costs_the_figure_and_not_the_sampler() -> None:
-    charges: list[Charge] = []
-    windows: list[Window] = []
-    sampler = sampler_for(ScriptedMeter("no driver", reading(100, 0)), windows, charges)
-    windows.append(window(10, 60))
-    sampler.tick()
-    assert [(charge.energy_uj, charge.reason) for charge in charges] == [(None, "no driver")]
-    assert (sampler.status.last_error, sampler.status.failed_reads) == ("no driver", 1)
-    sampler.tick()
-    assert (sampler.status.last_error, sampler.status.reads) == ("", 2)
+    host = Host(ScriptedMeter("no driver", reading(100, 0)))
+    host.windows.append(window(10, 60))
+    host.sampler.tick()
+    assert [(charge.energy_uj, charge.reason) for charge in host.charges] == [(None, "no driver")]
+    assert (host.sampler.status.last_error, host.sampler.status.failed_reads) == ("no driver", 1)
+    host.sampler.tick()
+    assert (host.sampler.status.last_error, host.sampler.status.reads) == ("", 2)
 
 
 def test_a_meter_with_a_bug_is_a_meter_that_cannot_be_read() -> None:
-    charges: list[Charge] = []
-    windows = [window(10, 60)]
-    sampler = sampler_for(ScriptedMeter("bug: 1"), windows, charges)
-    sampler.tick()
-    assert [(charge.energy_uj, charge.reason) for charge in charges] == [(None, "UnicodeError: bug: 1")]
-    assert sampler.status.failed_reads == 1
+    host = Host(ScriptedMeter("bug: 1"))
+    host.windows.append(window(10, 60))
+    host.sampler.tick()
+    assert [(charge.energy_uj, charge.reason) for charge in host.charges] == [(None, "UnicodeError: bug: 1")]
+    assert host.sampler.status.failed_reads == 1
 
 
 def test_the_update_period_is_that_of_the_value_not_of_the_polls() -> None:
     script = [reading(20 * tick, 1000 * (tick // 5)) for tick in range(26)]
-    sampler = sampler_for(ScriptedMeter(*script), [], [])
+    host = Host(ScriptedMeter(*script))
     for _ in script:
-        sampler.tick()
-    assert sampler.status.update_period_s == 0.1
-    assert sampler.ledger.until_ns == 500 * MS
+        host.sampler.tick()
+    assert host.sampler.status.update_period_s == 0.1
+    assert host.sampler.ledger.until_ns == 500 * MS
+
+
+def test_the_read_cost_is_what_the_clock_says_of_a_read() -> None:
+    clock, meter = Clock(), ScriptedMeter()
+    host = Host(meter, clock)
+    assert host.sampler.status.read_cost_s is None
+
+    def slow_read() -> Reading:
+        clock.advance_s(0.01)
+        return reading(clock.now_ns / MS, 0)
+
+    meter.read = slow_read  # type: ignore[method-assign]
+    for _ in range(3):
+        host.sampler.tick()
+    assert host.sampler.status.read_cost_s == 0.01
+
+
+def test_the_meter_is_asked_about_neighbours_once_a_second() -> None:
+    clock, meter = Clock(), ScriptedMeter(*(reading(100 * tick, 0) for tick in range(30)))
+    host = Host(meter, clock)
+    meter.seen = 3
+    asked = []
+    for _ in range(25):
+        host.sampler.tick()
+        clock.advance_s(0.1)
+        asked.append(meter.asked)
+    assert LOOK_AROUND_NS == 10**9
+    assert asked == [1] * 10 + [2] * 10 + [3] * 5
+    assert host.sampler.status.neighbours == 3
+
+
+def test_before_the_meter_could_be_read_nothing_is_known_of_neighbours() -> None:
+    meter = ScriptedMeter("no driver")
+    host = Host(meter)
+    meter.seen = 3
+    host.sampler.tick()
+    assert (meter.asked, host.sampler.status.neighbours) == (0, None)
+
+
+def test_what_the_meter_says_of_neighbours_reaches_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int | None] = []
+    monkeypatch.setattr(Accountant, "see_neighbours", lambda self, count: told.append(count))
+    clock = Clock()
+    meter = ScriptedMeter(*(reading(100 * tick, 0) for tick in range(3)))
+    host = Host(meter, clock)
+    for meter.seen in (2, None, 0):
+        host.sampler.tick()
+        clock.advance_s(1.0)
+    assert told == [2, None, 0]
+
+
+def test_receipts_beside_neighbours_say_so() -> None:
+    meter = ScriptedMeter(*(reading(100 * tick, 2_000_000 * tick) for tick in range(12)))
+    meter.idle_watts, meter.seen = None, 2
+    host = Host(meter)
+    for tick in range(12):
+        host.known_until_ns = 100 * tick * MS
+        host.windows += [window(100 * tick - 90, 100 * tick - 60)] * (tick == 9)
+        host.sampler.tick()
+    assert [charge.warning for charge in host.charges] == [SEEN_LOAD.format(count=2)]
+
+
+def test_the_status_shows_what_is_known_of_the_sensor() -> None:
+    host = Host(ScriptedMeter(reading(0, 0)))
+    host.sampler.tick()
+    status = host.sampler.status
+    assert (status.idle_watts, status.idle_origin) == (10.0, "configured")
+    assert (status.lag_s, status.ramp_s, status.poll_period_s) == (0.0, 0.0, 0.02)
 
 
 def test_stopping_closes_the_meter() -> None:
     meter = ScriptedMeter()
-    sampler_for(meter, [], []).stop()
+    Host(meter).sampler.stop()
     assert meter.is_closed

@@ -1,0 +1,142 @@
+"""What a stretch of metered history says of a device: its response, its idle draw, its laws."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from wattserve_server.energy.calibration import LEAST_INTERVALS, Fit, History, find_response, fit
+from wattserve_server.energy.costlaw import SIZE, SMOOTH
+from wattserve_server.energy.idle import CLASSES, rest_times
+from wattserve_server.energy.response import Response
+
+IDLE_W = 60.0
+LAWS = {"fp32": (1.0, 0.02, 1e-4), "bf16": (0.4, 0.01, 0.0)}
+SHAPES = ((1, 8), (1, 64), (4, 24), (16, 24), (16, 64))
+
+
+def cost_j(variant: str, tokens: int, length: int) -> float:
+    fixed, per_token, per_square = LAWS[variant]
+    return fixed + per_token * tokens + per_square * tokens * length
+
+
+def warm_up(response: Response, period_s: float = 0.1, noise: float = 0.0, seed: int = 1) -> History:
+    """Each shape of each variant for 0.4 s, with pauses of 0.4 s, as a counter of that response shows it."""
+    rng = np.random.default_rng(seed)
+    history = History(1024, 4096)
+    spans: list[tuple[float, float]] = []
+    joules: list[float] = []
+    at_s = 1.0
+    for variant in LAWS:
+        for count, length in SHAPES:
+            until_s = at_s + 0.4
+            while at_s < until_s:
+                end_s = at_s + 0.004 + 2e-5 * count * length
+                history.add_batch(variant, at_s, end_s, count * length, length)
+                spans.append((at_s, end_s))
+                joules.append(cost_j(variant, count * length, length) * (1 + noise * rng.standard_normal()))
+                at_s = end_s + 0.001
+            at_s += 0.4
+    starts, ends = np.array(spans).T
+    edges = np.arange(0.0, at_s + 0.5, period_s)
+    for since, until in pairwise(edges.tolist()):
+        parts = response.counted(until, starts, ends) - response.counted(since, starts, ends)
+        touching = [span for span in spans if span[1] > since and span[0] < until]
+        last_s = max((end for _, end in spans if end <= since), default=-math.inf)
+        rest_s = rest_times(since, until, touching, last_s)
+        history.add_interval(since, until, IDLE_W * (until - since) + float(parts @ joules), 0.0, rest_s)
+    return history
+
+
+def found(history: History, present: Response) -> Response:
+    table = history.table()
+    assert table is not None
+    factors, columns = table.smooth_columns()
+    return find_response(table, factors, columns, SMOOTH * len(table.variants), present)
+
+
+def fitted(history: History, response: Response, idle_w: float = 55.0) -> Fit:
+    table = history.table()
+    assert table is not None
+    return fit(table, response, np.full(CLASSES, idle_w), 0.1 * idle_w, 0.1)
+
+
+@pytest.mark.parametrize(
+    "truth", [Response(0.0, 0.0), Response(0.03, 0.0), Response(0.02, 0.04), Response(0.055, 0.015)], ids=str
+)
+@pytest.mark.parametrize("noise", [0.0, 0.03])
+def test_the_response_is_found_to_within_a_few_milliseconds(truth: Response, noise: float) -> None:
+    best = found(warm_up(truth, noise=noise), Response())
+    assert best.lag_s == pytest.approx(truth.lag_s, abs=0.006)
+    assert best.ramp_s == pytest.approx(truth.ramp_s, abs=0.008)
+    assert best.reach_s == pytest.approx(truth.reach_s, abs=0.025)
+
+
+def test_a_response_that_explains_as_well_as_any_is_kept() -> None:
+    present = Response(0.03, 0.0)
+    assert found(warm_up(present, noise=0.03), present) == present
+
+
+def test_without_evidence_the_present_response_is_kept() -> None:
+    history = History(100, 100)
+    history.add_batch("fp32", 1.0, 1.05, 96, 24)  # one small batch in 3 s of idle draw
+    for step in range(30):
+        noise = 0.05 * (-1) ** step
+        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0 + noise, 0.0, np.array([0.1, 0, 0, 0, 0]))
+    present = Response(0.02, 0.01)
+    assert found(history, present) == present
+
+
+def test_too_short_a_history_says_nothing() -> None:
+    history = History(100, 100)
+    for step in range(LEAST_INTERVALS):
+        assert history.table() is None
+        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0, 0.0, np.zeros(CLASSES))
+    assert history.table() is None  # and no batch
+    history.add_batch("fp32", 0.5, 0.6, 96, 24)
+    assert history.table() is not None
+    history.clear_intervals()
+    assert history.table() is None
+
+
+def test_intervals_whose_batches_are_forgotten_already_are_left_out() -> None:
+    history = History(100, 4)
+    for step in range(30):
+        history.add_batch("fp32", 0.1 * step, 0.1 * step + 0.05, 96, 24)
+        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0, 0.0, np.zeros(CLASSES))
+    assert history.table() is None  # only three intervals are left of which every batch is known
+
+
+@pytest.mark.parametrize("response", [Response(), Response(0.02, 0.04)], ids=str)
+def test_known_laws_and_idle_draw_are_recovered(response: Response) -> None:
+    result = fitted(warm_up(response), response)
+    assert result.variants == ("fp32", "bf16")
+    assert result.values[:2] == pytest.approx([IDLE_W, IDLE_W], rel=0.05)  # two classes seen
+    for base, law in zip(result.bases, LAWS, strict=True):
+        for count, length in (*SHAPES, (8, 48)):
+            tokens = count * length
+            said = float(base @ [1.0, tokens, tokens * length])
+            assert said == pytest.approx(cost_j(law, tokens, length), rel=0.04)
+
+
+def test_what_was_not_seen_is_not_known() -> None:
+    result = fitted(warm_up(Response()), Response())
+    deviations = np.sqrt(np.diagonal(result.covariance))
+    assert deviations[0] < 0.3  # just after work: heard for seconds
+    assert deviations[CLASSES - 2] == pytest.approx(5.5)  # four seconds after it: never
+    assert len(result.values) == CLASSES + 2 * SIZE
+
+
+def test_the_covariance_is_one() -> None:
+    covariance = fitted(warm_up(Response(), noise=0.03), Response()).covariance
+    assert np.abs(covariance - covariance.T).max() < 1e-9
+    assert np.linalg.eigvalsh((covariance + covariance.T) / 2).min() > -1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smooth_coefficients_are_never_negative(seed: int) -> None:
+    for base in fitted(warm_up(Response(), noise=0.3, seed=seed), Response()).bases:
+        assert base.min() >= 0
