@@ -15,6 +15,7 @@ import numpy as np
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import SMOOTH, Array
 from wattserve_server.energy.foreign import ForeignLoad
+from wattserve_server.energy.idle import CLASSES
 from wattserve_server.energy.state import CARRY, FOREIGN, IDLE, RESTED, State
 
 GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
@@ -22,8 +23,9 @@ GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
 
 DRIFT_STEP_S = 0.1
 
-IDLE_WALK = 0.002
-"""Relative random walk of the idle draw per square root of a second."""
+IDLE_WALK, IDLE_WALK_ALONE = 0.002, 0.003
+"""Relative random walk of the idle draw per square root of a second: of all classes of rest together, and of
+each alone."""
 
 INFLATION = 1.4
 """Deviations are told this much wider than the filter believes them: no law has quite this form. Chosen so
@@ -109,8 +111,9 @@ class EnergyFilter(State):
         dt_s, self._drifted_s = self._drifted_s, 0.0
         self._doubt_laws(GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
         if self._declared_idle_w is None and self.idle_is_known:
-            walk = (IDLE_WALK * float(self._x[IDLE].mean())) ** 2 * dt_s
-            self._p[IDLE, IDLE] += walk
+            idle_w = float(self._x[IDLE].mean())
+            self._p[IDLE, IDLE] += (IDLE_WALK * idle_w) ** 2 * dt_s
+            self._p[IDLE, IDLE] += np.eye(CLASSES) * (IDLE_WALK_ALONE * idle_w) ** 2 * dt_s
 
     def _doubt_laws(self, together_variance: float, alone_variance: float) -> None:
         """Relative variances, of all laws together and of each alone."""

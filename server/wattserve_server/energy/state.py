@@ -41,7 +41,7 @@ BATCH_NOISE = 0.05
 REST_SPREAD = 0.1
 """Relative deviation of each class of rest from the common level of the idle draw, at first."""
 
-AFTER_REST = 0.07
+AFTER_REST = 0.05
 """Relative deviation of a batch's cost after a rest from that of one in a row, at first."""
 
 CORRECTION = 0.1
