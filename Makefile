@@ -8,10 +8,10 @@ READY  := $(VENV)/.ready
 PROTO  := proto/wattserve_proto/v1/inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check fmt proto cover bench test-gpu clean
+.PHONY: help setup demo serve test check fmt proto cover bench bench-attribution bench-energy test-gpu clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 setup: $(READY) ## Make the virtual environment .venv with everything in it
 
@@ -51,6 +51,12 @@ cover: $(READY) ## Run the tests and report what they do not reach
 
 bench: $(READY) ## Compare the server with the bare engine, side by side in one run
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.server $(ARGS)
+
+bench-attribution: $(READY) ## Hold the attribution against simulated worlds with a known truth
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.bench.attribution $(ARGS)
+
+bench-energy: $(READY) ## What accounting for energy costs: CPU per request, throughput on and off, memory
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.energy_cost $(ARGS)
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
 	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)

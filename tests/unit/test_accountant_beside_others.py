@@ -118,8 +118,8 @@ def test_a_law_that_changes_is_followed(device: LawfulDevice) -> None:
     device.laws["fp32"] = Coefficients(0.8 * LAWS["fp32"].fixed_j, 0.8 * LAWS["fp32"].per_token_j)
     errors = serve(device, 60)
     assert np.abs(errors[:3]).max() < 0.25  # no more than what has changed
-    assert np.abs(errors[10:]).max() < 0.05
-    assert device.books.law.laws["fp32"].cost_j(96, 24) == pytest.approx(0.8 * 2.42, rel=0.03)
+    assert np.abs(errors[10:]).max() < 0.07
+    assert device.books.law.laws["fp32"].cost_j(96, 24) == pytest.approx(0.8 * 2.42, rel=0.07)
 
 
 def test_a_law_that_changes_is_followed_without_a_pause_too(device: LawfulDevice) -> None:

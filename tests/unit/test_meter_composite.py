@@ -178,8 +178,6 @@ NEIGHBOURS = [(2, 1, 3), (2, None, 2), (None, None, None), (0, 0, 0)]
 
 
 @pytest.mark.parametrize(("first", "second", "total"), NEIGHBOURS)
-    ("first", "second", "total"), [(2, 1, 3), (2, None, 2), (None, None, None), (0, 0, 0)]
-)
 def test_neighbours_are_those_of_the_parts_that_can_tell(
     first: int | None, second: int | None, total: int | None
 ) -> None:
