@@ -32,7 +32,7 @@ FIRST_RUN_ECHO_S = 0.3
 LISTEN_AGAIN, LISTEN_EVERY_S = 200, 20.0
 """After so many intervals with batches, and so many seconds, the response is looked at again."""
 
-RECENT_INTERVALS, RECENT_BATCHES = 512, 4096
+RECENT_INTERVALS, RECENT_BATCHES = 256, 2048
 CALIBRATION_BATCHES = 65536
 """Of history that is kept while serving; of batches that one calibration hears."""
 

@@ -44,9 +44,6 @@ class Line:
     idle_share_uj: int | None = None
     is_settled: bool = False
 
-    @property
-    def has_run(self) -> bool:
-        return self.batch_size > 0
 
 
 @dataclass(slots=True, eq=False)
@@ -85,12 +82,14 @@ class Receipt:
 
     @property
     def ran(self) -> list[Line]:
-        return [line for line in self.lines if line.has_run]
+        return [line for line in self.lines if line.batch_size]
 
     @property
     def is_final(self) -> bool:
         """The request has ended and nothing of it will be charged any more."""
-        return self.outcome is not Outcome.OPEN and all(line.is_settled for line in self.ran)
+        if self.outcome is Outcome.OPEN:
+            return False
+        return all(line.is_settled or not line.batch_size for line in self.lines)
 
     @property
     def state(self) -> State:
@@ -134,6 +133,11 @@ class Receipt:
 
 
 def _sum(amounts: list[int | None]) -> int | None:
-    if not amounts or any(amount is None for amount in amounts):
+    if not amounts:
         return None
-    return sum(amount for amount in amounts if amount is not None)
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total

@@ -93,6 +93,7 @@ class Metrics:
             registry=self.registry,
             buckets=RATIOS,
         )
+        self._by_variant: dict[str, tuple[Histogram, Histogram]] = {}
         Gauge("wattserve_build_info", "Versions.", list(build), registry=self.registry).labels(**build).set(1)
 
     def request_ended(self, variant: str, code: str) -> None:
@@ -118,11 +119,18 @@ class Metrics:
         if energy_uj is None:
             self._unknown.labels(receipt.variant).inc()
             return
-        self._energy.labels(receipt.variant).observe(energy_uj / 1e6)
+        energy, error = self._of_variant(receipt.variant)
+        energy.observe(energy_uj / 1e6)
         if provisional_uj is not None and energy_uj > 0:
-            self._provisional_error.labels(receipt.variant).observe(
-                abs(provisional_uj - energy_uj) / energy_uj
-            )
+            error.observe(abs(provisional_uj - energy_uj) / energy_uj)
+
+    def _of_variant(self, variant: str) -> tuple[Histogram, Histogram]:
+        """Looked up once: finding a label's series costs as much as counting in it."""
+        found = self._by_variant.get(variant)
+        if found is None:
+            found = (self._energy.labels(variant), self._provisional_error.labels(variant))
+            self._by_variant[variant] = found
+        return found
 
     def serve_state(
         self,
