@@ -48,6 +48,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 IDLE_LISTENING_S = 0.7
 """How long the sampler listens before the first batch, where idle watts are to be measured."""
 
+LISTENING_POLL_S = 0.05
+"""How often a continuous meter is read, at the least, while it is learned from."""
+
 CLOSING_S = 1.0
 """For how long a drained server waits for streams that have nothing more to say."""
 
@@ -136,8 +139,13 @@ async def _start(
 
     probed = await asyncio.to_thread(probe_with_parts, chosen.meter)
     poll_s = poll_period_s(probed.probe, chosen.meter.poll_period_s)
+    listening_s = max(LISTENING_POLL_S, chosen.meter.poll_period_s)
     sampler = Sampler(
-        chosen.meter, run_log.drain, on_charges, poll_period_s=poll_s, split_rule=config.split_rule
+        chosen.meter,
+        run_log.drain,
+        on_charges,
+        poll_period_s=min(poll_s, listening_s),
+        split_rule=config.split_rule,
     )
     engine = Engine(
         model, variants, default_variant, limits, book, run_log, lambda: sampler.law, on_batch, on_death
@@ -152,13 +160,14 @@ async def _start(
             model.max_tokens,
             limits.batch.max_sequences,
             limits.batch.max_tokens,
-            probed.probe.update_period_s,
+            probed.probe.update_period_s or listening_s,
             config.calibration_seconds,
         )
     say(f"warming up {', '.join(variants)} on {device}" + (", then calibrating" if calibration else ""))
     undo.callback(engine.stop)
     await engine.start(calibration)
     await asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+    sampler.poll_period_s = poll_s
     tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
     if tokenizer is None:
         say(f"{model.name} has no tokenizer: requests must send token ids")

@@ -36,7 +36,7 @@ def test_a_probe_is_told_to_people_in_lines(capsys: pytest.CaptureFixture[str]) 
     assert lines[0].startswith("joules are ESTIMATED by estimate: only the CPU time of this process")
     assert "  updates           not seen as steps" in lines
     assert "  declared idle     5 W" in lines
-    assert "  the server reads  every 50 ms" in lines
+    assert "  the server reads  every 100 ms" in lines
 
 
 def test_a_probe_is_told_to_programs_as_json_with_null_for_what_is_not_known(

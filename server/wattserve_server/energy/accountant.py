@@ -32,7 +32,7 @@ from wattserve_server.energy.window import Charge, Window
 
 NO_IDLE = "the device's idle draw was not known yet"
 
-PATIENCE = 0.4
+PATIENCE = 0.3
 """A batch is settled at the first edge this part of a period after the counter holds it: what the edge after
 it says helps, and no batch waits longer than its reach and one and a half periods."""
 

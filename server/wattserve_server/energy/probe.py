@@ -21,6 +21,7 @@ in more of them may step too, but faster than the polls could tell."""
 # A stepped counter's edge is known to within one poll: a tenth of its period costs accuracy nothing, and no
 # sampler gains by reading faster than every 5 ms. Above 50 ms the figures lose a point or two.
 _FASTEST_S, _SLOWEST_S = 0.005, 0.05
+_CONTINUOUS_S = 0.1
 _POLLS_PER_UPDATE = 10
 # A tenth of one core's time at the most may go into reading; but see _SLOWEST_S, which wins over it.
 _READ_COSTS_PER_POLL = 10
@@ -84,14 +85,13 @@ def poll_period_s(probe: SensorProbe, usual_s: float) -> float:
     """How often the sampler should read a sensor that was probed; usual_s: the meter's own proposal.
 
     A continuous value has no edges to find: each poll is one, known exactly, and costs the work of one.
-    Every 50 ms is enough to tell batches apart, because the laws do so within an interval. A trailing average
-    proposes more, and is not read faster.
+    Every 100 ms is enough to tell batches apart, because the laws do so within an interval.
     """
     if probe.read_cost_p50_s is None:
         return usual_s
     affordable_s = _READ_COSTS_PER_POLL * probe.read_cost_p50_s
     if probe.update_period_s is None:
-        return round(max(usual_s, _SLOWEST_S), 4)
+        return round(max(usual_s, _CONTINUOUS_S), 4)
     wanted_s = probe.update_period_s / _POLLS_PER_UPDATE
     return round(min(max(wanted_s, affordable_s, _FASTEST_S), _SLOWEST_S), 4)
 

@@ -45,7 +45,6 @@ class Line:
     is_settled: bool = False
 
 
-
 @dataclass(slots=True, eq=False)
 class Receipt:
     """The receipt of one request. Energies in microjoules, above the device's idle draw."""

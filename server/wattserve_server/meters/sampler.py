@@ -40,7 +40,8 @@ STATISTICS_OVER = 256
 
 
 class Sampler:
-    """Polls `meter` every `poll_period_s` (by default the meter's own), from `start` until `stop`.
+    """Polls `meter` every `poll_period_s` (by default the meter's own; it may be changed at any time), from
+    `start` until `stop`.
 
     on_charges is called on the sampler's thread with every non-empty list of charges.
     """
@@ -161,7 +162,6 @@ class Sampler:
         self._meter.close()
 
     def _run(self) -> None:
-        period_s = self.poll_period_s
         due = time.monotonic()
         while not self._stopping.is_set():
             try:
@@ -172,5 +172,5 @@ class Sampler:
                 self._ticks += 1
                 self._tick_done.notify_all()
             # Late ticks are not made up for.
-            due = max(due + period_s * random.uniform(*DITHER), time.monotonic())
+            due = max(due + self.poll_period_s * random.uniform(*DITHER), time.monotonic())
             self._stopping.wait(due - time.monotonic())

@@ -26,7 +26,7 @@ BOUND = """\
     The bound: the sampler holds the batches of one counter interval and of the response's reach before it
     (lag + 3.5 ramp + 0.4 of a period), as entries of the filter: beyond 64 new ones at an edge, or 128 open,
     those alike share one. The filter's covariance is the square of entries + 17 coefficients per variant. Of
-    history: 512 intervals and 4096 batches, 256 read costs and steps, 64 periods, 32 gaps; during a
+    history: 256 intervals and 2048 batches, 256 read costs and steps, 64 periods, 32 gaps; during a
     calibration 1024 edges and their batches. The book holds final receipts for their retention, and no more
     than --receipt-retention-count. Not bounded but by the stall itself: windows and open receipts while a
     read of the meter hangs, edges while a batch hangs."""
