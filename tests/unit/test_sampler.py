@@ -6,7 +6,8 @@ import pytest
 
 from tests.fixtures.meter_fakes import Clock
 from tests.fixtures.windows import MS, reading, window
-from wattserve_server.energy.accountant import SEEN_LOAD, Accountant
+from wattserve_server.energy.accountant import Accountant
+from wattserve_server.energy.foreign import SEEN_LOAD
 from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.energy.window import Charge, Window
