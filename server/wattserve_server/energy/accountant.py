@@ -69,6 +69,7 @@ class Accountant:
         self._open = OpenBatches(self._seconds)
         self._tails = Tails(self._seconds)
         self._last_end_s = -math.inf
+        self._owed_j = 0.0  # of a declared idle draw: what the pool was too short for
 
     @property
     def pending_windows(self) -> int:
@@ -119,7 +120,7 @@ class Accountant:
                 self._waiting.append(window)
         self._waiting.sort(key=lambda window: window.start_ns)
         if self._filter.idle_is_known and not self._open and self.ledger.open_gap is None:
-            if self._calibrator.holds(self._waiting, self._edges, known_until_ns):
+            if self._calibrator.holds(self._waiting, self._edges, known_until_ns, self._finder.period_ns):
                 return charges
             self._calibrator.calibrate(self._waiting, self._edges, self._last_end_s, self._filter)
         while self._edges and self._edges[0].at_ns - self.response.lag_s * NS <= known_until_ns:
@@ -245,26 +246,28 @@ class Accountant:
 
     def _book_draw(self, rest_s: Array, is_exact: bool) -> None:
         """What the device drew by itself and for others since the last edge, and what earlier bookings left
-        over or took too much: of a learned idle draw it is part, of a declared one it is not.
+        over or took too much: of a learned idle draw it is part, of a declared one only what was owed to it.
 
         is_exact: the edge's instant is known, so that nothing in the pool can be of the time after it."""
+        rest_j = float(rest_s @ self._filter.idle_w)
         carry_j = self._filter.carry_j
-        is_declared = self._declared_idle_w is not None
-        if is_declared and is_exact and not self._open:
-            carry_j = self._books.pool_j - float(rest_s @ self._filter.idle_w)
-        booked_j = self._books.to_idle(
-            float(rest_s @ self._filter.idle_w) + (0.0 if is_declared else carry_j)
-        )
-        foreign_j = self._filter.foreign_w * float(rest_s.sum())
-        booked_j += self._books.to_unattributed(foreign_j + (carry_j if is_declared else 0.0))
-        self._filter.book_draw(rest_s, booked_j)
-
-    def _book_excess(self, joules: float) -> None:
-        """What neither idle draw nor batches explain. Beside a warm-up it is the warm-up's."""
-        if any(entry.kind.is_warmup for entry in self._open.entries):
-            self._books.to_warmup(joules)
+        if self._declared_idle_w is None:
+            booked_j = self._books.to_idle(rest_j + carry_j)
+            beside_j = self._filter.foreign_w * float(rest_s.sum())
         else:
-            self._books.to_unattributed(joules)
+            due_j = rest_j + self._owed_j
+            booked_j = self._books.to_idle(due_j)
+            self._owed_j = max(due_j - booked_j, 0.0)
+            beside_j = carry_j + rest_j - booked_j - self._owed_j
+            if is_exact and not self._open:
+                beside_j = self._books.pool_j
+        self._filter.book_draw(rest_s, booked_j + self._book_excess(beside_j))
+
+    def _book_excess(self, joules: float) -> float:
+        """Book what neither idle draw nor batches explain; beside a warm-up it is that one's. In joules."""
+        if any(entry.kind.is_warmup for entry in self._open.entries):
+            return self._books.to_warmup(joules)
+        return self._books.to_unattributed(joules)
 
     def _label(self) -> None:
         """Say on the receipts of batches what else drew on the device with them."""

@@ -79,7 +79,7 @@ class History:
         """What comes does not connect to what was."""
         self._intervals.clear()
 
-    def table(self) -> _Table | None:
+    def table(self) -> Table | None:
         """None when there is too little of it. Intervals must follow each other without a hole."""
         batches = list(self._batches)
         intervals = list(self._intervals)
@@ -88,10 +88,10 @@ class History:
         if len(intervals) < LEAST_INTERVALS:
             return None
         batches = [item for item in batches if item.end_s > intervals[0].start_s - 1.0]
-        return _Table(intervals, batches) if batches else None
+        return Table(intervals, batches) if batches else None
 
 
-class _Table:
+class Table:
     """A history as arrays."""
 
     def __init__(self, intervals: Sequence[_Interval], batches: Sequence[_Batch]) -> None:
@@ -153,7 +153,7 @@ class _Table:
 
 
 def find_response(
-    table: _Table,
+    table: Table,
     factors: Array,
     columns: NDArray[np.int64],
     width: int,
@@ -198,7 +198,7 @@ def _around(response: Response, step_s: float) -> list[Response]:
     ]
 
 
-def fit(table: _Table, response: Response, idle_w: Array, idle_deviation_w: float, correction: float) -> Fit:
+def fit(table: Table, response: Response, idle_w: Array, idle_deviation_w: float, correction: float) -> Fit:
     """Idle draw and laws, given the response.
 
     idle_w, idle_deviation_w: what is known of the idle draw beforehand. correction: relative deviation

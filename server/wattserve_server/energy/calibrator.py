@@ -6,11 +6,12 @@ once and the filter starts from what it says. Later the response alone is looked
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from wattserve_server.energy.calibration import History, find_response, fit
+from wattserve_server.energy.calibration import History, Table, find_response, fit
 from wattserve_server.energy.costlaw import SMOOTH, Array
 from wattserve_server.energy.edges import NS, Edge
 from wattserve_server.energy.filter import EnergyFilter
@@ -20,8 +21,9 @@ from wattserve_server.energy.response import Response
 from wattserve_server.energy.state import CORRECTION, REST_SPREAD
 from wattserve_server.energy.window import Window
 
-PAUSE_NS = 800_000_000
-"""A warm-up that has paused for so long is over."""
+PAUSE_NS, PAUSE_PERIODS = 800_000_000, 8
+"""A warm-up that has paused for so long, and for so many updates of the counter, is over; the calibration's
+own rests (`trials`) are shorter."""
 
 MOST_HELD = 1024
 """No more edges than this are held back."""
@@ -64,13 +66,17 @@ class Calibrator:
         self._unheard = 0  # intervals with batches since the response was looked at
         self._heard_s = self._listen_at_s = 0.0
 
-    def holds(self, waiting: Sequence[Window], edges: Sequence[Edge], known_until_ns: int) -> bool:
-        """Whether what waits is a warm-up that is not over yet."""
+    def holds(
+        self, waiting: Sequence[Window], edges: Sequence[Edge], known_until_ns: int, period_ns: float
+    ) -> bool:
+        """Whether what waits is a warm-up that is not over yet. period_ns: of the counter."""
         if not waiting or not all(window.is_warmup for window in waiting):
             return False
         if len(edges) >= MOST_HELD or any(edge.gap_reason for edge in edges):
             return False
-        return known_until_ns - max(window.end_ns for window in waiting) <= PAUSE_NS
+        return known_until_ns - max(window.end_ns for window in waiting) <= max(
+            PAUSE_NS, PAUSE_PERIODS * period_ns
+        )
 
     def calibrate(
         self, waiting: Sequence[Window], edges: Sequence[Edge], last_end_s: float, to: EnergyFilter
@@ -100,6 +106,11 @@ class Calibrator:
         table = history.table()
         if table is None:
             return
+        # Of figures that no law fits nothing is learned at once: the filter goes on from its first ideas.
+        with contextlib.suppress(np.linalg.LinAlgError):
+            self._learn(table, to)
+
+    def _learn(self, table: Table, to: EnergyFilter) -> None:
         if not self._is_model:
             factors, columns = table.smooth_columns()
             width = SMOOTH * len(table.variants)
