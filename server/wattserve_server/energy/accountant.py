@@ -81,6 +81,11 @@ class Accountant:
         return self._calibrator.response
 
     @property
+    def update_period_s(self) -> float | None:
+        """How often the counter's value changes; None before that was seen."""
+        return self._finder.period_ns / NS or None
+
+    @property
     def idle_watts(self) -> float | None:
         """The idle draw now, just after work."""
         return float(self._filter.idle_w[0]) if self._filter.idle_is_known else None

@@ -89,9 +89,9 @@ def poll_period_s(probe: SensorProbe, usual_s: float) -> float:
     """
     if probe.read_cost_p50_s is None:
         return usual_s
-    affordable_s = _READ_COSTS_PER_POLL * probe.read_cost_p50_s
     if probe.update_period_s is None:
         return round(max(usual_s, _CONTINUOUS_S), 4)
+    affordable_s = _READ_COSTS_PER_POLL * probe.read_cost_p50_s
     wanted_s = probe.update_period_s / _POLLS_PER_UPDATE
     return round(min(max(wanted_s, affordable_s, _FASTEST_S), _SLOWEST_S), 4)
 

@@ -18,7 +18,7 @@ from statistics import median
 from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.reading import MeterStatus, Reading
+from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.energy.window import Charge, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter
@@ -36,7 +36,7 @@ LOOK_AROUND_NS = 1_000_000_000
 """How often the meter is asked who else uses the device."""
 
 STATISTICS_OVER = 256
-"""Reads and edges over which the read cost and the update period are the median."""
+"""Reads over which the read cost is the median."""
 
 
 class Sampler:
@@ -69,8 +69,6 @@ class Sampler:
         self._ticks = 0
         self._thread = threading.Thread(target=self._run, name="wattserve-sampler", daemon=True)
         self._costs_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
-        self._steps_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
-        self._edge: Reading | None = None
         self._last_error = ""
         self._neighbours: int | None = None
         self._look_around_ns = 0
@@ -95,7 +93,7 @@ class Sampler:
             source=self._meter.source,
             poll_period_s=self.poll_period_s,
             read_cost_s=median(self._costs_ns) / 1e9 if self._costs_ns else None,
-            update_period_s=median(self._steps_ns) / 1e9 if self._steps_ns else None,
+            update_period_s=self._accountant.update_period_s,
             idle_watts=self._accountant.idle_watts,
             idle_origin=self._accountant.idle_origin,
             last_error=self._last_error,
@@ -124,10 +122,6 @@ class Sampler:
         else:
             self._costs_ns.append(self._clock_ns() - begun_ns)
             self._last_error = ""
-            if self._edge is None or reading.energy != self._edge.energy:
-                if self._edge is not None:
-                    self._steps_ns.append(reading.at_ns - self._edge.at_ns)
-                self._edge = reading
             self._accountant.observe(reading)
             self._look_around(begun_ns)
         self._reads += 1

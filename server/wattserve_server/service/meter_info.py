@@ -23,40 +23,41 @@ def meter_info(status: MeterStatus, probe: SensorProbe, parts: Sequence[MeterPar
 
 def add_status(message: pb.MeterInfo, status: MeterStatus) -> None:
     """What changes: what is not known stays absent."""
-    message.idle_origin = status.idle_origin
-    if status.update_period_s is not None:
-        message.update_period_seconds = status.update_period_s
-    if status.read_cost_s is not None:
-        message.read_cost_seconds = status.read_cost_s
-    if status.idle_watts is not None:
-        message.idle_watts = status.idle_watts
-    if status.lag_s is not None:
-        message.lag_seconds = status.lag_s
-    if status.ramp_s is not None:
-        message.ramp_seconds = status.ramp_s
-    if status.neighbours is not None:
-        message.neighbours = status.neighbours
+    message.MergeFrom(
+        pb.MeterInfo(
+            idle_origin=status.idle_origin,
+            update_period_seconds=status.update_period_s,
+            read_cost_seconds=status.read_cost_s,
+            idle_watts=status.idle_watts,
+            lag_seconds=status.lag_s,
+            ramp_seconds=status.ramp_s,
+            neighbours=status.neighbours,
+        )
+    )
 
 
 def _part_message(part: MeterPart, poll_period_s: float) -> pb.MeterInfo:
-    message = pb.MeterInfo(
+    return pb.MeterInfo(
         source=source_message(part.source),
         poll_period_seconds=poll_period_s,
         boundary=part.source.boundary,
         idle_origin="unknown" if part.idle_watts is None else "configured",
+        idle_watts=part.idle_watts,
+        probe=None if part.probe is None else _probe_message(part.probe),
     )
-    if part.idle_watts is not None:
-        message.idle_watts = part.idle_watts
-    if part.probe is not None:
-        message.probe.CopyFrom(_probe_message(part.probe))
-    return message
 
 
 def _probe_message(probe: SensorProbe) -> pb.SensorProbe:
-    message = pb.SensorProbe(
+    return pb.SensorProbe(
         duration_seconds=probe.duration_s,
         reads=probe.reads,
         stepped=probe.stepped,
+        update_period_seconds=probe.update_period_s,
+        edge_jitter_seconds=probe.edge_jitter_s,
+        read_cost_p50_seconds=probe.read_cost_p50_s,
+        read_cost_p99_seconds=probe.read_cost_p99_s,
+        resolution_uj=probe.resolution_uj,
+        watts=probe.watts,
         cross_checks=[
             pb.CrossCheck(
                 window_seconds=check.window_s,
@@ -67,16 +68,3 @@ def _probe_message(probe: SensorProbe) -> pb.SensorProbe:
         ],
         unsupported=dict(probe.unsupported),
     )
-    if probe.update_period_s is not None:
-        message.update_period_seconds = probe.update_period_s
-    if probe.edge_jitter_s is not None:
-        message.edge_jitter_seconds = probe.edge_jitter_s
-    if probe.read_cost_p50_s is not None:
-        message.read_cost_p50_seconds = probe.read_cost_p50_s
-    if probe.read_cost_p99_s is not None:
-        message.read_cost_p99_seconds = probe.read_cost_p99_s
-    if probe.resolution_uj is not None:
-        message.resolution_uj = probe.resolution_uj
-    if probe.watts is not None:
-        message.watts = probe.watts
-    return message
