@@ -99,6 +99,31 @@ OUTCOME_CANCELLED: Outcome.ValueType  # 2
 OUTCOME_FAILED: Outcome.ValueType  # 3
 Global___Outcome: typing_extensions.TypeAlias = Outcome
 
+class _VariantState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _VariantStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_VariantState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    VARIANT_STATE_UNSPECIFIED: _VariantState.ValueType  # 0
+    VARIANT_STATE_READY: _VariantState.ValueType  # 1
+    VARIANT_STATE_UNLOADED: _VariantState.ValueType  # 2
+    """not in memory; LoadVariant, or on a lazy server a request, loads it"""
+    VARIANT_STATE_LOADING: _VariantState.ValueType  # 3
+    VARIANT_STATE_FAILED: _VariantState.ValueType  # 4
+    """could not be made: see state_reason; loading may be tried again"""
+
+class VariantState(_VariantState, metaclass=_VariantStateEnumTypeWrapper): ...
+
+VARIANT_STATE_UNSPECIFIED: VariantState.ValueType  # 0
+VARIANT_STATE_READY: VariantState.ValueType  # 1
+VARIANT_STATE_UNLOADED: VariantState.ValueType  # 2
+"""not in memory; LoadVariant, or on a lazy server a request, loads it"""
+VARIANT_STATE_LOADING: VariantState.ValueType  # 3
+VARIANT_STATE_FAILED: VariantState.ValueType  # 4
+"""could not be made: see state_reason; loading may be tried again"""
+Global___VariantState: typing_extensions.TypeAlias = VariantState
+
 @typing.final
 class Tensor(google.protobuf.message.Message):
     """A dense array. `data` is row-major, little-endian."""
@@ -188,6 +213,8 @@ class TensorInput(google.protobuf.message.Message):
     def tensors(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Tensor]:
         """For token tasks: `input_ids` (INT64 or INT32, [sequences, length]) and, optionally,
         `attention_mask` of the same shape, which must be a prefix mask (ones, then zeros).
+        For image models: `pixel_values` (FP32, [images, channels, height, width], as ServerInfo.pixel_shape
+        says). An image counts as a sequence of one token.
         """
 
     def __init__(
@@ -474,6 +501,8 @@ class Receipt(google.protobuf.message.Message):
     PROVISIONAL_ENERGY_UJ_FIELD_NUMBER: builtins.int
     CREATED_UNIX_NS_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    PROXY_FIELD_NUMBER: builtins.int
+    UNVERIFIED_FIELD_NUMBER: builtins.int
     receipt_id: builtins.str
     """made unique by the server"""
     request_id: builtins.str
@@ -496,6 +525,10 @@ class Receipt(google.protobuf.message.Message):
     provisional_energy_uj: builtins.int
     """what the first answer said"""
     created_unix_ns: builtins.int
+    proxy: builtins.str
+    """empty, or: the variant only stands in for a precision; what really ran"""
+    unverified: builtins.bool
+    """nobody has checked that the variant ran at the precision of its name"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -525,9 +558,11 @@ class Receipt(google.protobuf.message.Message):
         provisional_energy_uj: builtins.int | None = ...,
         created_unix_ns: builtins.int = ...,
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
+        proxy: builtins.str = ...,
+        unverified: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "provisional_energy_uj", b"provisional_energy_uj", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "provisional_energy_uj", b"provisional_energy_uj", "proxy", b"proxy", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "unverified", b"unverified", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_high_uj", b"_energy_high_uj"]) -> typing.Literal["energy_high_uj"] | None: ...
     @typing.overload
@@ -588,6 +623,36 @@ class GetServerInfoRequest(google.protobuf.message.Message):
 Global___GetServerInfoRequest: typing_extensions.TypeAlias = GetServerInfoRequest
 
 @typing.final
+class LoadVariantRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: builtins.int
+    variant: builtins.str
+    def __init__(
+        self,
+        *,
+        variant: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["variant", b"variant"]) -> None: ...
+
+Global___LoadVariantRequest: typing_extensions.TypeAlias = LoadVariantRequest
+
+@typing.final
+class UnloadVariantRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VARIANT_FIELD_NUMBER: builtins.int
+    variant: builtins.str
+    def __init__(
+        self,
+        *,
+        variant: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["variant", b"variant"]) -> None: ...
+
+Global___UnloadVariantRequest: typing_extensions.TypeAlias = UnloadVariantRequest
+
+@typing.final
 class VariantInfo(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -600,6 +665,15 @@ class VariantInfo(google.protobuf.message.Message):
     PARAMETER_BYTES_FIELD_NUMBER: builtins.int
     WARMUP_SECONDS_FIELD_NUMBER: builtins.int
     WARMUP_SHAPES_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    STATE_REASON_FIELD_NUMBER: builtins.int
+    PROXY_FIELD_NUMBER: builtins.int
+    VERIFIED_FIELD_NUMBER: builtins.int
+    VERIFICATION_FIELD_NUMBER: builtins.int
+    OPERANDS_FIELD_NUMBER: builtins.int
+    WEIGHTS_FIELD_NUMBER: builtins.int
+    KEPT_LAYERS_FIELD_NUMBER: builtins.int
+    SHARED_BYTES_FIELD_NUMBER: builtins.int
     name: builtins.str
     device: builtins.str
     dtype: builtins.str
@@ -612,6 +686,25 @@ class VariantInfo(google.protobuf.message.Message):
     parameter_bytes: builtins.int
     warmup_seconds: builtins.float
     warmup_shapes: builtins.int
+    state: Global___VariantState.ValueType
+    state_reason: builtins.str
+    """why it failed"""
+    proxy: builtins.str
+    """empty, or: it only stands in for a precision; what really runs"""
+    verified: builtins.bool
+    """the profiler saw its linear layers multiply at its declared precision"""
+    verification: builtins.str
+    """what the profiler saw, or why it was not asked"""
+    operands: builtins.str
+    """the precision in which its linear layers multiply, e.g. "int8" """
+    weights: builtins.str
+    """how their weights are stored"""
+    shared_bytes: builtins.int
+    """of parameter_bytes, those that other loaded variants use as well"""
+    @property
+    def kept_layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """layers left in a higher precision"""
+
     def __init__(
         self,
         *,
@@ -624,8 +717,17 @@ class VariantInfo(google.protobuf.message.Message):
         parameter_bytes: builtins.int = ...,
         warmup_seconds: builtins.float = ...,
         warmup_shapes: builtins.int = ...,
+        state: Global___VariantState.ValueType = ...,
+        state_reason: builtins.str = ...,
+        proxy: builtins.str = ...,
+        verified: builtins.bool = ...,
+        verification: builtins.str = ...,
+        operands: builtins.str = ...,
+        weights: builtins.str = ...,
+        kept_layers: collections.abc.Iterable[builtins.str] | None = ...,
+        shared_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kernels", b"kernels", "name", b"name", "native", b"native", "parameter_bytes", b"parameter_bytes", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kept_layers", b"kept_layers", "kernels", b"kernels", "name", b"name", "native", b"native", "operands", b"operands", "parameter_bytes", b"parameter_bytes", "proxy", b"proxy", "shared_bytes", b"shared_bytes", "state", b"state", "state_reason", b"state_reason", "verification", b"verification", "verified", b"verified", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes", "weights", b"weights"]) -> None: ...
 
 Global___VariantInfo: typing_extensions.TypeAlias = VariantInfo
 
@@ -684,6 +786,7 @@ class MeterInfo(google.protobuf.message.Message):
     RAMP_SECONDS_FIELD_NUMBER: builtins.int
     NEIGHBOURS_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
+    DEVICE_FIELD_NUMBER: builtins.int
     poll_period_seconds: builtins.float
     update_period_seconds: builtins.float
     """seen at start-up: how often the value changed"""
@@ -701,6 +804,8 @@ class MeterInfo(google.protobuf.message.Message):
     """time constant of the device's rise and decay, likewise"""
     neighbours: builtins.int
     """other processes on the metered device, now"""
+    device: builtins.str
+    """the device whose energy it meters, as variants name it"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -726,9 +831,10 @@ class MeterInfo(google.protobuf.message.Message):
         ramp_seconds: builtins.float | None = ...,
         neighbours: builtins.int | None = ...,
         parts: collections.abc.Iterable[Global___MeterInfo] | None = ...,
+        device: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "boundary", b"boundary", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "boundary", b"boundary", "device", b"device", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_watts", b"_idle_watts"]) -> typing.Literal["idle_watts"] | None: ...
     @typing.overload
@@ -887,6 +993,9 @@ class ServerInfo(google.protobuf.message.Message):
     HARDWARE_FIELD_NUMBER: builtins.int
     INSTANCE_ID_FIELD_NUMBER: builtins.int
     MODEL_PARAMETERS_FIELD_NUMBER: builtins.int
+    OTHER_METERS_FIELD_NUMBER: builtins.int
+    PIXEL_SHAPE_FIELD_NUMBER: builtins.int
+    MODEL_MEMORY_LIMIT_BYTES_FIELD_NUMBER: builtins.int
     server_version: builtins.str
     model_name: builtins.str
     model_source: builtins.str
@@ -899,6 +1008,8 @@ class ServerInfo(google.protobuf.message.Message):
     instance_id: builtins.str
     """new at every start of the server"""
     model_parameters: builtins.int
+    model_memory_limit_bytes: builtins.int
+    """for the weights of all loaded variants of a device; 0: no limit"""
     @property
     def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -910,6 +1021,14 @@ class ServerInfo(google.protobuf.message.Message):
     @property
     def versions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """python, torch, transformers, ..."""
+
+    @property
+    def other_meters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MeterInfo]:
+        """of a server whose variants run on several devices: a meter for each"""
+
+    @property
+    def pixel_shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """channels, height, width, for a model that takes images"""
 
     def __init__(
         self,
@@ -929,9 +1048,12 @@ class ServerInfo(google.protobuf.message.Message):
         hardware: builtins.str = ...,
         instance_id: builtins.str = ...,
         model_parameters: builtins.int = ...,
+        other_meters: collections.abc.Iterable[Global___MeterInfo] | None = ...,
+        pixel_shape: collections.abc.Iterable[builtins.int] | None = ...,
+        model_memory_limit_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "meter", b"meter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepts_text", b"accepts_text", "default_variant", b"default_variant", "hardware", b"hardware", "instance_id", b"instance_id", "labels", b"labels", "limits", b"limits", "meter", b"meter", "model_name", b"model_name", "model_parameters", b"model_parameters", "model_source", b"model_source", "random_weights", b"random_weights", "server_version", b"server_version", "task", b"task", "variants", b"variants", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepts_text", b"accepts_text", "default_variant", b"default_variant", "hardware", b"hardware", "instance_id", b"instance_id", "labels", b"labels", "limits", b"limits", "meter", b"meter", "model_memory_limit_bytes", b"model_memory_limit_bytes", "model_name", b"model_name", "model_parameters", b"model_parameters", "model_source", b"model_source", "other_meters", b"other_meters", "pixel_shape", b"pixel_shape", "random_weights", b"random_weights", "server_version", b"server_version", "task", b"task", "variants", b"variants", "versions", b"versions"]) -> None: ...
 
 Global___ServerInfo: typing_extensions.TypeAlias = ServerInfo
 
@@ -997,7 +1119,11 @@ Global___Gap: typing_extensions.TypeAlias = Gap
 
 @typing.final
 class EnergyReport(google.protobuf.message.Message):
-    """measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly."""
+    """One meter's ledger:
+    measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly.
+    A server whose variants run on several devices keeps a ledger for each; joules of different meters are
+    never added up.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1019,6 +1145,8 @@ class EnergyReport(google.protobuf.message.Message):
     IDLE_WATTS_FIELD_NUMBER: builtins.int
     UNKNOWN_REASON_FIELD_NUMBER: builtins.int
     GAP_UJ_FIELD_NUMBER: builtins.int
+    DEVICE_FIELD_NUMBER: builtins.int
+    OTHER_DEVICES_FIELD_NUMBER: builtins.int
     since_unix_ns: builtins.int
     until_unix_ns: builtins.int
     """the instant of the last reading in the ledger"""
@@ -1044,12 +1172,15 @@ class EnergyReport(google.protobuf.message.Message):
     """set when there is no figure at all"""
     gap_uj: builtins.int
     """what the meter counted over gaps, once they ended: nobody's"""
+    device: builtins.str
     @property
     def source(self) -> Global___EnergySource: ...
     @property
     def active(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___VariantEnergy]: ...
     @property
     def recent_gaps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Gap]: ...
+    @property
+    def other_devices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnergyReport]: ...
     def __init__(
         self,
         *,
@@ -1071,9 +1202,11 @@ class EnergyReport(google.protobuf.message.Message):
         idle_watts: builtins.float | None = ...,
         unknown_reason: builtins.str = ...,
         gap_uj: builtins.int | None = ...,
+        device: builtins.str = ...,
+        other_devices: collections.abc.Iterable[Global___EnergyReport] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_gap_uj", b"_gap_uj"]) -> typing.Literal["gap_uj"] | None: ...
     @typing.overload

@@ -64,6 +64,16 @@ class InferenceStub(object):
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.SerializeToString,
                 response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.FromString,
                 _registered_method=True)
+        self.LoadVariant = channel.unary_unary(
+                '/wattserve.v1.Inference/LoadVariant',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.LoadVariantRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.FromString,
+                _registered_method=True)
+        self.UnloadVariant = channel.unary_unary(
+                '/wattserve.v1.Inference/UnloadVariant',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.UnloadVariantRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.FromString,
+                _registered_method=True)
 
 
 class InferenceServicer(object):
@@ -115,6 +125,23 @@ class InferenceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadVariant(self, request, context):
+        """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+        At once for one that is ready. NOT_FOUND for a name that the server was not started with;
+        FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadVariant(self, request, context):
+        """Let go of a variant's memory once its accepted requests are answered. It stays listed, and can be
+        loaded again; until then its requests are refused (or, on a server that loads lazily, load it).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -147,6 +174,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.GetEnergyReport,
                     request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.FromString,
                     response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.SerializeToString,
+            ),
+            'LoadVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadVariant,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.LoadVariantRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.SerializeToString,
+            ),
+            'UnloadVariant': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadVariant,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.UnloadVariantRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -311,6 +348,60 @@ class Inference(object):
             '/wattserve.v1.Inference/GetEnergyReport',
             wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.SerializeToString,
             wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattserve.v1.Inference/LoadVariant',
+            wattserve__proto_dot_v1_dot_inference__pb2.LoadVariantRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadVariant(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattserve.v1.Inference/UnloadVariant',
+            wattserve__proto_dot_v1_dot_inference__pb2.UnloadVariantRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.VariantInfo.FromString,
             options,
             channel_credentials,
             insecure,

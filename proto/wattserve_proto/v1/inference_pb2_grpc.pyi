@@ -125,7 +125,39 @@ _InferenceGetEnergyReportType = typing_extensions.TypeVar(
     ],
 )
 
-class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGetReceiptType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType]):
+_InferenceLoadVariantType = typing_extensions.TypeVar(
+    '_InferenceLoadVariantType',
+    grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+)
+
+_InferenceUnloadVariantType = typing_extensions.TypeVar(
+    '_InferenceUnloadVariantType',
+    grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+)
+
+class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGetReceiptType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType, _InferenceLoadVariantType, _InferenceUnloadVariantType]):
     @typing.overload
     def __init__(self: InferenceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -151,6 +183,14 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
         grpc.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.GetEnergyReportRequest,
             wattserve_proto.v1.inference_pb2.EnergyReport,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+            wattserve_proto.v1.inference_pb2.VariantInfo,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+            wattserve_proto.v1.inference_pb2.VariantInfo,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -180,6 +220,14 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
             wattserve_proto.v1.inference_pb2.GetEnergyReportRequest,
             wattserve_proto.v1.inference_pb2.EnergyReport,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+            wattserve_proto.v1.inference_pb2.VariantInfo,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+            wattserve_proto.v1.inference_pb2.VariantInfo,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Predict: _InferencePredictType
@@ -207,6 +255,17 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     GetEnergyReport: _InferenceGetEnergyReportType
     """The ledger: where every microjoule of the meter stands."""
 
+    LoadVariant: _InferenceLoadVariantType
+    """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+    At once for one that is ready. NOT_FOUND for a name that the server was not started with;
+    FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
+    """
+
+    UnloadVariant: _InferenceUnloadVariantType
+    """Let go of a variant's memory once its accepted requests are answered. It stays listed, and can be
+    loaded again; until then its requests are refused (or, on a server that loads lazily, load it).
+    """
+
 InferenceAsyncStub: typing_extensions.TypeAlias = InferenceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.PredictRequest,
@@ -231,6 +290,14 @@ InferenceAsyncStub: typing_extensions.TypeAlias = InferenceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.GetEnergyReportRequest,
         wattserve_proto.v1.inference_pb2.EnergyReport,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+        wattserve_proto.v1.inference_pb2.VariantInfo,
     ],
 ]
 
@@ -289,5 +356,26 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattserve_proto.v1.inference_pb2.EnergyReport, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.EnergyReport]]:
         """The ledger: where every microjoule of the meter stands."""
+
+    @abc.abstractmethod
+    def LoadVariant(
+        self,
+        request: wattserve_proto.v1.inference_pb2.LoadVariantRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattserve_proto.v1.inference_pb2.VariantInfo, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.VariantInfo]]:
+        """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+        At once for one that is ready. NOT_FOUND for a name that the server was not started with;
+        FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
+        """
+
+    @abc.abstractmethod
+    def UnloadVariant(
+        self,
+        request: wattserve_proto.v1.inference_pb2.UnloadVariantRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattserve_proto.v1.inference_pb2.VariantInfo, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.VariantInfo]]:
+        """Let go of a variant's memory once its accepted requests are answered. It stays listed, and can be
+        loaded again; until then its requests are refused (or, on a server that loads lazily, load it).
+        """
 
 def add_InferenceServicer_to_server(servicer: InferenceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
