@@ -33,6 +33,7 @@ from wattserve_client.reports import (
     ServerInfo,
     Variant,
     VariantEnergy,
+    VariantState,
 )
 from wattserve_client.results import (
     Answer,
@@ -78,5 +79,6 @@ __all__ = [
     "Unavailable",
     "Variant",
     "VariantEnergy",
+    "VariantState",
     "WattserveError",
 ]

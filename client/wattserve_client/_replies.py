@@ -21,6 +21,7 @@ from wattserve_client.reports import (
     ServerInfo,
     Variant,
     VariantEnergy,
+    VariantState,
 )
 from wattserve_client.results import (
     Classification,
@@ -50,6 +51,12 @@ _OUTCOMES = {
     pb.OUTCOME_COMPLETED: Outcome.COMPLETED,
     pb.OUTCOME_CANCELLED: Outcome.CANCELLED,
     pb.OUTCOME_FAILED: Outcome.FAILED,
+}
+_VARIANT_STATES = {
+    pb.VARIANT_STATE_READY: VariantState.READY,
+    pb.VARIANT_STATE_UNLOADED: VariantState.UNLOADED,
+    pb.VARIANT_STATE_LOADING: VariantState.LOADING,
+    pb.VARIANT_STATE_FAILED: VariantState.FAILED,
 }
 _DTYPES: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
@@ -128,6 +135,8 @@ def receipt(message: pb.Receipt) -> Receipt:
         provisional_energy_uj=_whole(message, "provisional_energy_uj"),
         created_unix_ns=message.created_unix_ns,
         warnings=tuple(message.warnings),
+        proxy=message.proxy,
+        unverified=message.unverified,
     )
 
 
@@ -141,13 +150,39 @@ def server_info(message: pb.ServerInfo) -> ServerInfo:
         accepts_text=message.accepts_text,
         random_weights=message.random_weights,
         default_variant=message.default_variant,
-        variants=tuple(_variant(each) for each in message.variants),
+        variants=tuple(variant(each) for each in message.variants),
         meter=_meter(message.meter),
         limits=_limits(message.limits),
         versions=dict(message.versions),
         hardware=message.hardware,
         instance_id=message.instance_id,
         model_parameters=message.model_parameters,
+        other_meters=tuple(_meter(each) for each in message.other_meters),
+        pixel_shape=tuple(message.pixel_shape),
+        model_memory_limit_bytes=message.model_memory_limit_bytes,
+    )
+
+
+def variant(message: pb.VariantInfo) -> Variant:
+    return Variant(
+        name=message.name,
+        device=message.device,
+        dtype=message.dtype,
+        native=message.native,
+        kernels=message.kernels,
+        detail=message.detail,
+        parameter_bytes=message.parameter_bytes,
+        warmup_seconds=message.warmup_seconds,
+        warmup_shapes=message.warmup_shapes,
+        state=_VARIANT_STATES.get(message.state, VariantState.UNSPECIFIED),
+        state_reason=message.state_reason,
+        proxy=message.proxy,
+        verified=message.verified,
+        verification=message.verification,
+        operands=message.operands,
+        weights=message.weights,
+        kept_layers=tuple(message.kept_layers),
+        shared_bytes=message.shared_bytes,
     )
 
 
@@ -184,6 +219,8 @@ def energy_report(message: pb.EnergyReport) -> EnergyReport:
         idle_watts=_real(message, "idle_watts"),
         unknown_reason=message.unknown_reason,
         gap_uj=_whole(message, "gap_uj"),
+        device=message.device,
+        other_devices=tuple(energy_report(each) for each in message.other_devices),
     )
 
 
@@ -193,20 +230,6 @@ def _source(message: pb.EnergySource) -> EnergySource:
         method=message.method,
         quality=_QUALITIES.get(message.quality, EnergyQuality.UNSPECIFIED),
         note=message.note,
-    )
-
-
-def _variant(message: pb.VariantInfo) -> Variant:
-    return Variant(
-        name=message.name,
-        device=message.device,
-        dtype=message.dtype,
-        native=message.native,
-        kernels=message.kernels,
-        detail=message.detail,
-        parameter_bytes=message.parameter_bytes,
-        warmup_seconds=message.warmup_seconds,
-        warmup_shapes=message.warmup_shapes,
     )
 
 
@@ -224,6 +247,7 @@ def _meter(message: pb.MeterInfo) -> Meter:
         ramp_seconds=_real(message, "ramp_seconds"),
         neighbours=_whole(message, "neighbours"),
         parts=tuple(_meter(part) for part in message.parts),
+        device=message.device,
     )
 
 

@@ -19,12 +19,13 @@ import grpc
 import grpc.aio
 
 from wattserve_client import _replies
+from wattserve_client._astream import Each, next_event
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Link
-from wattserve_client._requests import Inputs, predict_request, watch_request
+from wattserve_client._requests import FloatArray, Inputs, images, predict_request, watch_request
 from wattserve_client._status import StatusNotes
 from wattserve_client._stream import StreamBook
 from wattserve_client.errors import WattserveError
-from wattserve_client.reports import EnergyReport, ServerInfo
+from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
@@ -82,6 +83,24 @@ class AsyncClient:
         )
         return await self._call(self._stub.Predict, request, _replies.prediction, timeout_s)
 
+    async def predict_images(
+        self,
+        pixels: FloatArray,
+        *,
+        variant: str = "",
+        request_id: str = "",
+        wait_for_settled_energy: bool = False,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """Classify one image or several; all as in `Client.predict_images`."""
+        return await self.predict(
+            images(pixels),
+            variant=variant,
+            request_id=request_id,
+            wait_for_settled_energy=wait_for_settled_energy,
+            timeout_s=timeout_s,
+        )
+
     def predict_many(
         self,
         inputs: Iterable[Inputs] | AsyncIterable[Inputs],
@@ -105,7 +124,7 @@ class AsyncClient:
             wait_for_settled_energy=wait_for_settled_energy,
             in_flight=in_flight,
         )
-        source = aiter(inputs) if isinstance(inputs, AsyncIterable) else _Each(inputs)
+        source = aiter(inputs) if isinstance(inputs, AsyncIterable) else Each(inputs)
         return self._answers(source, book, self._link.seconds(timeout_s))
 
     async def receipt(
@@ -134,6 +153,16 @@ class AsyncClient:
         return await self._call(
             self._stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
         )
+
+    async def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
+        """Have the server make a variant ready; all as in `Client.load_variant`."""
+        request = pb.LoadVariantRequest(variant=name)
+        return await self._call(self._stub.LoadVariant, request, _replies.variant, timeout_s)
+
+    async def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
+        """Have the server let go of a variant's memory, once its accepted requests are answered."""
+        request = pb.UnloadVariantRequest(variant=name)
+        return await self._call(self._stub.UnloadVariant, request, _replies.variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
@@ -185,7 +214,7 @@ class AsyncClient:
         )
         try:
             while True:
-                match await _next_event(events, book, timeout_s):
+                match await next_event(events, book, timeout_s):
                     case pb.PredictStreamResponse() as response:
                         yield book.answer(response)
                         room.release()
@@ -259,29 +288,3 @@ async def _send(
     except BaseException as error:
         events.put_nowait(error)
         raise
-
-
-async def _next_event(events: asyncio.Queue[Any], book: StreamBook, timeout_s: float) -> Any:
-    """The next event; DeadlineExceeded when the server owed something all through `timeout_s`."""
-    while events.empty():
-        owed = book.owed
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await events.get()
-        except TimeoutError:
-            if owed:
-                raise book.silent(timeout_s) from None
-    return events.get_nowait()
-
-
-class _Each(AsyncIterator[Inputs]):
-    """A plain iterable, taken from without waiting."""
-
-    def __init__(self, items: Iterable[Inputs]) -> None:
-        self._items = iter(items)
-
-    async def __anext__(self) -> Inputs:
-        try:
-            return next(self._items)
-        except StopIteration:
-            raise StopAsyncIteration from None

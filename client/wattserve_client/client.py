@@ -20,9 +20,9 @@ import grpc
 from wattserve_client import _replies
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Link
 from wattserve_client._exit import closed_at_exit
-from wattserve_client._requests import Inputs, predict_request, watch_request
+from wattserve_client._requests import FloatArray, Inputs, images, predict_request, watch_request
 from wattserve_client._stream import StreamBook
-from wattserve_client.reports import EnergyReport, ServerInfo
+from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
@@ -75,7 +75,8 @@ class Client:
         """Predict one or several sequences, in one request.
 
         `inputs`: a text or a list of texts; the token ids of one sequence (list of int, 1-d integer
-        array) or of several (list of those, 2-d integer array); or a mapping of names to arrays.
+        array) or of several (list of those, 2-d integer array); the pixels of one image (3-d float array)
+        or of several (4-d), as in `predict_images`; or a mapping of names to arrays.
         Anything else raises TypeError or ValueError, and nothing is sent. `variant`: "" is the
         server's default. `request_id`: yours, echoed. `wait_for_settled_energy`: answer when the
         energy is settled rather than at once with a provisional receipt.
@@ -84,6 +85,28 @@ class Client:
             inputs, variant=variant, request_id=request_id, wait_for_settled_energy=wait_for_settled_energy
         )
         return self._call(self._stub.Predict, request, _replies.prediction, timeout_s)
+
+    def predict_images(
+        self,
+        pixels: FloatArray,
+        *,
+        variant: str = "",
+        request_id: str = "",
+        wait_for_settled_energy: bool = False,
+        timeout_s: float | None = None,
+    ) -> Prediction:
+        """Classify one image, [channels, height, width], or several, [images, channels, height, width].
+
+        `pixels`: of the size that `server_info().pixel_shape` says, scaled and normalised as the model's
+        preprocessor does it; any float type, sent as float32. The rest is as in `predict`.
+        """
+        return self.predict(
+            images(pixels),
+            variant=variant,
+            request_id=request_id,
+            wait_for_settled_energy=wait_for_settled_energy,
+            timeout_s=timeout_s,
+        )
 
     def predict_many(
         self,
@@ -141,6 +164,19 @@ class Client:
         return self._call(
             self._stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
         )
+
+    def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
+        """Have the server make a variant ready, which may take minutes; returns when it is.
+
+        `NotPossible` when it cannot be made, or would not fit the server's limit of model memory.
+        """
+        request = pb.LoadVariantRequest(variant=name)
+        return self._call(self._stub.LoadVariant, request, _replies.variant, timeout_s)
+
+    def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
+        """Have the server let go of a variant's memory, once its accepted requests are answered."""
+        request = pb.UnloadVariantRequest(variant=name)
+        return self._call(self._stub.UnloadVariant, request, _replies.variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceStub:

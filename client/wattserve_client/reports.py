@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from wattserve_client.results import EnergySource, joules
+
+
+class VariantState(StrEnum):
+    """Whether a variant can answer."""
+
+    UNSPECIFIED = "unspecified"  # the server did not say, or in a word newer than this client
+    READY = "ready"
+    UNLOADED = "unloaded"  # not in memory; `load_variant` loads it, on a lazy server a request too
+    LOADING = "loading"
+    FAILED = "failed"  # could not be made: see state_reason; loading may be tried again
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +35,15 @@ class Variant:
     parameter_bytes: int
     warmup_seconds: float
     warmup_shapes: int
+    state: VariantState = VariantState.UNSPECIFIED
+    state_reason: str = ""  # why it failed
+    proxy: str = ""  # empty, or: it only stands in for a precision; what really runs
+    verified: bool = False  # the profiler saw its linear layers multiply at its declared precision
+    verification: str = ""  # what the profiler saw, or why it was not asked
+    operands: str = ""  # the precision in which its linear layers multiply, e.g. "int8"
+    weights: str = ""  # how their weights are stored
+    kept_layers: tuple[str, ...] = ()  # linear layers left in a higher precision
+    shared_bytes: int = 0  # of parameter_bytes, those that other loaded variants use as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +103,7 @@ class Meter:
     ramp_seconds: float | None = None  # time constant of the device's rise and decay, likewise
     neighbours: int | None = None  # other processes on the metered device, now
     parts: tuple[Meter, ...] = ()  # of a composite meter
+    device: str = ""  # whose energy it meters, as variants name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +125,9 @@ class ServerInfo:
     hardware: str
     instance_id: str  # new at every start of the server
     model_parameters: int
+    other_meters: tuple[Meter, ...] = ()  # of a server whose variants run on several devices: one for each
+    pixel_shape: tuple[int, ...] = ()  # channels, height, width, for a model that takes images
+    model_memory_limit_bytes: int = 0  # for the weights of all loaded variants of a device; 0: no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +156,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class EnergyReport:
-    """The ledger: where every microjoule of the meter stands.
+    """One meter's ledger: where every microjoule of it stands.
 
     When known, measured_uj = sum of active + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj,
-    exactly.
+    exactly. A server whose variants run on several devices keeps a ledger for each, and joules of
+    different meters are never added up.
     """
 
     source: EnergySource
@@ -156,6 +181,8 @@ class EnergyReport:
     idle_watts: float | None  # now
     unknown_reason: str  # set when there is no figure at all
     gap_uj: int | None = None  # what the meter counted over gaps, once they ended: nobody's
+    device: str = ""  # as variants name it
+    other_devices: tuple[EnergyReport, ...] = ()
 
     @property
     def measured_joules(self) -> float | None:

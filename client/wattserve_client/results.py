@@ -118,6 +118,8 @@ class Receipt:
     provisional_energy_uj: int | None  # what the first answer said
     created_unix_ns: int
     warnings: tuple[str, ...] = ()  # what else may be in the figure, e.g. another process on the device
+    proxy: str = ""  # empty, or: the variant only stands in for a precision; what really ran
+    unverified: bool = False  # nobody has checked that the variant ran at the precision of its name
 
     @property
     def settled(self) -> bool:
@@ -153,6 +155,10 @@ class Receipt:
             remarks.append(f"95 % {format_joules(self.energy_low_uj)}-{format_joules(self.energy_high_uj)} J")
         if self.outcome in (Outcome.CANCELLED, Outcome.FAILED):
             remarks.append(f"request {self.outcome}")
+        if self.proxy:
+            remarks.append(f"PROXY: {self.proxy}")
+        if self.unverified:
+            remarks.append("unverified precision")
         remarks += [f"warning: {warning}" for warning in self.warnings]
         return f"{text} ({'; '.join(remarks)})"
 

@@ -7,10 +7,11 @@ import threading
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, until_it_ends
+from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, reply, until_it_ends
 from wattserve_client import (
     AsyncClient,
     Cancelled,
@@ -47,6 +48,52 @@ def test_the_other_calls_send_and_return_theirs(server: Any, client: Any) -> Non
     assert client.server_info().model_name == "demo"
     assert client.energy_report().measured_uj == 7
     assert asked(server, "GetReceipt") == [pb.GetReceiptRequest(receipt_id="r-1", wait_until_settled=True)]
+
+
+def test_images_are_sent_as_pixel_values(server: Any, client: Any) -> None:
+    pixels = np.ones((8, 3, 224, 224))
+    answer = client.predict_images(pixels, variant="bf16", request_id="mine", wait_for_settled_energy=True)
+    assert (answer.label, answer.request_id) == ("positive", "mine")
+    (request,) = asked(server, "Predict")
+    assert (request.variant, request.wait_for_settled_energy) == ("bf16", True)
+    (tensor,) = request.tensors.tensors
+    assert (tensor.name, tensor.datatype, list(tensor.shape)) == ("pixel_values", "FP32", [8, 3, 224, 224])
+    assert tensor.data == pixels.astype("<f4").tobytes()
+
+
+def test_a_stream_takes_images_like_any_other_input(server: Any, client: Any) -> None:
+    def sizes(requests: Any, call: Any) -> Any:
+        for request in requests:
+            (tensor,) = request.tensors.tensors
+            yield pb.PredictStreamResponse(
+                request_id=request.request_id, response=reply(str(list(tensor.shape)), request)
+            )
+
+    server.script["PredictStream"] = [sizes]
+    answers = client.predict_many([np.ones((3, 2, 2)), np.ones((2, 3, 2, 2))])
+    assert [answer.result().label for answer in answers] == ["[1, 3, 2, 2]", "[2, 3, 2, 2]"]
+
+
+def test_pixels_that_are_none_are_refused_before_anything_is_sent(server: Any, client: Any) -> None:
+    with pytest.raises(TypeError, match="pixels are uint8"):
+        client.predict_images(np.zeros((3, 2, 2), np.uint8))
+    with pytest.raises(ValueError, match="image 0 holds values that are not finite"):
+        client.predict_images(np.full((3, 2, 2), np.inf))
+    assert server.calls == {}
+
+
+@pytest.mark.parametrize("method", ["load_variant", "unload_variant"])
+def test_variants_are_loaded_and_let_go_by_name(server: Any, client: Any, method: str) -> None:
+    rpc = "LoadVariant" if method == "load_variant" else "UnloadVariant"
+    server.script[rpc] = [
+        pb.VariantInfo(name="int8", state=pb.VARIANT_STATE_READY),
+        Refuse("FAILED_PRECONDITION", "no room"),
+    ]
+    found = getattr(client, method)("int8")
+    assert (found.name, found.state) == ("int8", "ready")
+    assert [request.variant for request in asked(server, rpc)] == ["int8"]
+    with pytest.raises(NotPossible, match="no room"):
+        getattr(client, method)("int8")
 
 
 def test_inputs_that_cannot_be_sent_are_refused_before_anything_is_sent(server: Any, client: Any) -> None:
@@ -93,6 +140,8 @@ def test_an_answer_that_makes_no_sense_is_a_server_error(server: Any, client: An
         ("receipt", ["r-1"]),
         ("server_info", []),
         ("energy_report", []),
+        ("load_variant", ["int8"]),
+        ("unload_variant", ["int8"]),
     ],
 )
 def test_every_single_call_has_the_clients_deadline_or_its_own(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,6 +133,8 @@ def test_a_full_receipt_is_mirrored() -> None:
         provisional_energy_uj=280,
         created_unix_ns=1_700_000_000_000_000_000,
         warnings=["another process used the device"],
+        proxy="weights rounded to int8, products in fp32",
+        unverified=True,
     )
     receipt = _replies.receipt(message)
     assert receipt == Receipt(
@@ -153,9 +156,12 @@ def test_a_full_receipt_is_mirrored() -> None:
         provisional_energy_uj=280,
         created_unix_ns=1_700_000_000_000_000_000,
         warnings=("another process used the device",),
+        proxy="weights rounded to int8, products in fp32",
+        unverified=True,
     )
     assert str(receipt) == (
         "0.0003 J (settled, measured by nvml:GPU-5; 95 % 0.00025-0.00035 J; "
+        "PROXY: weights rounded to int8, products in fp32; unverified precision; "
         "warning: another process used the device)"
     )
     assert receipt.settled
@@ -220,6 +226,20 @@ def test_enum_values_newer_than_this_client_are_unspecified() -> None:
 )
 def test_a_printed_receipt_says_how_far_its_figure_may_be_trusted(message: pb.Receipt, text: str) -> None:
     assert str(_replies.receipt(message)) == text
+
+
+@pytest.mark.parametrize(
+    ("state", "read"),
+    [
+        (pb.VARIANT_STATE_READY, "ready"),
+        (pb.VARIANT_STATE_UNLOADED, "unloaded"),
+        (pb.VARIANT_STATE_LOADING, "loading"),
+        (pb.VARIANT_STATE_FAILED, "failed"),
+        (pb.VARIANT_STATE_UNSPECIFIED, "unspecified"),
+    ],
+)
+def test_a_variants_state_is_a_word(state: Any, read: str) -> None:
+    assert _replies.variant(pb.VariantInfo(state=state)).state == read
 
 
 @pytest.mark.parametrize(

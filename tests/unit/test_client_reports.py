@@ -14,6 +14,7 @@ from wattserve_client import (
     ServerInfo,
     Variant,
     VariantEnergy,
+    VariantState,
     _replies,
 )
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -45,6 +46,15 @@ def test_server_info_is_mirrored() -> None:
                 parameter_bytes=10,
                 warmup_seconds=0.5,
                 warmup_shapes=4,
+                state=pb.VARIANT_STATE_FAILED,
+                state_reason="no room",
+                proxy="what really runs",
+                verified=True,
+                verification="12 kernels",
+                operands="bf16",
+                weights="int8",
+                kept_layers=["head"],
+                shared_bytes=3,
             )
         ],
         meter=pb.MeterInfo(
@@ -71,7 +81,11 @@ def test_server_info_is_mirrored() -> None:
             ramp_seconds=0.03,
             neighbours=0,
             parts=[pb.MeterInfo(source=SOURCE, boundary="a part")],
+            device="cuda:0",
         ),
+        other_meters=[pb.MeterInfo(source=SOURCE, device="cpu")],
+        pixel_shape=[3, 224, 224],
+        model_memory_limit_bytes=5,
         limits=pb.Limits(
             max_sequence_tokens=1,
             max_batch_sequences=2,
@@ -97,7 +111,28 @@ def test_server_info_is_mirrored() -> None:
         accepts_text=True,
         random_weights=False,
         default_variant="fp32",
-        variants=(Variant("bf16", "cpu", "bfloat16", True, "oneDNN", "head in fp32", 10, 0.5, 4),),
+        variants=(
+            Variant(
+                name="bf16",
+                device="cpu",
+                dtype="bfloat16",
+                native=True,
+                kernels="oneDNN",
+                detail="head in fp32",
+                parameter_bytes=10,
+                warmup_seconds=0.5,
+                warmup_shapes=4,
+                state=VariantState.FAILED,
+                state_reason="no room",
+                proxy="what really runs",
+                verified=True,
+                verification="12 kernels",
+                operands="bf16",
+                weights="int8",
+                kept_layers=("head",),
+                shared_bytes=3,
+            ),
+        ),
         meter=Meter(
             source=SOURCE_READ,
             poll_period_seconds=0.02,
@@ -123,7 +158,11 @@ def test_server_info_is_mirrored() -> None:
             ramp_seconds=0.03,
             neighbours=0,
             parts=(Meter(SOURCE_READ, 0.0, None, None, None, "", "a part"),),
+            device="cuda:0",
         ),
+        other_meters=(Meter(SOURCE_READ, 0.0, None, None, None, "", "", device="cpu"),),
+        pixel_shape=(3, 224, 224),
+        model_memory_limit_bytes=5,
         limits=Limits(1, 2, 3, 4, 5, 6, 7, 8, 9),
         versions={"python": "3.11"},
         hardware="two cores",
@@ -199,3 +238,15 @@ def test_a_report_without_figures_has_none_everywhere_not_zero() -> None:
     figures += [report.warmup_joules, report.idle_joules, report.unattributed_joules, report.pending_joules]
     assert [*figures, report.gap_joules] == [None] * 8
     assert report.idle_watts is None
+
+
+def test_each_device_has_its_own_ledger() -> None:
+    message = pb.EnergyReport(
+        device="cuda:0",
+        measured_uj=7,
+        other_devices=[pb.EnergyReport(device="cpu", unknown_reason="no meter")],
+    )
+    report = _replies.energy_report(message)
+    assert (report.device, report.measured_uj) == ("cuda:0", 7)
+    (other,) = report.other_devices
+    assert (other.device, other.measured_uj, other.unknown_reason) == ("cpu", None, "no meter")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattserve_client._requests import predict_request, watch_request
+from wattserve_client._requests import images, predict_request, watch_request
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -105,6 +105,36 @@ def test_named_tensors_are_sent_row_major_and_little_endian() -> None:
     }
 
 
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f2", "<f8"])
+@pytest.mark.parametrize("shape", [(2, 1, 2), (1, 2, 1, 2)])
+def test_pixels_of_any_float_type_are_sent_as_float32_images(dtype: str, shape: tuple[int, ...]) -> None:
+    pixels = np.array([[[1.0, -2.0]], [[0.5, 0.0]]], dtype).reshape(shape)
+    (sent,) = request_for(pixels).tensors.tensors
+    assert (sent.name, sent.datatype, list(sent.shape)) == ("pixel_values", "FP32", [1, 2, 1, 2])
+    assert np.frombuffer(sent.data, "<f4").tolist() == [1.0, -2.0, 0.5, 0.0]
+
+
+def test_a_batch_of_images_that_is_not_contiguous_keeps_its_order() -> None:
+    channels_last = np.arange(2 * 2 * 3 * 4, dtype=np.float32).reshape(2, 2, 3, 4)
+    (sent,) = request_for(channels_last.transpose(0, 3, 1, 2)).tensors.tensors
+    assert list(sent.shape) == [2, 4, 2, 3]
+    assert np.frombuffer(sent.data, "<f4")[:4].tolist() == [0.0, 4.0, 8.0, 12.0]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "kind", "reason"),
+    [
+        ([[[1.0]]], TypeError, "pixels are a list; they must be a numpy array of floats"),
+        (np.zeros((3, 2, 2), np.uint8), TypeError, "pixels are uint8; they must be floats, scaled and norm"),
+        (np.zeros((2, 2), np.float32), ValueError, "pixels have 2 dimensions; one image has 3"),
+        (np.zeros((1, 1, 3, 2, 2), np.float32), ValueError, "pixels have 5 dimensions"),
+    ],
+)
+def test_what_is_not_pixels_of_images_is_refused(pixels: Any, kind: type[Exception], reason: str) -> None:
+    with pytest.raises(kind, match=re.escape(reason)):
+        images(pixels)
+
+
 @pytest.mark.parametrize(
     ("inputs", "reason"),
     [
@@ -157,6 +187,9 @@ def test_a_kind_of_thing_that_cannot_be_sent_is_a_type_error(inputs: Any, reason
         ([[1], [-(2**31) - 1]], "inputs[1] has a token id outside int32"),
         (np.array([2**32], np.uint64), "inputs has a token id outside int32"),
         ({"x": np.zeros((0, 3), np.float32)}, "tensor 'x' is empty: its shape is (0, 3)"),
+        (np.zeros((0, 3, 2, 2), np.float32), "tensor 'pixel_values' is empty: its shape is (0, 3, 2, 2)"),
+        (np.array([[[[0.0]]], [[[np.nan]]]]), "image 1 holds values that are not finite in float32"),
+        (np.array([[[1e300]]]), "image 0 holds values that are not finite in float32"),
         (["a film", "\ud800"], "inputs[1] is not Unicode text"),
     ],
 )
@@ -167,9 +200,9 @@ def test_a_value_that_cannot_be_sent_is_a_value_error(inputs: Any, reason: str) 
 
 def test_a_request_larger_than_a_message_may_be_is_refused_with_both_sizes() -> None:
     with pytest.raises(
-        ValueError, match=r"the request has 16777\d{3} bytes, and at most 16777216 can be sent"
+        ValueError, match=r"the request has 671088\d{2} bytes, and at most 67108864 can be sent"
     ):
-        request_for("x" * (16 * 1024 * 1024))
+        request_for("x" * (64 * 1024 * 1024))
 
 
 def test_one_receipt_id_in_place_of_a_list_is_not_taken_letter_by_letter() -> None:

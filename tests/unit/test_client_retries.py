@@ -15,6 +15,7 @@ from wattserve_client import (
     Unavailable,
     WattserveError,
 )
+from wattserve_client._requests import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -42,7 +43,7 @@ def test_a_prediction_whose_fate_is_unknown_is_never_sent_again(server: Any, cli
 
 
 def test_a_prediction_whose_answer_is_too_large_ran_and_is_never_sent_again(server: Any, client: Any) -> None:
-    size = 17 * 1024 * 1024
+    size = MAX_MESSAGE_BYTES
     server.script["Predict"] = [
         pb.PredictResponse(output=pb.Tensor(name="x", datatype="UINT8", shape=[size], data=bytes(size)))
     ]
