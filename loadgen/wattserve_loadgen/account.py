@@ -54,6 +54,21 @@ def unknown_growth(reason: str) -> LedgerGrowth:
     return LedgerGrowth(None, None, None, None, None, None, None, None, 0, 0, 0.0, reason)
 
 
+def ledger_of(report: pb.EnergyReport, device: str) -> pb.EnergyReport:
+    """The ledger of the meter of `device`; the only one, where the server keeps one for all."""
+    for ledger in (report, *report.other_devices):
+        if ledger.device == device:
+            return ledger
+    if report.other_devices:
+        return pb.EnergyReport(unknown_reason=f"the server keeps no ledger for {device or 'no device'}")
+    return report
+
+
+def pending_receipts(report: pb.EnergyReport) -> int:
+    """On all devices."""
+    return sum(ledger.pending_receipts for ledger in (report, *report.other_devices))
+
+
 def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> LedgerGrowth:
     """From the last report before a cell to the first one after it in which nothing is pending."""
     if not (before.HasField("measured_uj") and after.HasField("measured_uj")):
@@ -108,7 +123,7 @@ def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second
         unknown_reasons=dict(reasons),
         active_uj_per_request=window_uj / len(settled) + (failed_uj or 0.0) if settled else None,
         failed_uj_per_request=failed_uj,
-        active_uj_per_token=window_uj / sum(record.tokens for record in settled) if settled else None,
+        active_uj_per_token=_per_token(window_uj, settled),
         idle_uj_per_request=idle_watts * 1e6 / rate_per_second
         if idle_watts is not None and rate_per_second
         else None,
@@ -129,6 +144,12 @@ def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second
         gap_uj=growth.gap_uj,
         reason=growth.reason or ("" if settled else _most_common(reasons)),
     )
+
+
+def _per_token(microjoules: int, records: Sequence[Record]) -> float | None:
+    """None for images, whose energy says nothing of tokens."""
+    tokens = sum(record.tokens for record in records if record.tokens is not None)
+    return microjoules / tokens if tokens else None
 
 
 def _failed_per_request(failed: int, answered: int, residual_uj: int | None) -> float | None:

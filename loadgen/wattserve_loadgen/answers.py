@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from wattserve_loadgen.codec import enum_name
 from wattserve_loadgen.dataset import NO_LABEL, Dataset
@@ -24,10 +25,18 @@ _STATE = pb.DESCRIPTOR.enum_types_by_name["EnergyState"]
 
 def serialise_rows(dataset: Dataset) -> list[bytes]:
     """Each row as a PredictRequest that names no variant yet."""
-    return [
-        pb.PredictRequest(tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=row.tolist())])).SerializeToString()
-        for row in dataset.rows
-    ]
+    make = _image_request if dataset.pixel_shape else _tokens_request
+    return [make(row).SerializeToString() for row in dataset.rows]
+
+
+def _tokens_request(row: npt.NDArray[Any]) -> pb.PredictRequest:
+    return pb.PredictRequest(tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=row.tolist())]))
+
+
+def _image_request(row: npt.NDArray[Any]) -> pb.PredictRequest:
+    data = row.astype("<f4", copy=False).tobytes()
+    tensor = pb.Tensor(name="pixel_values", datatype="FP32", shape=(1, *row.shape), data=data)
+    return pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor]))
 
 
 def make_requests(rows: Sequence[bytes], order: Sequence[int], variant: str) -> list[bytes]:
@@ -103,7 +112,7 @@ def make_records(
                 variant=cell.variant,
                 concurrency=cell.concurrency,
                 row=row,
-                tokens=len(dataset.rows[row]),
+                tokens=None if dataset.pixel_shape else len(dataset.rows[row]),
                 sent_ns=sent[index],
                 done_ns=done[index],
                 in_window=inside[index],

@@ -23,6 +23,15 @@ def listed(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     return parse
 
 
+def pixel_shape(text: str) -> tuple[int, int, int]:
+    """C,H,W."""
+    try:
+        channels, height, width = (int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not C,H,W, like 3,224,224") from None
+    return channels, height, width
+
+
 def positive_int(text: str) -> int:
     """1 or more."""
     value = int(text)

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from wattserve_loadgen.arguments import listed, positive_float, positive_int, target
+from wattserve_loadgen.arguments import listed, pixel_shape, positive_float, positive_int, target
 from wattserve_loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ figure needs.
 """
 
 _PREPARE_HELP = """\
-Makes a dataset folder (input_ids.pt, attention_mask.pt, labels.pt, dataset.json), either from a file of texts
-with the model's own tokenizer, or from random tokens for a model with random weights.
+Makes a dataset folder (input_ids.pt, attention_mask.pt, labels.pt, dataset.json) from a file of texts with
+the model's own tokenizer; or of random tokens or images, for a model with random weights. A folder of real
+images is pixel_values.pt ([rows, channels, height, width] floats, preprocessed) and labels.pt ([rows]
+integers), both written by torch.save.
 """
 
 
@@ -99,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_prepare(commands: _Commands) -> None:
     parser = commands.add_parser(
         "prepare",
-        help="make a dataset folder from a file of texts, or of random tokens",
+        help="make a dataset folder from a file of texts, or of random tokens or images",
         description=_PREPARE_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -110,6 +112,7 @@ def _add_prepare(commands: _Commands) -> None:
     kind.add_argument(
         "--random-rows", type=int, metavar="N", help="N rows of random tokens instead of a file"
     )
+    kind.add_argument("--random-images", type=int, metavar="N", help="N random images instead of a file")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the dataset folder to make")
     parser.add_argument(
         "--max-length",
@@ -132,7 +135,14 @@ def _add_prepare(commands: _Commands) -> None:
     texts.add_argument("--limit", type=positive_int, metavar="N", help="only the first N rows")
     tokens = parser.add_argument_group("random tokens")
     tokens.add_argument("--vocabulary-size", type=int, metavar="V", help="token ids below V")
-    tokens.add_argument("--seed", type=int, default=0, help="same seed, same rows (default: 0)")
+    tokens.add_argument("--seed", type=int, default=0, help="same seed, same rows or images (default: 0)")
+    parser.add_argument_group("random images").add_argument(
+        "--pixel-shape",
+        type=pixel_shape,
+        default=(3, 224, 224),
+        metavar="C,H,W",
+        help="channels, height, width, as the model takes them (default: 3,224,224)",
+    )
     parser.set_defaults(run=_prepare)
 
 
@@ -204,6 +214,10 @@ def _prepare(options: argparse.Namespace) -> int:
             label_column=options.label_column,
             max_length=options.max_length,
             limit=options.limit,
+        )
+    elif options.random_images is not None:
+        made = prepare.prepare_random_images(
+            options.out, rows=options.random_images, pixel_shape=options.pixel_shape, seed=options.seed
         )
     else:
         if options.vocabulary_size is None:

@@ -16,6 +16,7 @@ from wattserve_loadgen.result import Columns
 from wattserve_loadgen.schema import Accuracy, Point
 
 _BINS, _FEWEST_IN_BIN = 8, 12
+_ROOM_ABOVE = 340  # points: labels above discs beyond it go to the side
 
 
 def energy_against_concurrency(points: Sequence[Point], looks: Looks) -> str | None:
@@ -88,9 +89,16 @@ def accuracy_against_energy(
             axes.scatter([x], [y], s=areas[point.variant], **style)
         axes.set_xlabel(f"{unit} per request (active)")
         axes.set_ylabel("accuracy, %")
-        tops = [(mean(one.active_uj) / scale, accuracy[one.variant].high * 100) for one in drawn]
-        texts = [(one.variant, _p95(one), looks[one.variant].text_colour) for one in drawn]
-        ink.label_above(axes, tops, texts)
+        if sum(_width(one) for one in drawn) <= _ROOM_ABOVE:
+            tops = [(mean(one.active_uj) / scale, accuracy[one.variant].high * 100) for one in drawn]
+            texts = [(*_name_and_detail(one), looks[one.variant].text_colour) for one in drawn]
+            ink.label_above(axes, tops, texts, max(_width(one) for one in drawn))
+        else:
+            ends = [
+                (right, accuracy[one.variant].share * 100, one.variant, looks[one.variant].text_colour)
+                for one in drawn
+            ]
+            ink.label_ends(axes, ends, shift_points=4)
 
     return ink.draw(plot, "accuracy")
 
@@ -104,8 +112,18 @@ def _disc_areas(points: Sequence[Point]) -> dict[str, float]:
     return {variant: 50 + 350 * value / slowest for variant, value in known.items()}
 
 
-def _p95(point: Point) -> str:
-    return f"p95 {words.milliseconds(point.p95_ns)}" if point.p95_ns else ""
+def _name_and_detail(point: Point) -> tuple[str, str]:
+    """A mark such as `(proxy)` goes below the name, where there is room for it."""
+    name, has_mark, mark = point.variant.partition(" (")
+    details = [f"({mark}"] if has_mark else []
+    details += [f"p95 {words.milliseconds(point.p95_ns)}"] if point.p95_ns else []
+    return name, " ".join(details)
+
+
+def _width(point: Point) -> float:
+    """Of a label above its disc, in points, with the space beside it."""
+    name, detail = _name_and_detail(point)
+    return max(66.0, 6.6 * len(name), 5.2 * len(detail)) + 4
 
 
 def energy_against_tokens(
@@ -150,7 +168,7 @@ def _binned(columns: Columns | None) -> list[tuple[float, float, float, float]]:
     """(mean tokens, mean energy, its quartiles) of equal groups by length; [] when too few."""
     if columns is None:
         return []
-    known = ~np.isnan(columns.energy_uj)
+    known = ~(np.isnan(columns.energy_uj) | np.isnan(columns.tokens))
     tokens, energy = columns.tokens[known], columns.energy_uj[known]
     bins = min(_BINS, len(tokens) // _FEWEST_IN_BIN)
     if bins < 2:

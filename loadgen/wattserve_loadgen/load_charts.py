@@ -62,9 +62,9 @@ def _latency(point: Point, percent: int) -> tuple[int, Interval | None]:
     return value or 0, interval
 
 
-def batch_against_concurrency(points: Sequence[Point], looks: Looks) -> str | None:
-    """Mean batch size per variant."""
-    return lines(points, looks, "batch", "mean batch size, sequences", lambda point: point.mean_batch_size)
+def batch_against_concurrency(points: Sequence[Point], looks: Looks, unit: str) -> str | None:
+    """Mean batch size per variant, in `unit`: sequences or images."""
+    return lines(points, looks, "batch", f"mean batch size, {unit}", lambda point: point.mean_batch_size)
 
 
 def padding_against_concurrency(points: Sequence[Point], looks: Looks) -> str | None:
@@ -94,22 +94,18 @@ def where_time_goes(points: Sequence[Point], concurrency: int) -> str | None:
                 left += value
             text = words.milliseconds(point.mean_latency_ns)
             axes.annotate(text, (left, place), xytext=(5, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(drawn)), [point.variant for point in drawn])
+        names = [point.variant.replace(" (", "\n(") for point in drawn]  # a mark goes below its name
+        axes.set_yticks(range(len(drawn)), names)
         axes.tick_params(axis="y", labelcolor=ink.TEXT)
         axes.set_ylim(max(len(drawn), 3) - 0.5, -0.5)
         axes.grid(visible=False)
         axes.margins(x=0.16)
         axes.set_xlabel("mean latency, ms")
-        names = ("waiting for a batch", "in its batch", "network, parsing, client")
-        for name, colour in zip(names, ink.STAGES, strict=True):
+        stages = ("waiting for a batch", "in its batch", "network, parsing, client")
+        for name, colour in zip(stages, ink.STAGES, strict=True):
             axes.scatter([], [], marker="s", s=60, color=colour, label=name)
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(-0.03, 1.0),
-            ncols=3,
-            frameon=False,
-            handletextpad=0.2,
-            columnspacing=1,
+        axes.figure.legend(
+            loc="outside upper left", ncols=3, frameon=False, handletextpad=0.2, columnspacing=1
         )
 
     return ink.draw(plot, "time")

@@ -64,20 +64,28 @@ def whisker(axes: Any, x: float, low: float, high: float, colour: str) -> None:
 
 
 def names_above(axes: Any, names: Sequence[tuple[str, str]]) -> None:
-    """The variants' names above the axes, in their colours."""
+    """The variants' names above the axes, in their colours, in as many lines as they need."""
+    lines: list[list[tuple[float, str, str]]] = [[]]
     left = 0.0
     for name, colour in names:
-        axes.annotate(
-            name,
-            (left, 1.0),
-            xycoords="axes fraction",
-            xytext=(0, 6),
-            textcoords="offset points",
-            color=colour,
-            fontweight="bold",
-            va="bottom",
-        )
-        left += 0.06 + 0.021 * len(name)
+        width = 0.021 * len(name)
+        if left and left + width > 1.0:
+            lines.append([])
+            left = 0.0
+        lines[-1].append((left, name, colour))
+        left += 0.06 + width
+    for height, line in enumerate(reversed(lines)):
+        for place, name, colour in line:
+            axes.annotate(
+                name,
+                (place, 1.0),
+                xycoords="axes fraction",
+                xytext=(0, 6 + 13 * height),
+                textcoords="offset points",
+                color=colour,
+                fontweight="bold",
+                va="bottom",
+            )
 
 
 def lines(points: Sequence[Point], looks: Looks, name: str, y_label: str, figure: Any) -> str | None:

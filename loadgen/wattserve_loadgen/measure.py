@@ -11,6 +11,7 @@ import numpy.typing as npt
 from wattserve_loadgen import account, stats
 from wattserve_loadgen.schedule import Cell
 from wattserve_loadgen.schema import CellResult, Record
+from wattserve_loadgen.standing import UNSTATED, Standing
 from wattserve_loadgen.worker import LoopResult
 
 
@@ -23,9 +24,14 @@ def window_latencies(records: Sequence[Record]) -> npt.NDArray[np.int64]:
 
 
 def measure_cell(
-    cell: Cell, loop: LoopResult, records: Sequence[Record], growth: account.LedgerGrowth, stopped: str
+    cell: Cell,
+    loop: LoopResult,
+    records: Sequence[Record],
+    growth: account.LedgerGrowth,
+    stopped: str,
+    standing: Standing = UNSTATED,
 ) -> CellResult:
-    """`stopped` says why the cell ended early, or is empty."""
+    """`stopped` says why the cell ended early, or is empty; `standing` is that of its variant."""
     window = [record for record in records if record.in_window]
     answered = [record for record in window if record.ok]
     failures = [record for record in window if not record.ok]
@@ -54,16 +60,18 @@ def measure_cell(
         effective_samples=stats.effective_samples(latencies),
         client_cpu_seconds=loop.client_cpu_seconds,
         client_cpu_share=loop.client_cpu_seconds / seconds if seconds > 0 else None,
-        mean_tokens=_mean([record.tokens for record in answered]),
+        mean_tokens=_mean([record.tokens for record in answered if record.tokens is not None]),
         mean_batch_size=mean_batch_size([record.batch_size for record in answered if record.batch_size]),
         padding_share=padding_share(
-            [(one.tokens, one.padded_tokens) for one in answered if one.padded_tokens]
+            [(one.tokens, one.padded_tokens) for one in answered if one.tokens and one.padded_tokens]
         ),
         mean_queue_ns=_mean([record.queue_ns for record in answered if record.queue_ns is not None]),
         mean_compute_ns=_mean([record.compute_ns for record in answered if record.compute_ns is not None]),
         mean_latency_ns=_mean(latencies.tolist()),
         energy=account.cell_energy(records, growth, rate),
         stopped=stopped,
+        proxy=standing.proxy,
+        verified=standing.verified,
     )
 
 

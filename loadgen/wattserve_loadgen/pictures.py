@@ -63,7 +63,9 @@ def pictures(results: Results, columns: Mapping[tuple[str, int], Columns], looks
         Picture(
             "Batch size against concurrency",
             f"{_BATCH} {source}",
-            load_charts.batch_against_concurrency(points, looks),
+            load_charts.batch_against_concurrency(
+                points, looks, "images" if results.dataset.pixel_shape else "sequences"
+            ),
         ),
         Picture(
             "Padding against concurrency",

@@ -117,6 +117,8 @@ def _point(
         speed_ratio=_ratio(own, baseline, lambda cell: cell.rate_per_second),
         energy_ratio=_ratio(own, baseline, lambda cell: cell.energy.active_uj_per_request),
         verdicts=_verdicts(plan, own, slowest, sensor_period_seconds),
+        proxy=own[-1].proxy,
+        verified=own[-1].verified,
     )
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
-from wattserve_loadgen import environment
+from wattserve_loadgen import environment, standing
 from wattserve_loadgen.codec import message_to_plain
 from wattserve_loadgen.dataset import NO_LABEL, Dataset
 from wattserve_loadgen.errors import PlanError
@@ -18,38 +19,39 @@ from wattserve_loadgen.schedule import Plan, cells
 from wattserve_loadgen.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results
 from wattserve_proto.v1 import inference_pb2 as pb
 
+_LABELS_SHOWN = 10
+
 
 def choose_variants(info: pb.ServerInfo, asked: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The variants to sweep, in the order asked for; all of the server's when none is named."""
+    """The variants to sweep, in the order asked for; all that the server could make when none is named."""
     known = [variant.name for variant in info.variants]
+    made = [one.name for one in info.variants if one.state != pb.VARIANT_STATE_FAILED]
     for name in asked or ():
         if name not in known:
             raise PlanError(f"unknown variant {name!r}; this server has {', '.join(known)}")
-    return asked or tuple(known)
+    return asked or tuple(made or known)
 
 
 def check(info: pb.ServerInfo, plan: Plan, dataset: Dataset) -> None:
     """PlanError when the server would refuse a row, forget a receipt, or order labels differently."""
-    longest = info.limits.max_sequence_tokens
-    vocabulary = info.limits.vocabulary_size
+    if dataset.pixel_shape or info.pixel_shape:
+        _check_images(info, dataset)
+    else:
+        _check_tokens(info, dataset)
     classes = len(info.labels)
-    for index, row in enumerate(dataset.rows):
-        if longest and len(row) > longest:
-            raise PlanError(
-                f"{dataset.folder}: row {index} has {len(row)} tokens, this server takes at most {longest};"
-                f" prepare the dataset with --max-length {longest}"
-            )
-        if vocabulary and int(row.max()) >= vocabulary:
-            raise PlanError(
-                f"{dataset.folder}: row {index} holds token {int(row.max())}, but the model's vocabulary has"
-                f" {vocabulary}; prepare the dataset with this model's tokenizer"
-            )
     if classes and int(dataset.labels.max()) >= classes:
         index = int(np.argmax(dataset.labels >= classes))
         raise PlanError(
             f"{dataset.folder}: row {index} has the label {int(dataset.labels[index])}, but the model has"
-            f" {classes} labels: {', '.join(info.labels)}"
+            f" {classes} labels: {', '.join(info.labels[:_LABELS_SHOWN])}"
+            f"{', ...' if classes > _LABELS_SHOWN else ''}"
         )
+    for variant in info.variants:
+        if variant.name in plan.variants and f"sha256 {dataset.sha256[:12]}" in variant.detail:
+            raise PlanError(
+                f"{dataset.folder}: {variant.name} was calibrated on this very dataset; evaluate it on"
+                " other rows, or leave it out by --variants"
+            )
     kept = info.limits.receipt_retention_seconds
     if is_metered(info) and kept and plan.warmup_seconds + plan.seconds > kept:
         raise PlanError(
@@ -62,6 +64,38 @@ def check(info: pb.ServerInfo, plan: Plan, dataset: Dataset) -> None:
             f" {', '.join(theirs)};"
             " prepare it with --tokenizer of this model"
         )
+
+
+def _check_images(info: pb.ServerInfo, dataset: Dataset) -> None:
+    taken = tuple(info.pixel_shape)
+    if not taken:
+        raise PlanError(f"{dataset.folder}: holds images, and this server's model takes token ids")
+    if not dataset.pixel_shape:
+        raise PlanError(
+            f"{dataset.folder}: holds token ids, and this server's model takes images, {list(taken)} each:"
+            " it needs a folder with pixel_values.pt and labels.pt"
+        )
+    if dataset.pixel_shape != taken:
+        raise PlanError(
+            f"{dataset.folder}: its images are {list(dataset.pixel_shape)}, and this server's model takes"
+            f" {list(taken)} (channels, height, width)"
+        )
+
+
+def _check_tokens(info: pb.ServerInfo, dataset: Dataset) -> None:
+    longest = info.limits.max_sequence_tokens
+    vocabulary = info.limits.vocabulary_size
+    for index, row in enumerate(dataset.rows):
+        if longest and len(row) > longest:
+            raise PlanError(
+                f"{dataset.folder}: row {index} has {len(row)} tokens, this server takes at most {longest};"
+                f" prepare the dataset with --max-length {longest}"
+            )
+        if vocabulary and int(row.max()) >= vocabulary:
+            raise PlanError(
+                f"{dataset.folder}: row {index} holds token {int(row.max())}, but the model's vocabulary has"
+                f" {vocabulary}; prepare the dataset with this model's tokenizer"
+            )
 
 
 def accuracy_reason(info: pb.ServerInfo, dataset: Dataset) -> str:
@@ -78,9 +112,20 @@ def accuracy_reason(info: pb.ServerInfo, dataset: Dataset) -> str:
     return ""
 
 
-def notes(info: pb.ServerInfo, dataset: Dataset, same_machine: bool) -> list[str]:
+def notes(info: pb.ServerInfo, plan: Plan, dataset: Dataset, same_machine: bool) -> list[str]:
     """What a reader of the results must know besides the figures."""
-    found = []
+    found = standing.remarks(plain_variants(info), plan.variants)
+    found += [
+        f"The server could not make the variant {one.name}, which is left out: {one.state_reason}"
+        for one in info.variants
+        if one.state == pb.VARIANT_STATE_FAILED and one.name not in plan.variants
+    ]
+    devices = sorted({one.device for one in info.variants if one.name in plan.variants})
+    if len(devices) > 1 and info.other_meters:
+        found.append(
+            f"The variants ran on {' and '.join(devices)}, each with a meter of its own: their joules cover"
+            " different hardware, and a ratio between them compares unlike figures."
+        )
     if same_machine:
         found.append(
             "The client ran on the server's machine: it took part of the CPU, and a meter that covers the"
@@ -125,6 +170,7 @@ def empty_results(
             mean_tokens=float(lengths.mean()),
             max_tokens=int(lengths.max()),
             description=dataset.description,
+            pixel_shape=dataset.pixel_shape,
         ),
         client=client,
         server=message_to_plain(info),
@@ -132,20 +178,27 @@ def empty_results(
         accuracy_reason=accuracy_reason(info, dataset),
         accuracy_rows=0,
         accuracy={},
-        notes=notes(info, dataset, bool(client["same_machine_as_server"])),
+        notes=notes(info, plan, dataset, bool(client["same_machine_as_server"])),
     )
 
 
 def is_metered(info: pb.ServerInfo) -> bool:
     """Whether the server has any meter."""
-    return info.meter.source.quality not in (pb.ENERGY_QUALITY_NONE, pb.ENERGY_QUALITY_UNSPECIFIED)
+    none = (pb.ENERGY_QUALITY_NONE, pb.ENERGY_QUALITY_UNSPECIFIED)
+    return any(meter.source.quality not in none for meter in (info.meter, *info.other_meters))
 
 
 def sensor_period_seconds(info: pb.ServerInfo) -> float:
-    """How often the meter's value can change; 0 without a meter."""
+    """How often the slowest meter's value can change; 0 without a meter."""
     if not is_metered(info):
         return 0.0
-    return info.meter.update_period_seconds or info.meter.poll_period_seconds
+    meters = (info.meter, *info.other_meters)
+    return max(meter.update_period_seconds or meter.poll_period_seconds for meter in meters)
+
+
+def plain_variants(info: pb.ServerInfo) -> list[dict[str, Any]]:
+    """The variants' descriptions as results.json keeps them."""
+    return [message_to_plain(one) for one in info.variants]
 
 
 def _label_names(dataset: Dataset) -> list[str]:

@@ -1,4 +1,4 @@
-"""Makes dataset folders: from a file of texts with a model's tokenizer, or from random tokens.
+"""Makes dataset folders: from a file of texts with a model's tokenizer, or of random tokens or images.
 
 What was done is written to dataset.json beside the tensors, so that results can say what they were measured
 on.
@@ -110,6 +110,26 @@ def prepare_random(
     }
     dataset.save(out, token_rows, [dataset.NO_LABEL] * rows, description)
     return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)")
+
+
+def prepare_random_images(
+    out: Path, *, rows: int, pixel_shape: tuple[int, int, int] = (3, 224, 224), seed: int = 0
+) -> Prepared:
+    """Noise as normalised images have it: mean 0, deviation 1. For speed and energy only: no labels."""
+    if rows < 1:
+        raise DatasetError(f"--random-images {rows}: at least one image is needed")
+    if min(pixel_shape) < 1:
+        raise DatasetError(f"--pixel-shape {pixel_shape}: channels, height and width are 1 or more")
+    pixels = np.random.default_rng(seed).standard_normal((rows, *pixel_shape), dtype=np.float32)
+    description = {
+        "kind": "random images",
+        "note": "noise: for speed and energy only, accuracy does not apply",
+        "rows": rows,
+        "seed": seed,
+        "label_names": [],
+    }
+    dataset.save_images(out, pixels, [dataset.NO_LABEL] * rows, description)
+    return Prepared(out, rows, 0, "none (random images: for speed and energy only)")
 
 
 def _load_tokenizer(name: str) -> Any:

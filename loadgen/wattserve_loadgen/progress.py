@@ -57,7 +57,7 @@ class TimeLeft:
 
 def describe_cell(cell: Cell) -> str:
     block = "heat-up" if cell.discarded else f"block {cell.block}"
-    return f"{block:<8} {cell.variant:<6} × {cell.concurrency:<3}"
+    return f"{block:<8} {cell.variant:<16} × {cell.concurrency:<3}"
 
 
 def describe_result(result: CellResult) -> str:

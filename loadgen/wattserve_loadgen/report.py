@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -10,6 +11,7 @@ from wattserve_loadgen import ink, report_tables, report_text
 from wattserve_loadgen.pictures import pictures
 from wattserve_loadgen.result import REPORT_FILE, Columns, read_columns, read_results, replace_file
 from wattserve_loadgen.schema import Results
+from wattserve_loadgen.standing import standing_of
 
 
 def write_report(folder: Path) -> Path:
@@ -21,6 +23,7 @@ def write_report(folder: Path) -> Path:
 
 def render(results: Results, columns: dict[tuple[str, int], Columns]) -> str:
     """The page. Everything that came from outside is escaped; only our own SVG is not."""
+    results, columns = marked(results, columns)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("wattserve_loadgen"),
         autoescape=True,
@@ -40,3 +43,21 @@ def render(results: Results, columns: dict[tuple[str, int], Columns]) -> str:
         colours={name: look.colour for name, look in looks.items()},
         source=report_text.source_line(results),
     )
+
+
+def marked(
+    results: Results, columns: dict[tuple[str, int], Columns]
+) -> tuple[Results, dict[tuple[str, int], Columns]]:
+    """With every variant named as a reader should see it: `int8-simulated (proxy)`."""
+    variants = results.server.get("variants", [])
+    names = {name: standing_of(variants, name).mark(name) for name in results.plan.variants}
+    shown = [one | {"name": names.get(one["name"], one["name"])} for one in variants]
+    renamed = replace(
+        results,
+        plan=replace(results.plan, variants=tuple(names.values())),
+        server=results.server | {"variants": shown},
+        accuracy={names.get(name, name): one for name, one in results.accuracy.items()},
+        points=[replace(one, variant=names.get(one.variant, one.variant)) for one in results.points],
+        cells=[replace(one, variant=names.get(one.variant, one.variant)) for one in results.cells],
+    )
+    return renamed, {(names.get(name, name), load): one for (name, load), one in columns.items()}

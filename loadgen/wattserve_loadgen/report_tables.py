@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattserve_loadgen import words
-from wattserve_loadgen.report_text import energy_source, source_line
-from wattserve_loadgen.schema import CellResult, Point, Results
+from wattserve_loadgen.report_text import energy_source, row_count, source_line
+from wattserve_loadgen.schema import CellResult, DatasetSummary, Point, Results
 from wattserve_loadgen.sensor_facts import sensor_facts
 from wattserve_loadgen.stats import Interval
 
@@ -177,8 +177,8 @@ def facts(results: Results) -> list[tuple[str, str]]:
         ("Client platform", f"{client.get('platform')}, Python {client.get('python')}, governor {governor}"),
         ("Client versions", _pairs(client.get("packages", {}))),
         ("Git revision", client.get("git_revision")),
-        ("Dataset", f"{data.folder}: {data.rows} rows of {data.min_tokens}–{data.max_tokens} tokens"),
-        ("Mean length", f"{data.mean_tokens:.1f} tokens"),
+        ("Dataset", f"{data.folder}: {row_count(results)}{_lengths(data)}"),
+        ("Mean length", None if data.pixel_shape else f"{data.mean_tokens:.1f} tokens"),
         ("Dataset made from", _pairs(data.description)),
         ("Dataset SHA-256", data.sha256),
         ("Plan", f"preset {plan.preset}, {plan.blocks} blocks, {plan.seconds:g} s a cell, seed {plan.seed}"),
@@ -187,6 +187,10 @@ def facts(results: Results) -> list[tuple[str, str]]:
         ("Started", results.created),
     )
     return [(name, str(value)) for name, value in pairs if value]
+
+
+def _lengths(data: DatasetSummary) -> str:
+    return "" if data.pixel_shape else f" of {data.min_tokens}–{data.max_tokens} tokens"
 
 
 def _meter_period(meter: dict[str, Any]) -> str | None:

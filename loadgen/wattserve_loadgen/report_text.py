@@ -11,6 +11,7 @@ from typing import Any
 from wattserve_loadgen import words
 from wattserve_loadgen.points import CLIENT_CPU_LIMIT
 from wattserve_loadgen.schema import Point, Results
+from wattserve_loadgen.standing import standing_of
 from wattserve_loadgen.stats import Interval
 
 
@@ -23,17 +24,37 @@ class Banner:
     text: str
 
 
+def energy_sources(results: Results) -> list[dict[str, Any]]:
+    """An EnergySource for each meter of the swept variants' devices, the least trustworthy first.
+
+    As the server stated them; [{}] when it stated none.
+    """
+    server = results.server
+    meters = [server.get("meter") or {}]
+    if others := server.get("other_meters"):
+        swept = [one for one in server.get("variants", []) if one["name"] in results.plan.variants]
+        devices = {one.get("device") for one in swept}
+        meters = [one for one in (*meters, *others) if one.get("device") in devices] or meters
+    sources = [meter.get("source") or {} for meter in meters]
+    return sorted(sources, key=lambda source: _QUALITIES.get(source.get("quality", ""), len(_QUALITIES)))
+
+
 def energy_source(results: Results) -> dict[str, Any]:
-    """The meter's EnergySource as the server stated it; {} when it stated none."""
-    return (results.server.get("meter") or {}).get("source") or {}
+    """The least trustworthy of `energy_sources`."""
+    return energy_sources(results)[0]
 
 
 def source_line(results: Results) -> str:
     """`estimate · apportioned estimate · ESTIMATED`: what every caption carries."""
-    source = energy_source(results)
-    if source.get("quality", "none") in ("none", "unspecified"):
-        return "no meter: no joules"
-    return f"{source['name']} · {source['method']} · {source['quality'].upper()}"
+    lines = [
+        f"{source['name']} · {source['method']} · {source['quality'].upper()}"
+        for source in energy_sources(results)
+        if source.get("quality") in _QUALITIES
+    ]
+    return " and ".join(lines) or "no meter: no joules"
+
+
+_QUALITIES = {"simulated": 0, "estimated": 1, "measured": 2}
 
 
 def banners(results: Results) -> list[Banner]:
@@ -47,6 +68,7 @@ def banners(results: Results) -> list[Banner]:
         text = f"{failed} requests failed: {'; '.join(failures(results))}."
         found.append(Banner("loud", "Some requests failed", text))
     found.append(_energy_banner(results))
+    found += _precision_banners(results)
     short = [point for point in results.points if any(one.code == "too short" for one in point.verdicts)]
     if short:
         plan = results.plan
@@ -62,17 +84,50 @@ def banners(results: Results) -> list[Banner]:
 def _energy_banner(results: Results) -> Banner:
     if results.energy_reason:
         return Banner("loud", "No joules in this report", sentence(results.energy_reason))
-    source = energy_source(results)
-    about = f"Source: {source['name']}, {source['method']}. {sentence(source['note'])}".strip()
+    sources = energy_sources(results)
+    source = sources[0]
+    about = " ".join(
+        f"Source: {one['name']}, {one['method']}. {sentence(one['note'])}".strip()
+        for one in sources
+        if one.get("quality") in _QUALITIES
+    )
+    alike = len({one.get("quality") for one in sources}) == 1
+    which = "Every joule here is" if alike else "Some joules here are"
     if source["quality"] == "measured":
         return Banner("calm", "Energy was measured", about)
     if source["quality"] == "simulated":
         replayed = str(source["name"]).startswith("replay of ")
         maker = "A recording was played back" if replayed else "A declared power law made them"
         text = f"{maker}, not a sensor of the server. {about}"
-        return Banner("loud", "Every joule here is SIMULATED", text)
+        return Banner("loud", f"{which} SIMULATED", text)
     text = f"Computed from activity and configured watts; no sensor was read. {about}"
-    return Banner("loud", "Every joule here is ESTIMATED", text)
+    return Banner("loud", f"{which} ESTIMATED", text)
+
+
+def _precision_banners(results: Results) -> list[Banner]:
+    swept = [one for one in results.server.get("variants", []) if one["name"] in results.plan.variants]
+    proxies = [f"{one['name']}: {sentence(one['proxy'])}" for one in swept if one.get("proxy")]
+    unverified = [
+        f"{one['name']}: {sentence(one['verification'])}"
+        for one in swept
+        if standing_of(swept, one["name"]).verified is False
+    ]
+    found = []
+    if proxies:
+        text = f"Only standing in for the precision of its name. {' '.join(proxies)}"
+        found.append(Banner("loud", "Not every precision here is the real one", text))
+    if unverified:
+        text = f"The server did not see this precision at work. {' '.join(unverified)}"
+        found.append(Banner("loud", "Not every precision here is verified", text))
+    return found
+
+
+def row_count(results: Results) -> str:
+    """`100 rows`, or `100 images of 3 × 224 × 224`."""
+    data = results.dataset
+    if not data.pixel_shape:
+        return f"{data.rows} rows"
+    return f"{data.rows} images of {' × '.join(map(str, data.pixel_shape))}"
 
 
 def headline(results: Results) -> str:

@@ -29,7 +29,7 @@ class Columns:
     """Records as arrays of equal length."""
 
     latency_ns: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.float64]  # NaN for images
     energy_uj: npt.NDArray[np.float64]  # active; NaN where it is not known
 
 
@@ -113,15 +113,18 @@ def read_columns(folder: Path) -> dict[tuple[str, int], Columns]:
     records.
     """
     path = folder / RECORDS_FILE
-    rows: dict[tuple[str, int], list[tuple[int, int, float]]] = {}
+    rows: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
     if path.is_file():
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     record = json.loads(line)
                     if record["ok"] and record["in_window"]:
-                        energy = math.nan if record["energy_uj"] is None else float(record["energy_uj"])
-                        row = (record["done_ns"] - record["sent_ns"], record["tokens"], energy)
+                        energy, tokens = (
+                            math.nan if record[name] is None else float(record[name])
+                            for name in ("energy_uj", "tokens")
+                        )
+                        row = (record["done_ns"] - record["sent_ns"], tokens, energy)
                         rows.setdefault((record["variant"], record["concurrency"]), []).append(row)
                 except (ValueError, KeyError, TypeError):
                     raise ResultsError(f"{path}: line {number}: not a record of a sweep") from None

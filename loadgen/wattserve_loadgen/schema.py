@@ -25,7 +25,7 @@ class Record:
     variant: str
     concurrency: int
     row: int
-    tokens: int
+    tokens: int | None  # None for an image
     sent_ns: int
     done_ns: int
     in_window: bool  # sent within the window: counts for latency, energy and accuracy
@@ -106,6 +106,8 @@ class CellResult:
     mean_latency_ns: float | None
     energy: CellEnergy
     stopped: str  # why it ended before its time, or ""
+    proxy: str = ""  # empty, or: the variant only stands in for a precision; what really ran
+    verified: bool | None = None  # whether the server saw its precision; None when it does not say
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ class Point:
     speed_ratio: Interval | None  # throughput over the baseline's, paired by block
     energy_ratio: Interval | None  # active energy per request over the baseline's, paired by block
     verdicts: list[Verdict]
+    proxy: str = ""  # as in its cells
+    verified: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -174,10 +178,11 @@ class DatasetSummary:
     sha256: str
     rows: int
     labelled: bool
-    min_tokens: int
+    min_tokens: int  # an image counts as one
     mean_tokens: float
     max_tokens: int
     description: dict[str, Any]  # dataset.json
+    pixel_shape: tuple[int, ...] = ()  # channels, height, width of its images; empty for tokens
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from wattserve_loadgen.progress import Display
 from wattserve_loadgen.result import ResultsFolder
 from wattserve_loadgen.schedule import Cell, Plan
 from wattserve_loadgen.schema import Accuracy, CellResult, Record, Results
+from wattserve_loadgen.standing import remarks, standing_of
 from wattserve_loadgen.target import Target, connected
 from wattserve_loadgen.worker import ClosedLoop, LoopResult
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -108,6 +109,8 @@ class _Sweep:
         cells = schedule.cells(self._plan)
         self._save()
         self._display.say(self._first_line(cells))
+        for remark in remarks(self._results.server["variants"], self._plan.variants):
+            self._display.say(remark)
         self._display.begin(cells)
         self._catch_signals()
         try:
@@ -151,7 +154,7 @@ class _Sweep:
                 waiting = answers.unsettled_ids(parsed)
                 receipts = await self._target.final_receipts(waiting, self._settling_seconds)
             after = await self._target.quiet_report(self._settling_seconds)
-            growth = account.ledger_growth(before, after, cell.variant)
+            growth = self._growth(before, after, cell.variant)
         except TargetError as error:
             lost = error
             stopped = stopped or str(error)
@@ -160,11 +163,23 @@ class _Sweep:
         self._folder.add_records(records)
         result = None
         if loop.window_start_ns:
-            result = measure.measure_cell(cell, loop, records, growth, stopped)
+            self._note_variants(info)
+            about = standing_of(self._results.server["variants"], cell.variant)
+            result = measure.measure_cell(cell, loop, records, growth, stopped, about)
             self._keep(cell, result, records)
         if lost is not None:
             raise lost
         return result
+
+    def _growth(self, before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> account.LedgerGrowth:
+        device = next((one.device for one in self._info.variants if one.name == variant), "")
+        then, now = account.ledger_of(before, device), account.ledger_of(after, device)
+        return account.ledger_growth(then, now, variant)
+
+    def _note_variants(self, info: pb.ServerInfo) -> None:
+        """Keep the variants as the server describes them now: one that was not loaded at first is now."""
+        server = self._results.server | {"variants": preflight.plain_variants(info)}
+        self._results = replace(self._results, server=server)
 
     async def _load(self, cell: Cell, requests: Sequence[bytes]) -> LoopResult:
         capacity = min(_MOST_PER_CELL, int(schedule.load_seconds(cell) * _MOST_PER_SECOND) + cell.concurrency)

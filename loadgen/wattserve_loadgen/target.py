@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from wattserve_loadgen.account import pending_receipts
 from wattserve_loadgen.errors import TargetError
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
@@ -70,7 +71,7 @@ class Target:
         give_up = loop.time() + limit_seconds
         while True:
             report = await self.energy_report()
-            if report.pending_receipts == 0 or loop.time() >= give_up:
+            if pending_receipts(report) == 0 or loop.time() >= give_up:
                 return report
             await asyncio.sleep(0.02)
 

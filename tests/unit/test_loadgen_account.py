@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.loadgen_results import make_record
-from wattserve_loadgen.account import LedgerGrowth, cell_energy, ledger_growth, unknown_growth
+from wattserve_loadgen.account import (
+    LedgerGrowth,
+    cell_energy,
+    ledger_growth,
+    ledger_of,
+    pending_receipts,
+    unknown_growth,
+)
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -142,3 +149,28 @@ def test_without_a_settled_receipt_there_are_no_joules_and_a_reason() -> None:
     found = cell_energy([unknown, unknown], growth(), 10.0)
     assert found.reason == "started without a meter"
     assert cell_energy([], growth(), None).reason == "no request was answered in the window"
+
+
+def test_each_device_is_held_against_its_own_ledger() -> None:
+    report = pb.EnergyReport(
+        device="cuda:0",
+        measured_uj=1,
+        pending_receipts=2,
+        other_devices=[pb.EnergyReport(device="cpu", measured_uj=5, pending_receipts=1)],
+    )
+    assert ledger_of(report, "cuda:0").measured_uj == 1
+    assert ledger_of(report, "cpu").measured_uj == 5
+    nowhere = ledger_of(report, "cuda:1")
+    assert ledger_growth(nowhere, nowhere, "fp32").reason == "the server keeps no ledger for cuda:1"
+    assert pending_receipts(report) == 3
+
+
+@pytest.mark.parametrize("device", ["", "cpu"])
+def test_the_only_ledger_is_everybodys_whatever_it_calls_its_device(device: str) -> None:
+    assert ledger_of(pb.EnergyReport(device=device, measured_uj=1), "cuda:0").measured_uj == 1
+
+
+def test_images_have_joules_per_request_and_none_per_token() -> None:
+    found = cell_energy([make_record(tokens=None)] * 3, growth(), 10.0)
+    assert found.active_uj_per_request == 500
+    assert found.active_uj_per_token is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fixtures.loadgen_data import write_tensors
+from tests.fixtures.loadgen_data import write_images, write_tensors
 from wattserve_loadgen import answers, dataset
 from wattserve_loadgen.schedule import Cell
 from wattserve_loadgen.worker import Failure, LoopResult
@@ -53,6 +53,22 @@ def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
         for ids in ([1, 2, 3, 4], [5, 6, 7])
     ]
     assert [pb.PredictRequest.FromString(request) for request in requests] == wanted
+
+
+def test_the_request_of_an_image_is_its_pixels_and_its_variant(tmp_path: Path) -> None:
+    found = dataset.load(write_images(tmp_path))
+    (asked,) = answers.make_requests(answers.serialise_rows(found), [1], "bf16")
+    request = pb.PredictRequest.FromString(asked)
+    (tensor,) = request.tensors.tensors
+    assert (request.variant, tensor.name, tensor.datatype) == ("bf16", "pixel_values", "FP32")
+    assert list(tensor.shape) == [1, 2, 4, 5]
+    assert np.frombuffer(tensor.data, "<f4").tolist() == [float(value) for value in range(40, 80)]
+
+
+def test_the_record_of_an_image_counts_no_tokens(tmp_path: Path) -> None:
+    found = dataset.load(write_images(tmp_path))
+    (record,) = answers.make_records(CELL, found, [1], make_loop(1), [response("r0")], {}, origin_ns=0)
+    assert (record.row, record.label, record.tokens) == (1, 1, None)
 
 
 @pytest.mark.parametrize(

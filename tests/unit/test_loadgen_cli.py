@@ -70,7 +70,8 @@ def test_help_and_version_import_nothing_heavy() -> None:
         ),
         (
             ["prepare", "--out", "o"],
-            "one of the arguments --input --random-rows is required (see `loadgen prepare --help`)",
+            "one of the arguments --input --random-rows --random-images is required"
+            " (see `loadgen prepare --help`)",
         ),
     ],
 )

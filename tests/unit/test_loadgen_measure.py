@@ -83,3 +83,9 @@ def test_padding_is_the_share_of_computed_positions_that_held_no_token() -> None
     assert padding_share([(10, 40), (30, 40)]) == 0.5
     assert padding_share([(10, 10)]) == 0
     assert padding_share([]) is None
+
+
+def test_images_have_neither_tokens_nor_padding() -> None:
+    found = measure([make_record(tokens=None, sent_ns=SECOND, done_ns=2 * SECOND)] * 3, (SECOND, 2 * SECOND))
+    assert (found.mean_tokens, found.padding_share) == (None, None)
+    assert found.mean_batch_size == 2

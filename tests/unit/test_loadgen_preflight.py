@@ -47,6 +47,16 @@ def test_all_variants_of_the_server_are_swept_unless_some_are_named() -> None:
     assert preflight.choose_variants(make_info(), ("int8", "fp32")) == ("int8", "fp32")
 
 
+def test_a_variant_that_could_not_be_made_is_swept_only_when_it_is_named() -> None:
+    failed = pb.VariantInfo(name="int8", state=pb.VARIANT_STATE_FAILED, state_reason="only convolutions")
+    info = make_info(variants=[pb.VariantInfo(name="fp32"), failed])
+    assert preflight.choose_variants(info, None) == ("fp32",)
+    assert preflight.choose_variants(info, ("int8",)) == ("int8",)
+    assert preflight.notes(info, PLAN, make_dataset(), same_machine=False) == [
+        "The server could not make the variant int8, which is left out: only convolutions"
+    ]
+
+
 def test_an_unknown_variant_is_told_the_known_ones() -> None:
     with pytest.raises(PlanError, match="unknown variant 'fp8'; this server has fp32, bf16, int8"):
         preflight.choose_variants(make_info(), ("fp32", "fp8"))
@@ -131,11 +141,103 @@ def test_accuracy_applies_only_where_it_means_something(
 
 def test_the_notes_say_what_a_reader_must_know() -> None:
     data = make_dataset(label_names=["bad", "good"], truncated_rows=3, max_length=8)
-    first, second, third = preflight.notes(make_info(), data, same_machine=True)
+    first, second, third = preflight.notes(make_info(), PLAN, data, same_machine=True)
     assert "client ran on the server's machine" in first
     assert "names its labels bad, good and the server negative, positive: they are matched by index" in second
     assert third == "3 rows of the dataset were cut to 8 tokens."
-    assert preflight.notes(make_info(), make_dataset(), same_machine=False) == []
+    assert preflight.notes(make_info(), PLAN, make_dataset(), same_machine=False) == []
+
+
+def test_proxies_and_unverified_precisions_are_let_through_and_named() -> None:
+    ready = {"state": pb.VARIANT_STATE_READY}
+    info = make_info(
+        variants=[
+            pb.VariantInfo(name="fp32", verified=True, verification="4 kernels", **ready),
+            pb.VariantInfo(name="sim", proxy="fp32 products", verified=True, verification="seen", **ready),
+            pb.VariantInfo(name="int8", verification="no profiler here", **ready),
+            pb.VariantInfo(name="lazy", verification="not loaded", state=pb.VARIANT_STATE_UNLOADED),
+            pb.VariantInfo(name="older server's"),
+        ]
+    )
+    plan = make_plan("quick", tuple(one.name for one in info.variants))
+    preflight.check(info, plan, make_dataset())
+    assert preflight.notes(info, plan, make_dataset(), same_machine=False) == [
+        "sim is a proxy: fp32 products.",
+        "The precision of int8 is not verified: no profiler here.",
+    ]
+
+
+def test_variants_on_devices_with_meters_of_their_own_are_not_compared_silently() -> None:
+    variants = [pb.VariantInfo(name="fp32", device="cuda:0"), pb.VariantInfo(name="int8", device="cpu")]
+    info = make_info(variants=variants, other_meters=[pb.MeterInfo(device="cpu")])
+    both, one = make_plan("quick", ("fp32", "int8")), make_plan("quick", ("int8",))
+    (note,) = preflight.notes(info, both, make_dataset(), same_machine=False)
+    assert note.startswith("The variants ran on cpu and cuda:0, each with a meter of its own")
+    assert preflight.notes(info, one, make_dataset(), same_machine=False) == []
+
+
+def test_a_meter_on_any_device_makes_a_metered_server_and_the_slowest_sets_the_period() -> None:
+    other = pb.MeterInfo(
+        source=pb.EnergySource(quality=pb.ENERGY_QUALITY_MEASURED), update_period_seconds=0.5
+    )
+    info = make_info(quality=pb.ENERGY_QUALITY_NONE, other_meters=[other])
+    assert preflight.is_metered(info)
+    assert preflight.sensor_period_seconds(info) == 0.5
+
+
+def images(shape: tuple[int, ...] = (3, 4, 6), labels: tuple[int, ...] = (0, 1)) -> Dataset:
+    rows = tuple(np.zeros(shape, np.float32) for _ in labels)
+    return Dataset(Path("data"), rows, np.array(labels), "ab", {}, pixel_shape=shape)
+
+
+def test_images_are_let_through_to_a_model_that_takes_their_size() -> None:
+    preflight.check(make_info(pixel_shape=[3, 4, 6], limits={"max_sequence_tokens": 1}), PLAN, images())
+
+
+@pytest.mark.parametrize(
+    ("shape", "dataset", "message"),
+    [
+        ([], images(), "data: holds images, and this server's model takes token ids"),
+        (
+            [3, 4, 6],
+            make_dataset(),
+            "data: holds token ids, and this server's model takes images, [3, 4, 6] each:"
+            " it needs a folder with pixel_values.pt and labels.pt",
+        ),
+        (
+            [3, 6, 4],
+            images(),
+            "data: its images are [3, 4, 6], and this server's model takes [3, 6, 4]"
+            " (channels, height, width)",
+        ),
+        (
+            [3, 4, 6],
+            images(labels=(0, 2)),
+            "data: row 1 has the label 2, but the model has 2 labels: negative, positive",
+        ),
+    ],
+)
+def test_data_of_another_kind_or_size_is_refused_before_the_first_request(
+    shape: list[int], dataset: Dataset, message: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        preflight.check(make_info(pixel_shape=shape), PLAN, dataset)
+    assert str(caught.value) == message
+
+
+def test_a_variant_is_not_evaluated_on_the_data_that_it_was_calibrated_with() -> None:
+    detail = "activations by one scale per layer from 512 rows of train (sha256 ab)"
+    static = pb.VariantInfo(name="int8-static", detail=detail)
+    info = make_info(variants=[pb.VariantInfo(name="fp32"), static])
+    preflight.check(info, PLAN, make_dataset())
+    with pytest.raises(PlanError, match="int8-static was calibrated on this very dataset"):
+        preflight.check(info, make_plan("quick", ("fp32", "int8-static")), make_dataset())
+
+
+def test_a_thousand_labels_are_not_all_listed() -> None:
+    info = make_info(pixel_shape=[3, 4, 6], labels=[f"l{index}" for index in range(1000)])
+    with pytest.raises(PlanError, match=r"1000 labels: l0, .*, l9, \.\.\.$"):
+        preflight.check(info, PLAN, images(labels=(0, 1000)))
 
 
 def test_the_sensor_period_is_how_often_the_value_changed_or_else_how_often_it_is_read() -> None:

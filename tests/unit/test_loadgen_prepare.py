@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.loadgen_data import make_tokenizer
 from wattserve_loadgen import dataset
 from wattserve_loadgen.errors import DatasetError
-from wattserve_loadgen.prepare import prepare_file, prepare_random
+from wattserve_loadgen.prepare import prepare_file, prepare_random, prepare_random_images
 
 CSV = "text,label\na good film,positive\n bad ,negative\n"
 
@@ -236,3 +236,23 @@ def test_random_rows_repeat_with_their_seed(tmp_path: Path) -> None:
 def test_impossible_random_rows_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
     with pytest.raises(DatasetError):
         prepare_random(tmp_path / "out", **options)
+
+
+def test_random_images_repeat_with_their_seed_and_have_no_labels(tmp_path: Path) -> None:
+    found = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        prepare_random_images(tmp_path / name, rows=5, pixel_shape=(3, 16, 24), seed=seed)
+        found.append(dataset.load(tmp_path / name))
+    assert found[0].pixel_shape == (3, 16, 24)
+    assert len(found[0].rows) == 5
+    assert not (found[0].labels != dataset.NO_LABEL).any()
+    assert found[0].sha256 == found[1].sha256 != found[2].sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"rows": 0}, "--random-images 0"), ({"rows": 1, "pixel_shape": (3, 0, 4)}, "--pixel-shape")],
+)
+def test_impossible_random_images_are_refused(tmp_path: Path, options: Any, reason: str) -> None:
+    with pytest.raises(DatasetError, match=reason):
+        prepare_random_images(tmp_path / "out", **options)

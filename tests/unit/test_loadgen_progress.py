@@ -54,8 +54,10 @@ def test_a_log_gets_one_plain_line_per_cell() -> None:
         display.cell_done(cell, None if cell.discarded else make_cell())
     display.end()
     first, second = file.getvalue().splitlines()
-    assert first.startswith("[  1/4] heat-up  fp32   × 1   (not counted)  · ")
-    assert second.startswith("[  2/4] block 1  fp32   × 1      80.0/s  p50  40.0 ms  20.0 mJ/request  · ")
+    assert first.startswith("[  1/4] heat-up  fp32             × 1   (not counted)  · ")
+    assert second.startswith(
+        "[  2/4] block 1  fp32             × 1      80.0/s  p50  40.0 ms  20.0 mJ/request  · "
+    )
     assert "\x1b" not in file.getvalue()
 
 

@@ -5,63 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.fixtures.loadgen_pages import COLUMNS, Page
 from tests.fixtures.loadgen_results import make_cell, make_record, make_results, make_server, with_source
 from wattserve_loadgen import report_text
 from wattserve_loadgen.report import render, write_report
 from wattserve_loadgen.report_tables import closure_table, facts, summary_table, validity_table
-from wattserve_loadgen.result import Columns, ResultsFolder
+from wattserve_loadgen.result import ResultsFolder
 from wattserve_loadgen.schema import Results, Verdict
 from wattserve_loadgen.stats import Interval
-
-COLUMNS = {
-    (variant, concurrency): Columns(
-        latency_ns=np.arange(1, 2001) * 20_000,
-        tokens=np.arange(2000) % 60 + 3,
-        energy_uj=np.where(np.arange(2000) % 10 == 0, np.nan, 8_000.0 + np.arange(2000) % 60),
-    )
-    for variant in ("fp32", "int8")
-    for concurrency in (1, 4)
-}
-
-
-class Page(HTMLParser):
-    """The text of each figure, and everything that could load or run something."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.figures: list[str] = []
-        self.active: list[str] = []
-        self.text = ""
-        self.inside = False
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "figure":
-            self.figures.append("")
-            self.inside = True
-        if tag in ("script", "link", "iframe", "img", "object", "embed", "base", "form"):
-            self.active.append(tag)
-        self.active += [f"{tag} {name}" for name, value in attrs if name.startswith("on") or name == "src"]
-        self.active += [
-            f"{tag} {name}={value}"
-            for name, value in attrs
-            if name in ("href", "xlink:href") and not (value or "").startswith("#")
-        ]
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "figure":
-            self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-        if self.inside:
-            self.figures[-1] += data
 
 
 @cache

@@ -53,6 +53,12 @@ def test_records_come_back_as_columns_of_those_that_count(tmp_path: Path) -> Non
     assert str(columns.energy_uj[1]) == "nan"
 
 
+def test_images_have_no_tokens_in_the_columns(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record(tokens=None)])
+    assert str(read_columns(folder.path)[("fp32", 4)].tokens[0]) == "nan"
+
+
 def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record()])

@@ -1,0 +1,86 @@
+"""What a report says of proxies, unverified precisions, images and several meters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.loadgen_pages import COLUMNS, Page
+from tests.fixtures.loadgen_results import make_results, make_server
+from wattserve_loadgen import report_text
+from wattserve_loadgen.report import render
+
+
+def standing_server(**changes: Any) -> dict[str, Any]:
+    """fp32 verified; int8 as changed."""
+    fp32 = {"name": "fp32", "device": "cpu", "state": "ready", "verified": True, "verification": "seen"}
+    return make_server(variants=[fp32, fp32 | {"name": "int8"} | changes])
+
+
+def test_a_proxy_is_named_as_one_in_every_table_chart_and_sentence() -> None:
+    found = Page(render(make_results(server=standing_server(proxy="products in fp32")), COLUMNS))
+    assert "Not every precision here is the real one" in found.text
+    assert "int8 (proxy): Products in fp32." in found.text
+    assert "At concurrency 4, int8 (proxy) needs 50 % less" in found.text
+    pictures = [figure for figure in found.figures if "int8" in figure]
+    assert len(pictures) == len(found.figures) == 10
+    assert all("(proxy" in figure for figure in pictures)
+    assert not re.search(r"int8(?! ?\(proxy)(?!p95|\s*\(proxy)", " ".join(pictures))
+
+
+def test_an_unverified_precision_is_named_as_one() -> None:
+    server = standing_server(verified=False, verification="no profiler here")
+    found = Page(render(make_results(server=server), COLUMNS))
+    assert "int8 (unverified): No profiler here." in found.text
+    assert "At concurrency 4, int8 (unverified) needs" in found.text
+    assert "fp32 (" not in found.text
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"verified": False, "verification": ""}, {"verified": False, "state": "unloaded"}]
+)
+def test_nothing_is_said_of_a_precision_of_which_the_server_says_nothing(about: dict[str, Any]) -> None:
+    server = make_server() if not about else standing_server(**about)
+    text = Page(render(make_results(server=server), COLUMNS)).text
+    assert "unverified" not in text
+    assert "(proxy)" not in text
+
+
+def test_a_report_on_images_speaks_of_images_and_never_of_tokens() -> None:
+    data = replace(
+        make_results().dataset, pixel_shape=(3, 224, 224), min_tokens=1, mean_tokens=1, max_tokens=1
+    )
+    points = [replace(one, padding_share=None, active_uj_per_token=None) for one in make_results().points]
+    columns = {key: replace(one, tokens=np.full(2000, np.nan)) for key, one in COLUMNS.items()}
+    found = Page(render(make_results(dataset=data, points=points), columns))
+    assert "100 images of 3 × 224 × 224" in found.text
+    assert "mean batch size, images" in found.text
+    assert "token" not in found.text
+    assert len(found.figures) == 8
+
+
+def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone() -> None:
+    server = make_server()
+    server["variants"][1]["device"] = "cuda:0"
+    server["meter"]["device"] = "cpu"
+    power_law = {
+        "name": "law",
+        "method": "apportioned simulation",
+        "quality": "simulated",
+        "note": "declared",
+    }
+    server["other_meters"] = [
+        {"device": "cuda:0", "source": power_law},
+        {"device": "cuda:1", "source": {"name": "elsewhere", "method": "none", "quality": "none"}},
+    ]
+    results = make_results(server=server)
+    assert report_text.source_line(results) == (
+        "law · apportioned simulation · SIMULATED and rapl:package-0 · apportioned counter · MEASURED"
+    )
+    banner = report_text.banners(results)[0]
+    assert (banner.kind, banner.title) == ("loud", "Some joules here are SIMULATED")
+    assert "elsewhere" not in banner.text
