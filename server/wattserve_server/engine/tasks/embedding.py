@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wattserve_server.engine.tasks.port import Inputs
+from wattserve_server.engine.tasks.tokens import TokenItems
 
-class FeatureExtraction:
+
+class FeatureExtraction(TokenItems):
     name = "feature-extraction"
     auto_class = "AutoModel"
     output_name = "embedding"
@@ -19,11 +22,9 @@ class FeatureExtraction:
     def labels(self, config: Any) -> list[str]:
         return []
 
-    def forward(
-        self, module: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor
-    ) -> torch.Tensor:
-        hidden = module(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.float()
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+    def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        hidden = module(**inputs).last_hidden_state.float()
+        weights = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
         mean: torch.Tensor = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
         return mean
 

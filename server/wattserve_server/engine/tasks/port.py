@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+Item = NDArray[Any]
+"""What one sequence consists of, as a request brings it; its task knows the shape and the dtype."""
+
+Inputs = dict[str, torch.Tensor]
+"""A batch, by the model's argument names, the first dimension being the sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputFacts:
+    """What a model takes. max_tokens: the longest item. vocabulary_size: token ids lie in
+    [0, vocabulary_size); 0 for a model that takes none. pixel_shape: (channels, height, width) for a
+    model that takes images, else empty. pad_id: what fills the ends of shorter items."""
+
+    max_tokens: int
+    vocabulary_size: int = 0
+    pixel_shape: tuple[int, ...] = ()
+    pad_id: int = 0
 
 
 class Task(Protocol):
@@ -15,22 +34,38 @@ class Task(Protocol):
 
     name: as `--task` takes it. auto_class: the transformers class that loads its models.
     output_name: of the array in the answer. unused_weights: prefixes of weights that the task does
-    not use, so that a checkpoint may lack them.
+    not use, so that a checkpoint may lack them. takes_text: whether its items can be made from text by
+    the model's tokenizer.
     """
 
     name: str
     auto_class: str
     output_name: str
     unused_weights: tuple[str, ...]
+    takes_text: bool
+
+    def facts(self, source: str, config: Any, tokenizer: Any | None) -> InputFacts:
+        """What a model of that config takes. Raises ConfigError when it cannot do this task."""
+        ...
 
     def labels(self, config: Any) -> list[str]:
         """The labels of a model's config, by index; empty when the task has none."""
         ...
 
-    def forward(
-        self, module: torch.nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor
-    ) -> torch.Tensor:
-        """input_ids, attention_mask: int64 [sequences, length] -> [sequences, width]."""
+    def length(self, item: Item) -> int:
+        """The item's size in tokens, the unit of batches and of cost."""
+        ...
+
+    def example(self, facts: InputFacts, tokenizer: Any | None, length: int, seed: int) -> Item:
+        """A made-up item of that length, for warming up."""
+        ...
+
+    def collate(self, items: Sequence[Item], facts: InputFacts) -> Inputs:
+        """A batch on the CPU, padded to its longest item."""
+        ...
+
+    def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        """[sequences, width]"""
         ...
 
     def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:

@@ -3,70 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.engine.tasks import Task
-from wattserve_server.engine.variants.kinds import Kind
+from wattserve_server.engine.tasks import Inputs, Item
+from wattserve_server.engine.variants.catalogue import Choice
+from wattserve_server.engine.variants.port import Built, Kind, Materials
+from wattserve_server.engine.variants.verification import UNVERIFIED, Verification
+from wattserve_server.engine.weights import tensor_bytes
 
 
 @dataclass(slots=True)
 class Variant:
-    """device, dtype, kernels, detail: what really runs. parameter_bytes: weights and scales."""
+    """name: as requests name it. dtype, kernels: what really runs. built: the module and how it was made.
+    parameter_bytes: weights and scales, those that it shares with other variants included.
+    verification: whether the profiler saw what the kind declares."""
 
     name: str
+    kind: Kind
     device: torch.device
     dtype: str
     kernels: str
-    detail: str
+    built: Built
+    model: LoadedModel
     parameter_bytes: int
-    module: torch.nn.Module
-    task: Task
-    pad_id: int
+    verification: Verification = UNVERIFIED
     warmup_seconds: float = 0.0
     warmup_shapes: int = 0
+    _input_dtype: torch.dtype = field(init=False)
 
-    def run(self, sequences: Sequence[NDArray[np.int64]]) -> NDArray[np.float32]:
-        """One batch: token ids of each sequence -> [sequences, width]. Returns when it is done."""
-        longest = max(len(ids) for ids in sequences)
-        padded = np.full((len(sequences), longest), self.pad_id, dtype=np.int64)
-        mask = np.zeros((len(sequences), longest), dtype=np.int64)
-        for row, ids in enumerate(sequences):
-            padded[row, : len(ids)] = ids
-            mask[row, : len(ids)] = 1
-        with torch.inference_mode():
-            output = self.task.forward(
-                self.module,
-                torch.from_numpy(padded).to(self.device, non_blocking=True),
-                torch.from_numpy(mask).to(self.device, non_blocking=True),
-            )
+    def __post_init__(self) -> None:
+        floating = (tensor.dtype for tensor in self.built.module.parameters() if tensor.is_floating_point())
+        self._input_dtype = next(floating, torch.float32)
+
+    def prepare(self, items: Sequence[Item]) -> Inputs:
+        """A batch of items as this variant takes it, still on the host: nothing is left to convert."""
+        inputs = self.model.task.collate(items, self.model.facts)
+        return {
+            name: tensor.to(self._input_dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in inputs.items()
+        }
+
+    def run(self, inputs: Inputs) -> NDArray[np.float32]:
+        """One prepared batch -> [sequences, width]. Returns when it is done."""
+        with torch.inference_mode(), self.kind.running(self.device):
+            on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in inputs.items()}
+            output = self.model.task.forward(self.built.module, on_device)
             array: NDArray[np.float32] = output.float().cpu().numpy()
         return array
 
 
-def build_variant(model: LoadedModel, kind: Kind, device: torch.device) -> Variant:
-    """Make one variant of a loaded model. The kind must be native on the device."""
-    support = kind.support(device)
-    module, detail = kind.build(model.module, device)
+def build_variant(model: LoadedModel, choice: Choice, materials: Materials | None = None) -> Variant:
+    """Make one variant of a loaded model. Raises ConfigError for a model that its kind cannot convert."""
+    support = choice.kind.support(choice.device)
+    built = choice.kind.build(materials or Materials(model.weights), choice.device)
     return Variant(
-        name=kind.name,
-        device=device,
+        name=choice.name,
+        kind=choice.kind,
+        device=choice.device,
         dtype=support.dtype,
         kernels=support.kernels,
-        detail=detail,
-        parameter_bytes=parameter_bytes(module),
-        module=module,
-        task=model.task,
-        pad_id=model.pad_id,
+        built=built,
+        model=model,
+        parameter_bytes=tensor_bytes(built.module),
     )
-
-
-def parameter_bytes(module: torch.nn.Module) -> int:
-    """Bytes of all weights and scales, shared ones once; position and token-type indices excluded."""
-    weights = [*module.parameters(), *(buffer for buffer in module.buffers() if buffer.dtype != torch.int64)]
-    distinct = {tensor.data_ptr(): tensor for tensor in weights}
-    return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())

@@ -1,0 +1,95 @@
+"""Every kind of variant, and the choice of those to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from wattserve_server.engine.device import resolve_device
+from wattserve_server.engine.variants import (
+    bf16,
+    fp8,
+    fp16,
+    fp16_as_int8_proxy,
+    fp32,
+    int8,
+    int8_simulated,
+    int8_static,
+    int8_weight_only,
+    llm_int8,
+    tf32,
+)
+from wattserve_server.engine.variants.port import Kind
+from wattserve_server.errors import ConfigError
+
+_MODULES = (
+    fp32, tf32, bf16, fp16, int8, int8_static, int8_weight_only, llm_int8, fp8, int8_simulated,
+    fp16_as_int8_proxy,
+)  # fmt: skip
+
+KINDS: dict[str, Kind] = {module.KIND.name: module.KIND for module in _MODULES}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A variant to serve. name: as requests name it, e.g. ``int8`` or ``int8@cpu``."""
+
+    name: str
+    kind: Kind
+    device: torch.device
+
+
+def choose(
+    names: str | None,
+    device: torch.device,
+    is_calibrated: bool = False,
+    kinds: Mapping[str, Kind] = KINDS,
+    only: str = "",
+) -> list[Choice]:
+    """names: comma-separated, each a kind, or KIND@DEVICE for another device than `device`; None for
+    every kind that is native there and no proxy. is_calibrated: whether there is calibration data. kinds:
+    those to choose from, and, where a model comes as one of them, `only` says so: that is then the default.
+
+    Raises ConfigError for an unknown name, a repeated one, or one that its device cannot run natively.
+    """
+    if names is None and only:
+        names = ",".join(kinds)
+    if names is None:
+        return [
+            Choice(kind.name, kind, device)
+            for kind in kinds.values()
+            if not kind.proxy
+            and kind.support(device).native
+            and (is_calibrated or not kind.needs_calibration)
+        ]
+    chosen: list[Choice] = []
+    for name in (part.strip() for part in names.split(",")):
+        choice = _choice(name, device, kinds, only)
+        if (choice.kind, choice.device) in [(other.kind, other.device) for other in chosen]:
+            raise ConfigError(f"variant {name!r} is listed twice")
+        support = choice.kind.support(choice.device)
+        if not support.native:
+            raise ConfigError(f"variant {name!r} cannot run on {choice.device}: {support.why}")
+        if choice.kind.needs_calibration and not is_calibrated:
+            raise ConfigError(
+                f"variant {name!r} needs activation scales: give it --calibration DIR, a tokenised dataset "
+                "of 512 rows or more that is not the one it is evaluated on"
+            )
+        chosen.append(choice)
+    return chosen
+
+
+def _choice(name: str, default: torch.device, kinds: Mapping[str, Kind], only: str) -> Choice:
+    kind_name, at, place = name.partition("@")
+    kind = kinds.get(kind_name)
+    if kind is None and only:
+        raise ConfigError(f"variant {name!r}: {only}")
+    if kind is None:
+        raise ConfigError(f"unknown variant {name!r}; known: {', '.join(kinds)}")
+    if not at:
+        return Choice(name, kind, default)
+    if place not in ("cpu", "cuda") and not place.startswith("cuda:"):
+        raise ConfigError(f"variant {name!r}: after the @ comes cpu, cuda or cuda:N, not {place!r}")
+    return Choice(name, kind, resolve_device(place))

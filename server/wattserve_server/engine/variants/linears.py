@@ -1,0 +1,95 @@
+"""Converting a model's linear layers, the part that all quantised kinds share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from wattserve_server.engine.variants.port import Built, Materials
+from wattserve_server.errors import ConfigError
+
+MULTIPLE = 8
+"""Integer products on a GPU want dimensions that are multiples of 8; what no GPU takes is not converted
+on a CPU either, so that a variant is the same model everywhere."""
+
+MakeLayer = Callable[[str, nn.Linear], nn.Module]
+"""Of a layer's path and itself (fp32, on the CPU): what computes it in the kind's precision."""
+
+
+def convert_linears(
+    materials: Materials,
+    device: torch.device,
+    dtype: torch.dtype,
+    kind: str,
+    how: str,
+    make: MakeLayer,
+    multiple: int = MULTIPLE,
+) -> Built:
+    """The model with `make`'s layers in place of its linear ones, everything else in `dtype`.
+
+    kind, how: for people, e.g. ``int8`` and ``weights per channel``. Raises ConfigError when most of the
+    model's multiplied weights would stay as they are: it would not be what its name says.
+    """
+    converted: list[str] = []
+    kept: list[str] = []
+    done = linears = 0
+    source = materials.weights.module
+    fused = _fused_blocks(source)
+
+    def replace(path: str, part: nn.Module) -> nn.Module | None:
+        nonlocal done, linears
+        if not isinstance(part, nn.Linear):
+            if _has_matrix(part):
+                kept.append(path or type(part).__name__)
+            return None
+        linears += 1
+        takes = type(part) is nn.Linear and not (part.in_features % multiple or part.out_features % multiple)
+        if not takes or path.startswith(fused):
+            kept.append(path)
+            return None
+        converted.append(path)
+        done += part.weight.numel()
+        return make(path, part)
+
+    module = materials.weights.copy(device, dtype, replace)
+    if done * 2 < multiplied_weights(source):
+        raise ConfigError(
+            f"{kind} would leave most of this model as it is: only {len(converted)} of its layers are "
+            "linear layers that the product takes"
+        )
+    detail = f"{len(converted)} of {linears} linear layers; {how}"
+    if kept:
+        detail += f"; kept in {str(dtype).removeprefix('torch.')}: {', '.join(kept)}"
+    return Built(module.eval(), detail, tuple(converted), tuple(kept))
+
+
+def _fused_blocks(module: nn.Module) -> tuple[str, ...]:
+    """Prefixes of the paths below blocks whose fast path hands their linear layers' weights to one fused
+    operator, past whatever stands in the layers' place."""
+    blocks = (path for path, part in module.named_modules() if isinstance(part, nn.TransformerEncoderLayer))
+    return tuple(f"{path}." if path else "" for path in blocks)
+
+
+def _has_matrix(part: nn.Module) -> bool:
+    """Whether a module itself, rather than those inside it, has weights that may take part in products."""
+    if isinstance(part, (nn.Embedding, nn.LayerNorm, nn.RMSNorm)):
+        return False
+    return any(parameter.ndim > 1 for parameter in part.parameters(recurse=False))
+
+
+def multiplied_weights(module: nn.Module) -> int:
+    """Weights that take part in products: not those that are looked up, nor vectors."""
+    looked_up = sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Embedding))
+    return sum(tensor.numel() for tensor in module.parameters() if tensor.ndim > 1) - looked_up
+
+
+def linear_paths(module: nn.Module) -> tuple[str, ...]:
+    """The paths of all linear layers."""
+    return tuple(path for path, part in module.named_modules() if isinstance(part, nn.Linear))
+
+
+def rest_dtype(device: torch.device) -> torch.dtype:
+    """In which everything but the quantised layers runs, for kinds that leave it open."""
+    return torch.float16 if device.type == "cuda" else torch.float32

@@ -1,0 +1,93 @@
+"""llm-int8: int8 but for outliers (Dettmers et al. 2022, "LLM.int8()": a threshold of 6.0).
+
+An input above the threshold is multiplied in fp16, by the original weights; the rest of its token goes the
+way of int8, by a scale that the outliers have no part in. The paper chooses whole feature columns of a batch,
+so that an answer depends on its batch mates. Here each token chooses for itself.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import nn
+
+from wattserve_server.engine.variants.hardware import int8_support
+from wattserve_server.engine.variants.int8_arithmetic import (
+    Int8Weights,
+    integer_product,
+    scale_back,
+    to_levels,
+    token_peaks,
+    token_scales,
+)
+from wattserve_server.engine.variants.linears import convert_linears, rest_dtype
+from wattserve_server.engine.variants.port import Built, Kind, Materials, Support
+
+THRESHOLD = 6.0
+
+
+class LLMInt8Linear(Int8Weights):
+    """y = x W^T + b; x: [..., in] of any float dtype.
+
+    original: fp16 [in, out], the weights themselves, transposed so that an outlier's feature is a row.
+    """
+
+    original: torch.Tensor
+
+    def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
+        super().__init__(in_features, out_features, has_bias)
+        self.register_buffer("original", torch.empty(in_features, out_features, dtype=torch.float16))
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> Self:
+        layer = super().of(linear)
+        layer.original = linear.weight.detach().t().to(torch.float16, memory_format=torch.contiguous_format)
+        return layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        peaks = token_peaks(rows)
+        if bool((peaks > THRESHOLD).any()):
+            result = self._with_outliers(rows).to(x.dtype)
+        else:
+            result = self._product(rows, peaks, x.dtype)
+        return result.reshape(*x.shape[:-1], -1)
+
+    def _product(self, rows: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        scales = token_scales(peaks)
+        product = integer_product(to_levels(rows / scales), self.weight)
+        return scale_back(product, scales, self.weight_scale, self.bias, dtype)
+
+    def _with_outliers(self, rows: torch.Tensor) -> torch.Tensor:
+        quiet = rows.abs().amax(dim=0) <= THRESHOLD  # False for NaN, beside which there may be outliers
+        features = (~quiet).nonzero().squeeze(1)
+        loud = rows[:, features]
+        outlying = loud.abs() > THRESHOLD
+        rest = rows.index_copy(1, features, loud.masked_fill(outlying, 0.0))
+        outliers = loud.masked_fill_(~outlying, 0.0).to(torch.float16)
+        original = self.original[features]
+        if rows.is_cuda:
+            exact = (outliers @ original).float()
+        else:  # few CPUs multiply fp16; widened, the operands keep their values
+            exact = outliers.float() @ original.float()
+        return self._product(rest, token_peaks(rest), torch.float32).add_(exact)
+
+
+def _support(device: torch.device) -> Support:
+    found = int8_support(device)
+    if not found.native:
+        return found
+    return Support(True, found.why, f"{found.kernels}, outliers in fp16", found.dtype, found.operands)
+
+
+def _build(materials: Materials, device: torch.device) -> Built:
+    how = f"weights per channel, activations per token; above {THRESHOLD} in fp16 by the original weights"
+    if device.type == "cpu":
+        how += ", widened to fp32 for the product"
+    return convert_linears(
+        materials, device, rest_dtype(device), "llm-int8", how, lambda _, layer: LLMInt8Linear.of(layer)
+    )
+
+
+KIND = Kind("llm-int8", weights="int8 and fp16", support=_support, build=_build)

@@ -1,0 +1,236 @@
+"""Reading a profiler's trace: which matrix products ran, in which layer, on which operands, by what."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LAYER_MARK = "wattserve layer: "
+"""Before a layer's path, the name of the range that is recorded around every run of it."""
+
+CONVOLUTION = "aten::convolution"
+
+Dims = Sequence[Sequence[int]]
+"""The shapes of an operator's arguments; empty for those that are no tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCall:
+    """One matrix product, by the innermost operator that names it.
+
+    operands: the precisions of the two. macs: multiply-accumulates, from the shapes. microseconds: of its
+    kernels, or, where none are reported, of the operator. layer: the path of the layer that it ran in, empty
+    outside of the layers that were marked. on_weights: whether one operand is a weight; otherwise both are
+    activations, as in attention. kernels: CUDA kernels that it launched.
+    """
+
+    op: str
+    operands: tuple[str, str]
+    macs: int
+    microseconds: float
+    layer: str
+    on_weights: bool
+    kernels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """calls: in the order of their ends. layers: the marked layers that ran."""
+
+    calls: tuple[MatrixCall, ...]
+    layers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """left, right: which arguments are the operands. macs: of the shapes and of the arguments as text, the
+    two operands' shapes first. between_activations: what it is for, unless it runs in a marked layer."""
+
+    left: int
+    right: int
+    macs: Callable[[Sequence[int], Sequence[int], Dims, Sequence[str]], int]
+    between_activations: bool = False
+
+
+def _plain(left: Sequence[int], right: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
+    """[..., m, k] x [..., k, n], or x [k]"""
+    return math.prod(left) * (right[-1] if len(right) > 1 else 1)
+
+
+def _transposed(left: Sequence[int], right: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
+    """[..., k] x [n, k]"""
+    return math.prod(left) * right[0]
+
+
+def _attention(query: Sequence[int], key: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
+    """[..., l, e] x [..., s, e], then x [..., s, v]; masks and causality are not subtracted."""
+    return math.prod(query[:-1]) * key[-2] * (query[-1] + dims[2][-1])
+
+
+def _convolution(image: Sequence[int], weight: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
+    """aten::convolution(input [n, c, ...], weight [out, c / groups, ...], bias, stride, padding, dilation,
+    transposed, output_padding, groups); each input pixel counts where it is transposed."""
+    taps = math.prod(weight[1:])
+    if texts[6] == "True":
+        return math.prod(image) * taps
+    stride, padding, dilation = (_numbers(texts[index], len(image) - 2) for index in (3, 4, 5))
+    out = [
+        (size + 2 * pad - spread * (kernel - 1) - 1) // step + 1
+        for size, kernel, step, pad, spread in zip(
+            image[2:], weight[2:], stride, padding, dilation, strict=True
+        )
+    ]
+    return image[0] * weight[0] * math.prod(out) * taps
+
+
+def _numbers(text: str, count: int) -> list[int]:
+    values = [int(value) for value in ast.literal_eval(text)]
+    return values * count if len(values) == 1 else values
+
+
+# Operators that multiply matrices. One that calls another of them leaves the work to it and is not counted.
+_OPERATORS: dict[str, _Operator] = {
+    "aten::linear": _Operator(0, 1, _transposed),
+    "aten::matmul": _Operator(0, 1, _plain, between_activations=True),
+    "aten::mm": _Operator(0, 1, _plain),
+    "aten::mv": _Operator(0, 1, _plain),
+    "aten::addmv": _Operator(1, 2, _plain),
+    "aten::addmm": _Operator(1, 2, _plain),
+    "aten::_addmm_activation": _Operator(1, 2, _plain),
+    "aten::_int_mm": _Operator(0, 1, _plain),
+    "aten::_scaled_mm": _Operator(0, 1, _plain),
+    "aten::_scaled_mm_v2": _Operator(0, 1, _plain),
+    "aten::_grouped_mm": _Operator(0, 1, _plain),
+    "aten::_scaled_grouped_mm": _Operator(0, 1, _plain),
+    "aten::_weight_int8pack_mm": _Operator(0, 1, _transposed),
+    "aten::mkldnn_linear": _Operator(0, 1, _transposed),
+    "mkldnn::_linear_pointwise": _Operator(0, 1, _transposed),
+    "mkl::_mkl_linear": _Operator(0, 2, _transposed),
+    CONVOLUTION: _Operator(0, 1, _convolution),
+    "aten::bmm": _Operator(0, 1, _plain, between_activations=True),
+    "aten::baddbmm": _Operator(1, 2, _plain, between_activations=True),
+    "aten::scaled_dot_product_attention": _Operator(0, 1, _attention, between_activations=True),
+    "aten::_scaled_dot_product_flash_attention": _Operator(0, 1, _attention, between_activations=True),
+    "aten::_scaled_dot_product_efficient_attention": _Operator(0, 1, _attention, between_activations=True),
+    "aten::_scaled_dot_product_cudnn_attention": _Operator(0, 1, _attention, between_activations=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _Operator(
+        0, 1, _attention, between_activations=True
+    ),
+}
+
+# Names that torch's profiler gives to element types -> ours; others are shown as they are.
+_TYPES = {
+    "double": "fp64",
+    "float": "fp32",
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "signed char": "int8",
+    "unsigned char": "int8",
+    "c10::qint8": "int8",
+    "c10::quint8": "int8",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+    "c10::Float8_e5m2fnuz": "fp8",
+}
+
+
+@dataclass(eq=False, slots=True)
+class _Range:
+    """A span of time on a thread: an operator, a marked layer, or a call of the CUDA runtime."""
+
+    event: Mapping[str, Any]
+    parent: _Range | None
+    counts: bool = field(init=False)
+    kernels: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.counts = self.event["cat"] == "cpu_op" and self.event["name"] in _OPERATORS
+        if self.counts:
+            above = self.parent
+            while above is not None:
+                above.counts = False
+                above = above.parent
+
+    @property
+    def end(self) -> float:
+        return float(self.event["ts"]) + float(self.event["dur"])
+
+
+_RANGES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+
+
+def read_trace(events: Sequence[Mapping[str, Any]]) -> Trace:
+    """events: `traceEvents` of the JSON that torch's profiler exports, recorded with shapes."""
+    ranges = _nested([event for event in events if event.get("ph") == "X" and event.get("cat") in _RANGES])
+    _hand_out([event for event in events if event.get("cat") == "kernel"], ranges)
+    calls = (_call(each) for each in ranges if each.counts)
+    layers = (layer for each in ranges if (layer := _layer(each)))
+    return Trace(tuple(call for call in calls if call is not None), frozenset(layers))
+
+
+def _nested(events: list[Mapping[str, Any]]) -> list[_Range]:
+    ranges: list[_Range] = []
+    open_on: dict[object, list[_Range]] = {}
+    for event in sorted(events, key=lambda event: (float(event["ts"]), -float(event["dur"]))):
+        around = open_on.setdefault((event.get("pid"), event.get("tid")), [])
+        while around and around[-1].end <= float(event["ts"]):
+            around.pop()
+        around.append(_Range(event, around[-1] if around else None))
+        ranges.append(around[-1])
+    return ranges
+
+
+def _hand_out(kernels: list[Mapping[str, Any]], ranges: list[_Range]) -> None:
+    """To the products that launched them: by the operator's id, or by the runtime call's correlation."""
+    by_id: dict[object, _Range] = {}
+    by_correlation: dict[object, _Range] = {}
+    for each in ranges:
+        arguments = each.event.get("args", {})
+        if each.event["cat"] == "cpu_op" and "External id" in arguments:
+            by_id[arguments["External id"]] = each
+        if each.event["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in arguments:
+            by_correlation[arguments["correlation"]] = each
+    for kernel in kernels:
+        arguments = kernel.get("args", {})
+        found = by_id.get(arguments.get("External id")) or by_correlation.get(arguments.get("correlation"))
+        while found is not None and not found.counts:
+            found = found.parent
+        if found is not None:
+            found.kernels.append(kernel)
+
+
+def _call(product: _Range) -> MatrixCall | None:
+    """None where the profiler did not record the shapes, or the product is of another kind."""
+    arguments = product.event.get("args", {})
+    dims, types = arguments.get("Input Dims", ()), arguments.get("Input type", ())
+    operator = _OPERATORS[product.event["name"]]
+    try:
+        left, right = dims[operator.left], dims[operator.right]
+        macs = operator.macs(left, right, dims, arguments.get("Concrete Inputs", ()))
+        operands = types[operator.left], types[operator.right]
+    except (IndexError, ValueError, SyntaxError):
+        return None
+    times = [float(kernel["dur"]) for kernel in product.kernels] or [float(product.event["dur"])]
+    layer = _layer(product)
+    return MatrixCall(
+        op=product.event["name"],
+        operands=(_TYPES.get(operands[0], operands[0]), _TYPES.get(operands[1], operands[1])),
+        macs=macs,
+        microseconds=sum(times),
+        layer=layer,
+        on_weights=bool(layer) or not operator.between_activations,
+        kernels=tuple(str(kernel["name"]) for kernel in product.kernels),
+    )
+
+
+def _layer(inside: _Range | None) -> str:
+    while inside is not None:
+        name = str(inside.event["name"])
+        if inside.event["cat"] == "user_annotation" and name.startswith(LAYER_MARK):
+            return name.removeprefix(LAYER_MARK)
+        inside = inside.parent
+    return ""

@@ -1,0 +1,103 @@
+"""How long a text each architecture takes: the longest accepted sequence runs, and nothing is given away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from wattserve_server.engine.tasks import task_named
+from wattserve_server.errors import ConfigError
+
+POSITIONS = 24
+TASK = task_named("sequence-classification")
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": POSITIONS,
+}
+OWN: dict[str, dict[str, Any]] = {
+    "longformer": {"attention_window": [4]},
+    "luke": {"entity_vocab_size": 8, "entity_emb_size": 8},
+    "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
+    "esm": {"pad_token_id": 1},
+}
+PADDED = [
+    "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm",
+    "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
+]  # fmt: skip
+FROM_ZERO = [
+    "albert",
+    "bert",
+    "electra",
+    "ernie",
+    "layoutlm",
+    "megatron-bert",
+    "nystromformer",
+    "rembert",
+    "yoso",
+]
+
+
+def config_of(architecture: str, **more: Any) -> Any:
+    return AutoConfig.for_model(architecture, **(SMALL | OWN.get(architecture, {}) | more))
+
+
+def runs(config: Any, length: int) -> bool:
+    facts = TASK.facts("x", config, None)
+    items = [np.full(length, 5, dtype=np.int64), np.full(max(1, length - 3), 6, dtype=np.int64)]
+    inputs = TASK.collate(items, facts)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    try:
+        with torch.inference_mode():
+            model(**inputs)
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("architecture", PADDED)
+def test_the_longest_sequence_fits_a_table_that_starts_after_the_padding_id(architecture: str) -> None:
+    config = config_of(architecture)
+    facts = TASK.facts("x", config, None)
+    assert facts.max_tokens == POSITIONS - config.pad_token_id - 1
+    assert runs(config, facts.max_tokens)
+    assert not runs(config, facts.max_tokens + 1)
+
+
+@pytest.mark.parametrize("architecture", FROM_ZERO)
+def test_the_longest_sequence_fits_a_table_that_starts_at_zero(architecture: str) -> None:
+    config = config_of(architecture)
+    facts = TASK.facts("x", config, None)
+    assert facts.max_tokens == POSITIONS
+    assert runs(config, facts.max_tokens)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "mpnet", "markuplm"])
+def test_the_longest_sequence_runs_whatever_the_padding_id(architecture: str) -> None:
+    for pad_id in (0, 3):
+        config = config_of(architecture, pad_token_id=pad_id)
+        facts = TASK.facts("x", config, None)
+        assert runs(config, facts.max_tokens)
+        assert not runs(config, facts.max_tokens + 1)
+
+
+def test_rotary_positions_need_no_table() -> None:
+    config = config_of("esm", position_embedding_type="rotary")
+    facts = TASK.facts("x", config, None)
+    assert facts.max_tokens == POSITIONS
+    assert runs(config, POSITIONS)
+
+
+@pytest.mark.parametrize("architecture", PADDED)
+def test_a_model_without_padding_id_is_refused_with_the_reason(architecture: str) -> None:
+    config = config_of(architecture)
+    config.pad_token_id = None
+    with pytest.raises(ConfigError, match="model 'x' has no padding token, without which"):
+        TASK.facts("x", config, None)
