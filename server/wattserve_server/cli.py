@@ -1,4 +1,4 @@
-"""The command `wattserve`: serve, variants, meter, demo-model.
+"""The command `wattserve`: serve, variants, inspect, bench, meter, demo-model.
 
 A user's mistake is one line and exit code 2.
 """
@@ -15,6 +15,8 @@ from importlib.metadata import version
 
 from wattserve_server.config import ServerConfig, add_flags, read_config
 from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.exporting import add_export_command
+from wattserve_server.inspection.cli import add_inspection_commands
 from wattserve_server.meter_cli import add_meter_commands
 
 VARIANTS_SETTINGS = {"model", "task", "device", "trust_remote_code"}
@@ -27,8 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # numpy's own threads would spin beside torch's for matrices that one thread does in microseconds.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler talks on standard error
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
+    # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.
+    for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed
+        logging.getLogger(name).setLevel(logging.ERROR)
     arguments = _parser().parse_args(argv)
     try:
         config = read_config(vars(arguments))
@@ -70,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_flags(listing, VARIANTS_SETTINGS)
     listing.set_defaults(run=_variants)
+    add_export_command(listing)
+    add_inspection_commands(commands)
     add_meter_commands(commands)
     demo = commands.add_parser(
         "demo-model",

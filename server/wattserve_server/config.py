@@ -30,10 +30,27 @@ class ServerConfig:
 
     model: str = _setting("demo", "a hub id, a local folder, demo, or random:distilbert-base", "ID_OR_PATH")
     model_name: str = _setting("", "the name it is served under (default: the last part of --model)", "NAME")
-    task: str = _setting("sequence-classification", "sequence-classification or feature-extraction", "TASK")
+    task: str = _setting(
+        "sequence-classification",
+        "sequence-classification, feature-extraction or image-classification",
+        "TASK",
+    )
     device: str = _setting("auto", "auto, cpu, cuda or cuda:N", "DEVICE")
     variants: str = _setting(
-        "", "precisions to load, e.g. fp32,bf16,int8 (default: all native ones)", "NAMES"
+        "",
+        "precisions to load, e.g. fp32,bf16,int8; int8@cpu for another device than --device "
+        "(default: all native ones)",
+        "NAMES",
+    )
+    calibration: str = _setting(
+        "", "for int8-static: a tokenised dataset of 512 rows or more, not the one to be evaluated", "DIR"
+    )
+    lazy_variants: bool = _setting(False, "load a variant when a request first asks for it")
+    no_verify: bool = _setting(
+        False, "serve variants without having the profiler check them; their receipts say unverified"
+    )
+    max_model_memory: str = _setting(
+        "", "for the weights of all variants of a device, e.g. 2GB (default: no limit)", "BYTES"
     )
     default_variant: str = _setting("", "the one for requests that name none (default: the first)", "NAME")
     host: str = _setting("127.0.0.1", "address to listen on, for gRPC and metrics", "HOST")

@@ -2,6 +2,7 @@
 
     WattserveError
     ├── ConfigError          the operator: the server does not start (exit code 2)
+    │   └── OutOfMemoryError     a variant does not fit; the others stay
     ├── RequestError         the caller: the request cannot be served as it is
     │   ├── InvalidRequest       something in it is wrong
     │   ├── NotFound             it names something that is not here
@@ -24,6 +25,10 @@ class WattserveError(Exception):
 
 class ConfigError(WattserveError):
     """The server cannot start as it was told to; the message says what to change."""
+
+
+class OutOfMemoryError(ConfigError):
+    """A variant could not be made because its device has no memory left for it."""
 
 
 class RequestError(WattserveError):

@@ -26,7 +26,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.engine.device import describe_device, resolve_device, usable_cores
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.tasks import task_named
-from wattserve_server.engine.variants.kinds import choose_kinds
+from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.variant import Variant, build_variant
 
 METHOD = "/wattserve.v1.Inference/Predict"
@@ -48,15 +48,17 @@ class Rounds:
 def sequences_like_sst2(count: int, model: LoadedModel, seed: int = 0) -> list[Ids]:
     """Random ids with lengths like SST-2's: right-skewed, mean about 28, up to 128 tokens."""
     rng = np.random.default_rng(seed)
-    lengths = np.clip(np.round(rng.lognormal(3.15, 0.6, count)), 3, min(128, model.max_tokens)).astype(int)
-    return [rng.integers(5, model.vocabulary_size, size=length) for length in lengths]
+    lengths = np.clip(np.round(rng.lognormal(3.15, 0.6, count)), 3, min(128, model.facts.max_tokens)).astype(
+        int
+    )
+    return [rng.integers(5, model.facts.vocabulary_size, size=length) for length in lengths]
 
 
 def engine_rate(variant: Variant, rows: Sequence[Ids], batch: int) -> float:
     ordered = sorted(rows, key=len)
     begun = time.perf_counter()
     for start in range(0, len(ordered), batch):
-        variant.run(ordered[start : start + batch])
+        variant.run(variant.prepare(ordered[start : start + batch]))
     return len(ordered) / (time.perf_counter() - begun)
 
 
@@ -83,7 +85,7 @@ async def server_load(
 def measure(source: str, names: str, rounds: int, seconds: float, count: int, flags: list[str]) -> None:
     device = resolve_device("cpu")
     model = load_model(source, task_named("sequence-classification"))
-    variants = {kind.name: build_variant(model, kind, device) for kind in choose_kinds(names, device)}
+    variants = {choice.name: build_variant(model, choice) for choice in choose(names, device)}
     rows = sequences_like_sst2(count, model)
     results = {name: Rounds() for name in variants}
     best = dict.fromkeys(variants, 32)
@@ -110,7 +112,7 @@ def measure(source: str, names: str, rounds: int, seconds: float, count: int, fl
                 forwards = []
                 for ids in alone:
                     begun = time.perf_counter()
-                    variant.run([ids])
+                    variant.run(variant.prepare([ids]))
                     forwards.append(time.perf_counter() - begun)
                 result.forward.append(statistics.median(forwards))
                 result.latency.append(statistics.median(latencies))
@@ -138,7 +140,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads or usable_cores())
     device = resolve_device("cpu")
-    native = [kind.name for kind in choose_kinds(None, device)]
+    native = [choice.name for choice in choose(None, device)]
     names = ",".join(name for name in options.variants.split(",") if name in native)
     print(f"{describe_device(device)}, torch {torch.__version__}; {options.rounds} rounds\n")
     print(

@@ -71,7 +71,7 @@ class Served:
     def metrics(self) -> dict[str, float]:
         text = urllib.request.urlopen(self.running.metrics_url, timeout=LIMIT_S).read().decode()
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("wattserve_")]
-        return {name: float(value) for name, value in lines}
+        return {name.replace('{device="cpu"}', ""): float(value) for name, value in lines}
 
     def published(self, more: int) -> None:
         """Wait until the board has published so many times more."""

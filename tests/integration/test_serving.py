@@ -164,10 +164,10 @@ def test_the_ledger_adds_up_to_the_meter(client: Client) -> None:
 @pytest.mark.parametrize(
     ("inputs", "variant", "error", "words"),
     [
-        ([2, 4], "int3", NotFound, "unknown variant 'int3'; loaded: fp32"),
+        ([2, 4], "int3", NotFound, "unknown variant 'int3'; this server has fp32"),
         ([2, 64], "", InvalidRequest, "token id 64 is outside the vocabulary, 0 to 63"),
-        ([2] * 65, "", InvalidRequest, "has 65 tokens; tiny takes at most 64"),
-        ("good " * 100, "", InvalidRequest, "has 102 tokens; tiny takes at most 64"),
+        ([2] * 65, "", InvalidRequest, "has 65 tokens; this model takes at most 64"),
+        ("good " * 100, "", InvalidRequest, "has 102 tokens; this model takes at most 64"),
         ("  ", "", InvalidRequest, "the text is empty"),
         ([[2, 3]] * 257, "", InvalidRequest, "at most 256 sequences"),
     ],
@@ -186,10 +186,11 @@ def test_the_metrics_count_what_happened(client: Client, server: RunningServer) 
     text = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("wattserve_"))
     assert float(values['wattserve_requests_total{code="OK",variant="fp32"}']) >= 1
-    assert float(values['wattserve_energy_active_joules_total{variant="fp32"}']) > 0
+    assert float(values['wattserve_energy_active_joules_total{device="cpu",variant="fp32"}']) > 0
     accounts = sum(float(value) for name, value in values.items() if "_energy_account_joules" in name)
-    pending = float(values["wattserve_energy_pending_joules"])
-    assert accounts + pending == pytest.approx(float(values["wattserve_energy_measured_joules_total"]))
+    pending = float(values['wattserve_energy_pending_joules{device="cpu"}'])
+    measured = float(values['wattserve_energy_measured_joules_total{device="cpu"}'])
+    assert accounts + pending == pytest.approx(measured)
     assert 'quality="simulated"' in text
 
 
@@ -354,8 +355,8 @@ def test_the_parts_of_a_meter_that_adds_up_are_seen_and_its_ledger_closes(model_
         assert [part.probe.stepped for part in meter.parts if part.probe] == [True, False]
         with urllib.request.urlopen(running.metrics_url) as answer:
             text = answer.read().decode()
-        assert 'wattserve_meter_part_joules_total{part="simulated",quality="simulated"}' in text
-        assert 'wattserve_energy_account_joules_total{account="gap"} 0.0' in text
+        assert 'wattserve_meter_part_joules_total{device="cpu",part="simulated",quality="simulated"}' in text
+        assert 'wattserve_energy_account_joules_total{account="gap",device="cpu"} 0.0' in text
         assert running.terminate() == 0
     assert " + gap 0.000 + pending " in running.error_text
 

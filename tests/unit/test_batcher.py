@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.request import Request
+from wattserve_server.engine.request import Request, Sequence
 from wattserve_server.errors import OverloadedError
+
+NOBODY: Any = None
+"""What would run them: nothing runs here."""
 
 
 def request(
@@ -18,11 +22,13 @@ def request(
 ) -> Request:
     loop = asyncio.new_event_loop()
     try:
-        made = Request(Receipt("r", "", variant, "cpu", 0), variant, at_ns, deadline_ns, loop.create_future())
+        made = Request(
+            Receipt("r", "", variant, "cpu", 0), variant, NOBODY, at_ns, deadline_ns, loop.create_future()
+        )
     finally:
         loop.close()
     for length in lengths:
-        made.add(np.ones(length, dtype=np.int64))
+        made.add(np.ones(length, dtype=np.int64), length)
     return made
 
 
@@ -33,6 +39,13 @@ def batcher(max_queue: int = 100, expired: list[tuple[Request, int]] | None = No
     for variant in ("fp32", "bf16"):
         made.set_overhead_tokens(variant, 1000.0)
     return made
+
+
+def taken(queue: Batcher) -> list[Sequence]:
+    """The next batch, where a chore would be a mistake."""
+    batch = queue.take()
+    assert isinstance(batch, list)
+    return batch
 
 
 def test_a_request_is_queued_whole_or_refused_whole() -> None:
@@ -48,9 +61,7 @@ def test_a_batch_never_mixes_variants_and_the_oldest_goes_first() -> None:
     queue.put(request([5], "bf16", at_ns=1))
     queue.put(request([5], "fp32", at_ns=2))
     queue.put(request([5], "bf16", at_ns=3))
-    first, second = queue.take(), queue.take()
-    assert first is not None
-    assert second is not None
+    first, second = taken(queue), taken(queue)
     assert [item.request.variant for item in first] == ["bf16", "bf16"]
     assert [item.request.variant for item in second] == ["fp32"]
     assert len(queue) == 0
@@ -59,8 +70,7 @@ def test_a_batch_never_mixes_variants_and_the_oldest_goes_first() -> None:
 def test_a_sequence_in_a_batch_is_marked_as_run() -> None:
     queue = batcher()
     queue.put(request([5, 6]))
-    batch = queue.take()
-    assert batch is not None
+    batch = taken(queue)
     assert [item.line.batch_size for item in batch] == [2, 2]
 
 
@@ -68,8 +78,7 @@ def test_a_withdrawn_request_leaves_only_what_has_started() -> None:
     queue = batcher()
     large = request([5] * 6)
     queue.put(large)
-    started = queue.take()
-    assert started is not None
+    started = taken(queue)
     assert len(started) == 2  # six cost two starts however they are cut; the last cut is of two
     assert queue.withdraw(large) == 4
     assert queue.withdraw(large) == 0
@@ -82,13 +91,36 @@ def test_an_expired_request_leaves_the_queue_and_does_not_run() -> None:
     late, alive = request([5, 5], deadline_ns=time.monotonic_ns() - 1), request([7])
     queue.put(late)
     queue.put(alive)
-    batch = queue.take()
-    assert batch is not None
+    batch = taken(queue)
     assert [item.request for item in batch] == [alive]
     assert expired == [(late, 2)]
 
 
 def test_a_closed_queue_gives_no_batch() -> None:
     queue = batcher()
+    queue.close()
+    assert queue.take() is None
+
+
+def test_chores_and_batches_take_turns_so_that_neither_starves() -> None:
+    queue = batcher()
+    done: list[str] = []
+    for number in range(3):
+        queue.add_chore(lambda number=number: done.append(f"chore {number}"))
+    for variant in ("fp32", "bf16"):
+        queue.put(request([5], variant))
+    for _ in range(5):
+        work = queue.take()
+        if isinstance(work, list):
+            done.append("batch")
+        else:
+            assert work is not None
+            work()
+    assert done == ["chore 0", "batch", "chore 1", "batch", "chore 2"]
+
+
+def test_a_closed_queue_calls_no_chore() -> None:
+    queue = batcher()
+    queue.add_chore(lambda: None)
     queue.close()
     assert queue.take() is None

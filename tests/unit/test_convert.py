@@ -5,16 +5,11 @@ import pytest
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service import convert
 
-
-class Model:
-    """What `check_ids` reads of a loaded model."""
-
-    name = "tiny"
-    max_tokens = 8
-    vocabulary_size = 100
+TEXT = InputFacts(max_tokens=8, vocabulary_size=100)
 
 
 def tokens(*sequences: list[int]) -> pb.PredictRequest:
@@ -37,21 +32,21 @@ IDS = np.array([[5, 6, 7], [8, 9, 0]])
 
 
 def test_tokens_become_one_array_per_sequence() -> None:
-    first, second = convert.ids_of(tokens([1, 2, 3], [4]), 3)
+    first, second = convert.items_of(tokens([1, 2, 3], [4]), TEXT, 3)
     assert first.tolist() == [1, 2, 3]
     assert second.tolist() == [4]
     assert first.dtype == np.int64
 
 
 def test_a_prefix_mask_takes_the_padding_off() -> None:
-    rows = convert.ids_of(
-        tensors(("input_ids", IDS), ("attention_mask", np.array([[1, 1, 1], [1, 1, 0]]))), 3
+    rows = convert.items_of(
+        tensors(("input_ids", IDS), ("attention_mask", np.array([[1, 1, 1], [1, 1, 0]]))), TEXT, 3
     )
     assert [row.tolist() for row in rows] == [[5, 6, 7], [8, 9]]
 
 
 def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
-    rows = convert.ids_of(tensors(("input_ids", IDS.astype(np.int32))), 3)
+    rows = convert.items_of(tensors(("input_ids", IDS.astype(np.int32))), TEXT, 3)
     assert [row.tolist() for row in rows] == [[5, 6, 7], [8, 9, 0]]
 
 
@@ -67,6 +62,13 @@ def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
             "at most 3 sequences",
         ),
         (tensors(("input_idz", IDS)), "tensors.tensors[0].name", "unknown tensor 'input_idz'"),
+        (
+            tensors(("pixel_values", np.zeros((1, 3, 4, 6), np.float32))),
+            "tensors.tensors[0].name",
+            "unknown tensor 'pixel_values'; this model takes input_ids and attention_mask",
+        ),
+        (tokens([1], [100]), "tokens.sequences[1]", "token id 100 is outside the vocabulary, 0 to 99"),
+        (tensors(("input_ids", IDS * 20)), "tensors.tensors[0]", "token id 140 is outside the vocabulary"),
         (tensors(("input_ids", IDS), ("input_ids", IDS)), "tensors.tensors[1].name", "given twice"),
         (tensors(("attention_mask", IDS)), "tensors.tensors", "'input_ids' is missing"),
         (
@@ -95,7 +97,7 @@ def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
 )
 def test_malformed_input_names_its_field(request_: pb.PredictRequest, field: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        convert.ids_of(request_, 3)
+        convert.items_of(request_, TEXT, 3)
     assert caught.value.field == field
     assert message in str(caught.value)
 
@@ -104,14 +106,14 @@ def test_malformed_input_names_its_field(request_: pb.PredictRequest, field: str
 def test_bytes_that_do_not_fit_the_shape_are_refused(shape: list[int]) -> None:
     tensor = pb.Tensor(name="input_ids", datatype="INT64", shape=shape, data=IDS.tobytes())
     with pytest.raises(InvalidRequest, match=r"bytes of data|both at least 1"):
-        convert.ids_of(pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor])), 3)
+        convert.items_of(pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor])), TEXT, 3)
 
 
 @pytest.mark.parametrize(
     ("sequences", "field", "message"),
     [
         ([[]], "x[0]", "the sequence is empty"),
-        ([[1], [1] * 9], "x[1]", "has 9 tokens; tiny takes at most 8"),
+        ([[1], [1] * 9], "x[1]", "has 9 tokens; this model takes at most 8"),
         ([[1, 100]], "x[0]", "token id 100 is outside the vocabulary, 0 to 99"),
         ([[1], [-1]], "x[1]", "token id -1 is outside the vocabulary"),
     ],
@@ -121,7 +123,7 @@ def test_ids_that_could_break_the_model_are_refused(
 ) -> None:
     arrays = [np.array(ids, dtype=np.int64) for ids in sequences]
     with pytest.raises(InvalidRequest) as caught:
-        convert.check_ids(arrays, Model(), "x")  # type: ignore[arg-type]
+        convert.check_ids(arrays, TEXT, "x")
     assert caught.value.field == field
     assert message in str(caught.value)
 

@@ -17,13 +17,15 @@ from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.energy.window import Charge
 from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.engine import Engine, EngineLimits
+from wattserve_server.engine.engine import Engine, EngineLimits, Metering
+from wattserve_server.engine.loader import LoadingRules
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.tasks import task_named
-from wattserve_server.engine.variants.kinds import choose_kinds
-from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.engine.tasks import Inputs, task_named
+from wattserve_server.engine.variants.catalogue import choose
+from wattserve_server.engine.variants.port import Materials
+from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.errors import ExpiredError, InferenceError, OverloadedError
 
 IDS = np.array([2, 4, 6, 3], dtype=np.int64)
@@ -40,12 +42,12 @@ class Gate:
         self.failure: Exception | None = None
         self.spoil = False
 
-    def run(self, sequences: list[np.ndarray]) -> np.ndarray:
+    def run(self, inputs: Inputs) -> np.ndarray:
         self.entered.set()
         assert self.is_open.wait(30)
         if self.failure is not None:
             raise self.failure
-        rows = self._run(sequences)
+        rows = self._run(inputs)
         return np.full_like(rows, np.nan) if self.spoil else rows
 
 
@@ -62,25 +64,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 @pytest.fixture
 async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
     device = torch.device("cpu")
-    built = build_variant(model, choose_kinds("fp32", device)[0], device)
-    gate = Gate(built)
-    gated = GatedVariant(**{item.name: getattr(built, item.name) for item in fields(Variant)})
-    gated.__dict__["run"] = gate.run
     run_log = RunLog()
     engine = Engine(
         model,
-        {"fp32": gated},
+        Materials(model.weights),
+        choose("fp32", device),
         "fp32",
-        EngineLimits(BatchLimits(max_sequences=2, max_tokens=256), max_queue=4, max_request=4),
+        LoadingRules(is_verified=False),
+        EngineLimits({device: BatchLimits(max_sequences=2, max_tokens=256)}, max_queue=4, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        run_log,
-        lambda: LawView({}, 0.3),
+        {device: Metering(run_log, lambda: LawView({}, 0.3))},
         lambda result: None,
         lambda error: None,
     )
-    await engine.start()
+    engine.start()
+    resident = await engine.loader.load("fp32")
+    built = resident.variant
+    gate = Gate(built)
+    gated = GatedVariant(**{item.name: getattr(built, item.name) for item in fields(Variant) if item.init})
+    gated.__dict__["run"] = gate.run
+    resident.variant = gated
     run_log.drain()  # the warm-up's windows
-    gate.entered.clear()
     yield engine, gate, run_log
     gate.is_open.set()
     await asyncio.to_thread(engine.stop)
@@ -184,7 +188,7 @@ async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig
     done = await engine.predict(sequences, "fp32")
     for ids, row in zip(sequences, done.rows, strict=True):
         with torch.inference_mode():
-            alone = model.module(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy()
+            alone = model.weights.module(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy()
         assert row is not None
         np.testing.assert_allclose(row, alone, atol=1e-5)
     assert [line.tokens for line in done.receipt.lines] == [3, 4, 5, 6]

@@ -10,8 +10,9 @@ from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import MeterStatus, Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.energy.units import Energy
+from wattserve_server.telemetry.meter_figures import MeterFigures
 from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.state import VariantLabels
+from wattserve_server.telemetry.state import DeviceState, VariantLabels
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 METER = MeterStatus(
@@ -59,8 +60,10 @@ def ledger() -> Ledger:
 
 def metrics() -> Metrics:
     made = Metrics({"version": "1.2.3", "python": "3.11"})
-    fp32 = VariantLabels("fp32", "cpu", "fp32", "fp32 GEMM", 4096, 1.5)
-    made.serve_state(ledger, lambda: METER, lambda: 3, {"name": "tiny"}, [fp32], PROBE, lambda: PARTS)
+    fp32 = VariantLabels("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
+    int8 = VariantLabels("int8", "cpu", False)
+    state = DeviceState("cpu", ledger, lambda: METER, MeterFigures(PROBE, lambda: PARTS))
+    made.serve_state([state], lambda: 3, {"name": "tiny"}, lambda: [fp32, int8])
     made.request_answered("fp32", 1000, 2_000_000, 3_000_000, 6_000_000)
     made.request_ended("", "NOT_FOUND")
     made.batch_ran("fp32", 2, 10, 16)
@@ -81,31 +84,63 @@ def test_the_scrape_is_the_published_one() -> None:
     assert "\n".join(wattserve_lines(metrics())) + "\n" == GOLDEN.read_text()
 
 
+def values_of(made: Metrics) -> dict[str, str]:
+    return dict(line.rsplit(" ", 1) for line in wattserve_lines(made) if not line.startswith("#"))
+
+
 def test_accounts_and_pending_sum_to_what_was_measured() -> None:
-    values = dict(line.rsplit(" ", 1) for line in wattserve_lines(metrics()) if not line.startswith("#"))
+    values = values_of(metrics())
     accounts = sum(float(value) for name, value in values.items() if "_energy_account_joules" in name)
-    assert accounts + float(values["wattserve_energy_pending_joules"]) == 10.0
-    assert float(values["wattserve_energy_measured_joules_total"]) == 10.0
+    assert accounts + float(values['wattserve_energy_pending_joules{device="cpu"}']) == 10.0
+    assert float(values['wattserve_energy_measured_joules_total{device="cpu"}']) == 10.0
+
+
+def bare_state(device: str, meter: MeterStatus = METER, probe: SensorProbe | None = None) -> DeviceState:
+    return DeviceState(device, Ledger, lambda: meter, MeterFigures(probe, tuple))
+
+
+def test_devices_share_families_and_keep_their_own_series() -> None:
+    made = Metrics({"version": "1.2.3"})
+    both = [DeviceState(name, ledger, lambda: METER, MeterFigures(None, tuple)) for name in ("cpu", "cuda:0")]
+    labels = [VariantLabels("fp32", "cuda:0", True), VariantLabels("fp32@cpu", "cpu", True)]
+    made.serve_state(both, lambda: 0, {"name": "tiny"}, lambda: labels)
+    headers = [line for line in wattserve_lines(made) if line.startswith("# TYPE")]
+    assert len(headers) == len(set(headers))
+    values = values_of(made)
+    for device in ("cpu", "cuda:0"):
+        assert values[f'wattserve_energy_measured_joules_total{{device="{device}"}}'] == "10.0"
+    active = [name for name in values if name.startswith("wattserve_energy_active_joules_total")]
+    assert active == [
+        'wattserve_energy_active_joules_total{device="cpu",variant="fp32@cpu"}',
+        'wattserve_energy_active_joules_total{device="cuda:0",variant="fp32"}',
+    ]
+
+
+def test_a_variant_that_is_not_in_memory_claims_to_run_nothing() -> None:
+    lines = wattserve_lines(metrics())
+    assert 'wattserve_variant_ready{variant="int8"} 0.0' in lines
+    assert not [line for line in lines if line.startswith("wattserve_variant_info") and "int8" in line]
 
 
 def test_without_a_reading_there_is_no_energy_series_rather_than_zeros() -> None:
     made = Metrics({"version": "1.2.3"})
-    made.serve_state(Ledger, lambda: METER, lambda: 0, {"name": "tiny"}, [])
+    made.serve_state([bare_state("cpu")], lambda: 0, {"name": "tiny"}, list)
     assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_energy_")]
 
 
 def test_the_parts_of_a_meter_never_stand_under_the_name_of_their_total() -> None:
     names = [line for line in wattserve_lines(metrics()) if "_joules" in line and 'part="' in line]
     assert names == [
-        'wattserve_meter_part_joules_total{part="nvml:GPU-5",quality="measured"} 9.5',
-        'wattserve_meter_part_joules_total{part="estimate",quality="estimated"} 0.5',
+        'wattserve_meter_part_joules_total{device="cpu",part="nvml:GPU-5",quality="measured"} 9.5',
+        'wattserve_meter_part_joules_total{device="cpu",part="estimate",quality="estimated"} 0.5',
     ]
 
 
 def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
     made = Metrics({"version": "1.2.3"})
     bare = replace(METER, lag_s=None, ramp_s=None, neighbours=None)
-    made.serve_state(Ledger, lambda: bare, lambda: 0, {"name": "tiny"}, [], SensorProbe(0.01, 5))
+    state = bare_state("cpu", bare, SensorProbe(0.01, 5))
+    made.serve_state([state], lambda: 0, {"name": "tiny"}, list)
     words = ("update_period", "jitter", "read_cost", "resolution", "cross_check", "lag", "ramp", "neighbours")
     assert not [line for line in wattserve_lines(made) if any(f"meter_{word}" in line for word in words)]
 

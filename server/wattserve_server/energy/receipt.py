@@ -47,7 +47,11 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """The receipt of one request. Energies in microjoules, above the device's idle draw."""
+    """The receipt of one request. Energies in microjoules, above the device's idle draw.
+
+    proxy: what really ran, where the variant only stands in for a precision; is_unverified: nobody has
+    checked that it ran at the precision of its name.
+    """
 
     receipt_id: str
     request_id: str
@@ -58,6 +62,8 @@ class Receipt:
     outcome: Outcome = Outcome.OPEN
     unknown_reason: str = ""
     split_rule: str = "shapley"
+    proxy: str = ""
+    is_unverified: bool = False
     warnings: list[str] = field(default_factory=list)
 
     def end(self, outcome: Outcome) -> None:

@@ -1,19 +1,23 @@
 """The batcher: the bounded queue of one device, between the event loop and the runner's thread.
 
-The event loop puts requests in and takes cancelled ones out; the runner asks for the next batch.
-What goes into a batch is for `policy` to say.
+The event loop puts requests in and takes cancelled ones out; the runner asks for what to do next. What
+goes into a batch is for `policy` to say. Chores (a warm-up, say) run on the same thread, one between two
+batches, so that neither keeps the other from running.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 
 from wattserve_server.engine.policy import BatchLimits, choose_batch, wake_at
 from wattserve_server.engine.request import Request, Sequence
 from wattserve_server.errors import OverloadedError
+
+Chore = Callable[[], None]
 
 LOOKAHEAD = 2
 """The policy looks at this many times a full batch of the oldest waiting sequences."""
@@ -32,6 +36,8 @@ class Batcher:
         self._overhead_tokens: dict[str, float] = {}
         self._changed = threading.Condition()
         self._waiting: dict[str, dict[Sequence, None]] = {}
+        self._chores: deque[Chore] = deque()
+        self._is_chores_turn = True
         self._count = 0
         self._is_closed = False
 
@@ -68,14 +74,24 @@ class Batcher:
         with self._changed:
             return self._remove(request.variant, request.sequences)
 
-    def take(self) -> list[Sequence] | None:
-        """The next batch, marked as running; blocks until there is one. None once closed."""
+    def add_chore(self, chore: Chore) -> None:
+        """Have the runner's thread call it. Not called any more once the batcher is closed."""
+        with self._changed:
+            self._chores.append(chore)
+            self._changed.notify()
+
+    def take(self) -> list[Sequence] | Chore | None:
+        """The next batch, marked as running, or the next chore; blocks until there is one. None once
+        closed."""
         with self._changed:
             while True:
                 if self._is_closed:
                     return None
                 now_ns = time.monotonic_ns()
                 queue = self._next_queue(now_ns)
+                if self._chores and (queue is None or self._is_chores_turn):
+                    self._is_chores_turn = False
+                    return self._chores.popleft()
                 if queue is None:
                     self._changed.wait()
                     continue
@@ -88,6 +104,7 @@ class Batcher:
                 self._remove(variant, batch)
                 for sequence in batch:
                     sequence.line.batch_size = len(batch)
+                self._is_chores_turn = True
                 return batch
 
     def close(self) -> None:

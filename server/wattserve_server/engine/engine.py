@@ -1,6 +1,6 @@
-"""The engine: from token ids to output rows and receipts, for one model on one device.
+"""The engine: from items to output rows and receipts, for one model on one device or several.
 
-Everything here but the runner's thread lives on the event loop.
+Everything here but the lanes' threads lives on the event loop.
 """
 
 from __future__ import annotations
@@ -11,59 +11,82 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from wattserve_server.energy.costlaw import LawView, provisional_uj
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.lane import Lane
+from wattserve_server.engine.loader import Loader, LoadingRules
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.request import Request
+from wattserve_server.engine.roster import Roster
 from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.runner import BatchResult, Runner
-from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.errors import ExpiredError, InferenceError, NotFound
+from wattserve_server.engine.runner import BatchResult
+from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.variants.catalogue import Choice
+from wattserve_server.engine.variants.port import Materials
+from wattserve_server.errors import ExpiredError, InferenceError
 
 OnBatch = Callable[[BatchResult], None]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Besides those of a batch. max_queue: sequences that may wait; max_request: of one request."""
+    """Besides those of a batch, which depend on the device. max_queue: sequences that may wait for each
+    device; max_request: of one request."""
 
-    batch: BatchLimits
+    batch: Mapping[torch.device, BatchLimits]
     max_queue: int
     max_request: int
 
 
+@dataclass(frozen=True, slots=True)
+class Metering:
+    """How a device's energy is accounted for. law: its cost laws, for provisional figures."""
+
+    run_log: RunLog
+    law: Callable[[], LawView]
+
+
 class Engine:
-    """`law` gives the cost laws for provisional figures; `on_batch` sees every finished batch;
-    `on_death` is told, on another thread, when a bug has ended the runner."""
+    """choices: the variants that there may be. metering: of every device among them. `on_batch` sees every
+    finished batch; `on_death` is told, on another thread, when a bug has ended a device's thread."""
 
     def __init__(
         self,
         model: LoadedModel,
-        variants: Mapping[str, Variant],
+        materials: Materials,
+        choices: Sequence[Choice],
         default_variant: str,
+        rules: LoadingRules,
         limits: EngineLimits,
         book: ReceiptBook,
-        run_log: RunLog,
-        law: Callable[[], LawView],
+        metering: Mapping[torch.device, Metering],
         on_batch: OnBatch,
         on_death: Callable[[Exception], None],
     ) -> None:
         self.model = model
-        self.variants = variants
+        self.roster = Roster(choices)
         self.default_variant = default_variant
         self.limits = limits
         self.book = book
-        self._law = law
         self._on_batch = on_batch
         self._loop = asyncio.get_running_loop()
-        self._batcher = Batcher(limits.batch, limits.max_queue, self._expire_soon)
-        self._runner = Runner(model, variants, self._batcher, run_log, self._finish_soon, on_death)
+        self.lanes = {
+            device: Lane(
+                Batcher(limits.batch[device], limits.max_queue, self._expire_soon),
+                meter.run_log,
+                meter.law,
+                self._finish_soon,
+                on_death,
+            )
+            for device, meter in metering.items()
+        }
+        self.loader = Loader(model, materials, self.roster, self.lanes, rules)
         self._open_requests = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,58 +94,69 @@ class Engine:
     @property
     def queued(self) -> int:
         """Sequences that wait."""
-        return len(self._batcher)
+        return sum(len(lane.batcher) for lane in self.lanes.values())
 
-    async def start(self, calibration: TrialPlan | None = None) -> None:
-        """Warm every variant up, and calibrate it if there is a plan. Raises ConfigError when one fails."""
-        await asyncio.wrap_future(self._runner.start(calibration))
+    def start(self) -> None:
+        """Start the devices' threads. What runs on them has to be loaded."""
+        for lane in self.lanes.values():
+            lane.start()
+
+    async def calibrate(self, plans: Mapping[torch.device, TrialPlan]) -> None:
+        """Have the meters listen to every ready variant of a device that has a plan, one at a time."""
+        for variant in self.roster.ready:
+            if variant.device in plans:
+                await self.lanes[variant.device].calibrate(variant, plans[variant.device])
 
     def stop(self) -> None:
-        """End the runner's thread after its batch. Blocks for that long."""
-        self._runner.stop()
+        """End the devices' threads after their batches. Blocks for that long."""
+        for lane in self.lanes.values():
+            lane.stop()
 
     async def until_idle(self) -> None:
         """Wait until every accepted request has ended."""
         await self._idle.wait()
 
     def variant_named(self, name: str) -> str:
-        """The variant to run; the default one for an empty name. Raises NotFound."""
-        if not name:
-            return self.default_variant
-        if name not in self.variants:
-            raise NotFound(f"unknown variant {name!r}; loaded: {', '.join(self.variants)}", "variant")
-        return name
+        """The variant that a request asks for; the default one for an empty name. Raises NotFound."""
+        return self.roster.named(name or self.default_variant).choice.name
 
     async def predict(
         self,
-        sequences: Sequence[NDArray[np.int64]],
+        items: Sequence[Item],
         variant: str,
         request_id: str = "",
         deadline_ns: int | None = None,
     ) -> Request:
-        """Run checked sequences of token ids; the request, with its rows and its receipt.
+        """Run checked items; the request, with its rows and its receipt.
 
-        Raises OverloadedError, ExpiredError or InferenceError. When the caller is cancelled, what
-        waits leaves the queue and what has started is still charged.
+        Raises NotFound; NotPossibleHere for a variant that is not in memory and cannot be; OverloadedError,
+        ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
+        has started is still charged.
         """
-        receipt = self.book.open(request_id, variant, str(self.variants[variant].device))
-        receipt.split_rule = self._law().split_rule
-        request = Request(receipt, variant, time.monotonic_ns(), deadline_ns, self._loop.create_future())
-        for ids in sequences:
-            request.add(ids)
+        resident = await self.loader.ready(variant)
+        ready = resident.variant
+        lane = self.lanes[ready.device]
+        receipt = self.book.open(request_id, variant, str(ready.device))
+        receipt.split_rule = lane.law().split_rule
+        receipt.proxy, receipt.is_unverified = ready.kind.proxy, not ready.verification.verified
+        answer = self._loop.create_future()
+        request = Request(receipt, variant, resident, time.monotonic_ns(), deadline_ns, answer)
+        for item in items:
+            request.add(item, self.model.task.length(item))
         try:
-            self._batcher.put(request)
+            lane.batcher.put(request)
         except Exception:
             receipt.end(Outcome.FAILED)
             self.book.ended(receipt)
             raise
+        resident.enter()
         self._open_requests += 1
         self._idle.clear()
         try:
             await request.answer
         except asyncio.CancelledError:
             request.is_cancelled = True
-            self._leave(request, self._batcher.withdraw(request))
+            self._leave(request, lane.batcher.withdraw(request))
             raise
         if request.error is not None:
             raise request.error
@@ -138,6 +172,7 @@ class Engine:
         else:
             request.receipt.end(Outcome.FAILED if request.error else Outcome.COMPLETED)
         self.book.ended(request.receipt)
+        request.resident.leave()
         self._open_requests -= 1
         if not self._open_requests:
             self._idle.set()
@@ -156,7 +191,8 @@ class Engine:
 
     def _finish(self, result: BatchResult) -> None:
         window = result.window
-        costs = provisional_uj(self._law(), window)
+        lane = self.lanes[self.roster.named(window.variant).choice.device]
+        costs = provisional_uj(lane.law(), window)
         for request in {sequence.request for sequence in result.sequences}:
             request.last_started_ns = max(request.last_started_ns, window.start_ns)
             request.compute_ns += window.duration_ns
@@ -170,7 +206,7 @@ class Engine:
             else:
                 row = result.rows[position]
                 request.rows[sequence.index] = row
-                if not np.isfinite(row).all():
+                if not np.isfinite(row).all():  # never returned as if it were an answer
                     request.error = InferenceError(
                         f"variant {request.variant!r} answered with NaN or infinity "
                         f"for sequence {sequence.index}"

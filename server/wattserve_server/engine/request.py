@@ -9,15 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Receipt
+from wattserve_server.engine.roster import Resident
+from wattserve_server.engine.tasks import Item
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One sequence of a request: the unit that is queued and batched. ids: int64 [tokens]."""
+    """One sequence of a request: the unit that is queued and batched. length: in tokens."""
 
     request: Request
     index: int
-    ids: NDArray[np.int64]
+    item: Item
     length: int
     queued_ns: int
     line: Line
@@ -27,13 +29,15 @@ class Sequence:
 class Request:
     """Queued once, finished once. Owned by the event loop, but for what the batcher's lock guards.
 
-    variant: the name under which it runs. accepted_ns, deadline_ns: monotonic clock; None: no
-    deadline. rows: one output row per sequence, filled as they finish. remaining: sequences that
-    have neither run nor left the queue. answer: resolved when the last of them is done.
+    variant: the name under which it runs. resident: what runs it, kept in memory until it has.
+    accepted_ns, deadline_ns: monotonic clock; None: no deadline. rows: one output row per sequence, filled
+    as they finish. remaining: sequences that have neither run nor left the queue. answer: resolved when the
+    last of them is done.
     """
 
     receipt: Receipt
     variant: str
+    resident: Resident
     accepted_ns: int
     deadline_ns: int | None
     answer: asyncio.Future[None]
@@ -45,9 +49,9 @@ class Request:
     error: Exception | None = None
     is_cancelled: bool = False
 
-    def add(self, ids: NDArray[np.int64]) -> None:
-        line = Line(self.receipt, len(ids))
+    def add(self, item: Item, length: int) -> None:
+        line = Line(self.receipt, length)
         self.receipt.lines.append(line)
-        self.sequences.append(Sequence(self, len(self.rows), ids, len(ids), self.accepted_ns, line))
+        self.sequences.append(Sequence(self, len(self.rows), item, length, self.accepted_ns, line))
         self.rows.append(None)
         self.remaining += 1

@@ -9,24 +9,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.energy.window import Window
 from wattserve_server.engine.batcher import Batcher
-from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.request import Sequence
 from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.engine.warmup import overhead_tokens, warmup_sequence, warmup_shapes
-from wattserve_server.errors import ConfigError, InferenceError
+from wattserve_server.errors import InferenceError
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +37,45 @@ class BatchResult:
     rows: NDArray[np.float32] | None
     error: InferenceError | None
 
+    @property
+    def not_finite(self) -> int:
+        """Sequences answered with NaN or infinity."""
+        return 0 if self.rows is None else int((~np.isfinite(self.rows).all(axis=1)).sum())
+
 
 class Runner:
-    """on_done is called on the runner's thread with every batch's result; on_death once, should a bug
-    end the thread: nothing will run any more."""
+    """on_done is called on the runner's thread with every batch's result; on_death once, should a bug end the
+    thread: nothing will run any more."""
 
     def __init__(
         self,
-        model: LoadedModel,
-        variants: Mapping[str, Variant],
         batcher: Batcher,
         run_log: RunLog,
         on_done: Callable[[BatchResult], None],
         on_death: Callable[[Exception], None],
     ) -> None:
-        self._model = model
-        self._variants = variants
         self._batcher = batcher
         self._run_log = run_log
         self._on_done = on_done
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run, name="wattserve-runner", daemon=True)
-        self._calibration: TrialPlan | None = None
-        self._warm: Future[None] = Future()
 
-    def start(self, calibration: TrialPlan | None = None) -> Future[None]:
-        """Start the thread; the future is done when every variant is warm and, given a plan, calibrated, or
-        holds a ConfigError."""
-        self._calibration = calibration
+    def start(self) -> None:
         self._thread.start()
-        return self._warm
+
+    def do(self, chore: Callable[[], Result]) -> Future[Result]:
+        """Have the runner's thread call it between two batches. The future holds what it returns or
+        raises."""
+        done: Future[Result] = Future()
+
+        def call() -> None:
+            try:
+                done.set_result(chore())
+            except BaseException as error:  # it belongs to whoever asked
+                done.set_exception(error)
+
+        self._batcher.add_chore(call)
+        return done
 
     def stop(self) -> None:
         """End the thread after the batch it is running."""
@@ -77,35 +85,30 @@ class Runner:
 
     def _run(self) -> None:
         try:
-            for variant in self._variants.values():
-                self._warm_up(variant)
-            if self._calibration is not None:
-                for variant in self._variants.values():
-                    self._calibrate(variant, self._calibration)
-        except ConfigError as error:
-            self._warm.set_exception(error)
-            return
-        except Exception as error:
-            self._warm.set_exception(ConfigError(f"the warm-up failed: {type(error).__name__}: {error}"))
-            return
-        self._warm.set_result(None)
-        try:
-            while (batch := self._batcher.take()) is not None:
-                self._on_done(self._run_batch(batch))
+            while (work := self._batcher.take()) is not None:
+                if isinstance(work, list):
+                    self._on_done(self._run_batch(work))
+                else:
+                    work()
+                del work  # else the last batch, and the variant that a chore holds, would live until the next
         except Exception as error:
             log.exception("the runner's thread has died")
             self._on_death(error)
 
     def _run_batch(self, batch: list[Sequence]) -> BatchResult:
-        variant = self._variants[batch[0].request.variant]
+        variant = batch[0].request.resident.variant
         rows: NDArray[np.float32] | None = None
         error: InferenceError | None = None
-        started_ns, rested_ns = self._run_log.start()
+        started_ns = rested_ns = 0
         try:
-            rows = variant.run([sequence.ids for sequence in batch])
+            inputs = variant.prepare([sequence.item for sequence in batch])
+            started_ns, rested_ns = self._run_log.start()
+            rows = variant.run(inputs)
         except Exception as failure:  # whatever a model may raise: the server outlives it
             log.exception("variant %s failed on a batch of %d", variant.name, len(batch))
             error = InferenceError(f"variant {variant.name!r} failed on a batch: {type(failure).__name__}")
+            if not started_ns:
+                started_ns, rested_ns = self._run_log.start()
         window = Window(
             variant=variant.name,
             start_ns=started_ns,
@@ -117,59 +120,3 @@ class Runner:
         )
         self._run_log.finish(window)
         return BatchResult(batch, window, rows, error)
-
-    def _warm_up(self, variant: Variant) -> None:
-        begun = time.monotonic()
-        shapes = warmup_shapes(self._model.max_tokens, self._batcher.limits)
-        seconds: list[float] = []
-        for count, length in shapes:
-            ids = [warmup_sequence(self._model, length, seed) for seed in range(count)]
-            for _ in range(2):  # the first run of a shape may compile, tune or allocate
-                window = self._try_out(variant, ids, is_first_run=True)
-            seconds.append(window.duration_ns / 1e9)
-        self._batcher.set_overhead_tokens(variant.name, overhead_tokens(shapes, seconds))
-        variant.warmup_seconds = time.monotonic() - begun
-        variant.warmup_shapes = len(shapes)
-
-    def _calibrate(self, variant: Variant, plan: TrialPlan) -> None:
-        """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
-        for count, length in plan.shapes:
-            ids = [warmup_sequence(self._model, length, seed) for seed in range(count)]
-            until = time.monotonic() + plan.trial_s
-            while True:
-                self._try_out(variant, ids, is_first_run=False)
-                if time.monotonic() >= until:
-                    break
-            time.sleep(plan.pause_s)
-
-    def _try_out(self, variant: Variant, ids: list[NDArray[np.int64]], is_first_run: bool) -> Window:
-        """Run a batch of one length that nobody asked for. Raises ConfigError where it fails."""
-        count, length = len(ids), len(ids[0])
-        failure: Exception | None = None
-        rows: NDArray[np.float32] | None = None
-        started_ns, rested_ns = self._run_log.start()
-        try:
-            rows = variant.run(ids)
-        except Exception as error:
-            failure = error
-        window = Window(
-            variant=variant.name,
-            start_ns=started_ns,
-            end_ns=time.monotonic_ns(),
-            lengths=(length,) * count,
-            padded_length=length,
-            is_first_run=is_first_run,
-            rested_ns=rested_ns,
-        )
-        self._run_log.finish(window)
-        if failure is not None:
-            raise ConfigError(
-                f"variant {variant.name!r} failed its warm-up on {count} x {length} tokens: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
-        if rows is None or not np.isfinite(rows).all():
-            raise ConfigError(
-                f"variant {variant.name!r} answered with NaN or infinity on {count} x {length} "
-                "tokens of warm-up; its weights are broken or overflow in this precision"
-            )
-        return window

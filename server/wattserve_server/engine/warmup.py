@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import BatchLimits
 
 SHORTEST = 8
@@ -27,23 +25,6 @@ def warmup_shapes(max_tokens: int, limits: BatchLimits) -> list[tuple[int, int]]
         fullest = max(1, min(limits.max_sequences, limits.max_tokens // length))
         shapes += [(count, length) for count in sorted({1, fullest})]
     return shapes
-
-
-def warmup_sequence(model: LoadedModel, length: int, seed: int) -> NDArray[np.int64]:
-    """Random ids of that length, between the special tokens that the model expects around a text."""
-    ids = np.random.default_rng(seed).integers(0, model.vocabulary_size, size=length, dtype=np.int64)
-    ids[ids == model.pad_id] = (model.pad_id + 1) % model.vocabulary_size
-    if model.tokenizer is None:
-        return ids
-    special = set(model.tokenizer.all_special_ids)
-    plain = next(i for i in range(model.vocabulary_size) if i not in special)
-    ids[np.isin(ids, list(special))] = plain
-    around = model.tokenizer("a")["input_ids"]
-    if length >= 3 and around and around[0] in special:
-        ids[0] = around[0]
-    if length >= 3 and around and around[-1] in special:
-        ids[-1] = around[-1]
-    return ids
 
 
 def overhead_tokens(shapes: Sequence[tuple[int, int]], seconds: Sequence[float]) -> float:

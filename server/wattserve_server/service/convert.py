@@ -1,11 +1,10 @@
-"""Between messages and what the engine works with: checked token ids in, answers and receipts out.
+"""Between messages and what the engine works with: checked items in, answers and receipts out.
 
 Pure: no transport, no clock. Errors name the field in the request message.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,18 +14,21 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.attribution import IDLE_POLICY
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
-from wattserve_server.engine.model import LoadedModel
+from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest
-
-Ids = NDArray[np.int64]
+from wattserve_server.service.tensors import (
+    Ids,
+    check_count,
+    describe_pixels,
+    ids_of_tensors,
+    images_of_tensors,
+)
 
 MAX_TEXT_CHARACTERS = 200_000
 """Of all texts of a request; more would keep the tokenizer from others for too long."""
 
 MAX_REQUEST_ID = 256
 """Characters. Ids are kept with the receipts."""
-
-DATATYPES: dict[str, np.dtype[np.generic]] = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
 
 _STATES = {
     State.PROVISIONAL: pb.ENERGY_STATE_PROVISIONAL,
@@ -59,7 +61,7 @@ def texts_of(request: pb.PredictRequest, max_sequences: int) -> list[str]:
     texts = request.text.texts
     if not texts:
         raise InvalidRequest("a request needs at least one text", "text.texts")
-    _check_count(len(texts), max_sequences, "text.texts")
+    check_count(len(texts), max_sequences, "text.texts")
     for index, text in enumerate(texts):
         if not text.strip():
             raise InvalidRequest("the text is empty", f"text.texts[{index}]")
@@ -71,99 +73,50 @@ def texts_of(request: pb.PredictRequest, max_sequences: int) -> list[str]:
     return list(texts)
 
 
-def ids_of(request: pb.PredictRequest, max_sequences: int) -> list[Ids]:
-    """The token ids of a request that holds tokens or tensors, not yet checked against a model."""
+def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) -> list[Item]:
+    """The items of a request that holds tokens or tensors, checked against what the model takes.
+
+    Raises InvalidRequest for what the model does not take, texts for a model of images among it.
+    """
     kind = request.WhichOneof("input")
-    if kind == "tokens":
-        sequences = request.tokens.sequences
-        if not sequences:
-            raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
-        _check_count(len(sequences), max_sequences, "tokens.sequences")
-        return [np.array(sequence.ids, dtype=np.int64) for sequence in sequences]
+    if kind is None:
+        raise InvalidRequest("a request needs one of text, tokens or tensors", "input")
+    if facts.pixel_shape:
+        if kind != "tensors":
+            raise InvalidRequest(f"this model takes {describe_pixels(facts)}", kind)
+        return [*images_of_tensors(request.tensors.tensors, facts, max_sequences)]
+    if kind == "text":
+        raise InvalidRequest("texts are to be tokenised first", kind)
     if kind == "tensors":
-        return _ids_of_tensors(request.tensors.tensors, max_sequences)
-    raise InvalidRequest("a request needs one of text, tokens or tensors", "input")
+        ids = ids_of_tensors(request.tensors.tensors, max_sequences)
+        check_ids(ids, facts, "tensors.tensors")
+        return [*ids]
+    sequences = request.tokens.sequences
+    if not sequences:
+        raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
+    check_count(len(sequences), max_sequences, "tokens.sequences")
+    ids = [np.array(sequence.ids, dtype=np.int64) for sequence in sequences]
+    check_ids(ids, facts, "tokens.sequences")
+    return [*ids]
 
 
-def _check_count(count: int, max_sequences: int, field: str) -> None:
-    """Before anything is done for each sequence: a message may hold millions."""
-    if count > max_sequences:
-        raise InvalidRequest(
-            f"a request may hold at most {max_sequences} sequences, this one has {count}", field
-        )
-
-
-def check_ids(sequences: Sequence[Ids], model: LoadedModel, field: str) -> None:
+def check_ids(sequences: Sequence[Ids], facts: InputFacts, field: str) -> None:
     """Everything that could make a model fail or answer nonsense. Raises InvalidRequest."""
     for index, ids in enumerate(sequences):
         if len(ids) == 0:
             raise InvalidRequest("the sequence is empty", f"{field}[{index}]")
-        if len(ids) > model.max_tokens:
+        if len(ids) > facts.max_tokens:
             raise InvalidRequest(
-                f"the sequence has {len(ids)} tokens; {model.name} takes at most {model.max_tokens}",
+                f"the sequence has {len(ids)} tokens; this model takes at most {facts.max_tokens}",
                 f"{field}[{index}]",
             )
         low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= model.vocabulary_size:
+        if low < 0 or high >= facts.vocabulary_size:
             raise InvalidRequest(
                 f"token id {low if low < 0 else high} is outside the vocabulary, 0 to "
-                f"{model.vocabulary_size - 1}",
+                f"{facts.vocabulary_size - 1}",
                 f"{field}[{index}]",
             )
-
-
-def _ids_of_tensors(tensors: Sequence[pb.Tensor], max_sequences: int) -> list[Ids]:
-    arrays: dict[str, Ids] = {}
-    for index, tensor in enumerate(tensors):
-        field = f"tensors.tensors[{index}]"
-        if tensor.name not in ("input_ids", "attention_mask"):
-            raise InvalidRequest(
-                f"unknown tensor {tensor.name!r}; this task takes input_ids and attention_mask",
-                f"{field}.name",
-            )
-        if tensor.name in arrays:
-            raise InvalidRequest(f"tensor {tensor.name!r} is given twice", f"{field}.name")
-        arrays[tensor.name] = _matrix(tensor, field, max_sequences)
-    if "input_ids" not in arrays:
-        raise InvalidRequest("tensor 'input_ids' is missing", "tensors.tensors")
-    ids = arrays["input_ids"]
-    mask = arrays.get("attention_mask")
-    if mask is None:
-        return list(ids)
-    if mask.shape != ids.shape:
-        raise InvalidRequest(
-            f"attention_mask has shape {list(mask.shape)}, input_ids {list(ids.shape)}", "tensors.tensors"
-        )
-    lengths = mask.sum(axis=1)
-    prefix = np.arange(ids.shape[1]) < lengths[:, None]
-    for row in range(len(ids)):
-        if not np.array_equal(mask[row], prefix[row]):
-            raise InvalidRequest(
-                f"row {row} of attention_mask is not a prefix mask (ones, then zeros)", "tensors.tensors"
-            )
-    return [ids[row, : lengths[row]] for row in range(len(ids))]
-
-
-def _matrix(tensor: pb.Tensor, field: str, max_sequences: int) -> Ids:
-    dtype = DATATYPES.get(tensor.datatype)
-    if dtype is None:
-        raise InvalidRequest(
-            f"datatype {tensor.datatype!r} of {tensor.name}; known here: {', '.join(DATATYPES)}",
-            f"{field}.datatype",
-        )
-    shape = list(tensor.shape)
-    if len(shape) != 2 or any(size < 1 for size in shape):
-        raise InvalidRequest(
-            f"shape {shape} is not [sequences, length] with both at least 1", f"{field}.shape"
-        )
-    _check_count(shape[0], max_sequences, f"{field}.shape")
-    expected = math.prod(shape) * dtype.itemsize
-    if len(tensor.data) != expected:
-        raise InvalidRequest(
-            f"{len(tensor.data)} bytes of data; shape {shape} of {tensor.datatype} needs {expected}",
-            f"{field}.data",
-        )
-    return np.frombuffer(tensor.data, dtype=dtype).reshape(shape).astype(np.int64)
 
 
 def output_tensor(name: str, rows: Sequence[NDArray[np.float32]]) -> pb.Tensor:
@@ -200,6 +153,8 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
         lines=[_line_message(line, state) for line in receipt.lines],
         created_unix_ns=receipt.created_unix_ns,
         warnings=receipt.warnings,
+        proxy=receipt.proxy,
+        unverified=receipt.is_unverified,
     )
     if (energy_uj := receipt.energy_uj) is not None:
         message.energy_uj = energy_uj

@@ -11,7 +11,8 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.request import Request
-from wattserve_server.errors import InvalidRequest, NotPossibleHere
+from wattserve_server.engine.tasks import Item
+from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere
 from wattserve_server.service import convert, report
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
 from wattserve_server.service.status import code_and_message, streaming, unary
@@ -96,37 +97,53 @@ class InferenceService(pb_grpc.InferenceServicer):
         receipt = ready.engine.book.get(request.receipt_id)
         if request.wait_until_settled:
             await _until_settled(ready, receipt)
-        return convert.receipt_message(receipt, ready.info.meter.source)
+        return convert.receipt_message(receipt, ready.source_of(receipt))
 
     @streaming
     async def WatchReceipts(
         self, request: pb.WatchReceiptsRequest, context: Any
     ) -> AsyncIterator[pb.Receipt]:
         ready = self._serving.get()
-        book, source = ready.engine.book, ready.info.meter.source
+        book = ready.engine.book
         if not request.receipt_ids:
             watch = book.watch()
             try:
                 await context.send_initial_metadata(())  # from now on, nothing that settles is missed
                 async for receipt in watch:
-                    yield convert.receipt_message(receipt, source)
+                    yield convert.receipt_message(receipt, ready.source_of(receipt))
             finally:
                 watch.close()
             return
         receipts = [book.get(receipt_id) for receipt_id in request.receipt_ids]
         for receipt in receipts:
             await book.until_final(receipt)
-            yield convert.receipt_message(receipt, source)
+            yield convert.receipt_message(receipt, ready.source_of(receipt))
 
     @unary
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
         ready = self._serving.get()
-        return report.server_info(ready.info, ready.sampler.status)
+        return report.server_info(ready)
 
     @unary
     async def GetEnergyReport(self, request: pb.GetEnergyReportRequest, context: Any) -> pb.EnergyReport:
         ready = self._serving.get()
-        return report.energy_report(ready.sampler, ready.engine, ready.info.meter.source)
+        return report.energy_report(ready)
+
+    @unary
+    async def LoadVariant(self, request: pb.LoadVariantRequest, context: Any) -> pb.VariantInfo:
+        engine = self._serving.get().engine
+        self._serving.check_not_draining()
+        try:
+            await engine.loader.load(request.variant)
+        except ConfigError as error:
+            raise NotPossibleHere(f"{request.variant!r} could not be loaded: {error}", "variant") from error
+        return report.variant_info(engine, engine.roster.named(request.variant))
+
+    @unary
+    async def UnloadVariant(self, request: pb.UnloadVariantRequest, context: Any) -> pb.VariantInfo:
+        engine = self._serving.get().engine
+        await engine.loader.unload(request.variant)
+        return report.variant_info(engine, engine.roster.named(request.variant))
 
     async def _predict(self, request: pb.PredictRequest, deadline_ns: int | None) -> pb.PredictResponse:
         begun_ns = time.monotonic_ns()
@@ -157,22 +174,21 @@ class InferenceService(pb_grpc.InferenceServicer):
         deadline_ns: int | None,
         begun_ns: int,
     ) -> pb.PredictResponse:
-        limit = ready.engine.limits.max_request
+        limit, facts = ready.engine.limits.max_request, ready.engine.model.facts
         tokenize_ns = 0
-        if request.WhichOneof("input") == "text":
+        if request.WhichOneof("input") == "text" and not facts.pixel_shape:
             sequences = await self._encode(ready, convert.texts_of(request, limit))
             tokenize_ns = time.monotonic_ns() - begun_ns
-            field = "text.texts"
+            convert.check_ids(sequences, facts, "text.texts")
+            items: list[Item] = list(sequences)
         else:
-            sequences = convert.ids_of(request, limit)
-            field = "tokens.sequences" if request.WhichOneof("input") == "tokens" else "tensors.tensors"
-        convert.check_ids(sequences, ready.engine.model, field)
-        done = await ready.engine.predict(sequences, variant, request.request_id, deadline_ns)
+            items = convert.items_of(request, facts, limit)
+        done = await ready.engine.predict(items, variant, request.request_id, deadline_ns)
         if request.wait_for_settled_energy:
             await _until_settled(ready, done.receipt)
         return _response(request, ready, done, begun_ns, tokenize_ns)
 
-    async def _encode(self, ready: Ready, texts: list[str]) -> list[convert.Ids]:
+    async def _encode(self, ready: Ready, texts: list[str]) -> list[Item]:
         if ready.tokenizer is None:
             raise NotPossibleHere(f"{ready.info.model_name} has no tokenizer: send token ids", "text")
         return await ready.tokenizer.encode(texts)
@@ -189,7 +205,7 @@ def _response(
         variant=done.variant,
         output=convert.output_tensor(model.task.output_name, rows),
         classifications=[convert.classification(row, model.labels) for row in scores],
-        receipt=convert.receipt_message(done.receipt, ready.info.meter.source),
+        receipt=convert.receipt_message(done.receipt, ready.source_of(done.receipt)),
         timing=pb.Timing(
             tokenize_ns=tokenize_ns,
             queue_ns=done.last_started_ns - done.accepted_ns,

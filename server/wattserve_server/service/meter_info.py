@@ -10,9 +10,12 @@ from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.service.convert import source_message
 
 
-def meter_info(status: MeterStatus, probe: SensorProbe, parts: Sequence[MeterPart] = ()) -> pb.MeterInfo:
+def meter_info(
+    status: MeterStatus, probe: SensorProbe, parts: Sequence[MeterPart] = (), device: str = ""
+) -> pb.MeterInfo:
     """What does not change while the server runs. parts: of a composite meter."""
     return pb.MeterInfo(
+        device=device,
         source=source_message(status.source),
         poll_period_seconds=status.poll_period_s,
         boundary=status.source.boundary,

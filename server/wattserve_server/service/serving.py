@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.text import Tokenizer
 from wattserve_server.errors import UnavailableError
@@ -17,14 +18,28 @@ SETTLEMENT_LIMIT_S = 10.0
 """For how long a call waits for settled energy at the most."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceMeter:
+    """One device's energy figures. info: what MeterInfo says, but for what changes."""
+
+    device: str
+    sampler: Sampler
+    info: pb.MeterInfo
+
+
 @dataclass(slots=True)
 class Ready:
-    """A loaded and warm model. info: what GetServerInfo says, but for what changes."""
+    """A server that answers. meters: by device, that of the default variant first. info: what GetServerInfo
+    says, but for what changes."""
 
     engine: Engine
-    sampler: Sampler
+    meters: dict[str, DeviceMeter]
     tokenizer: Tokenizer | None
     info: pb.ServerInfo
+
+    def source_of(self, receipt: Receipt) -> pb.EnergySource:
+        """The source of a receipt's figures."""
+        return self.meters[receipt.device].info.source
 
 
 @dataclass(slots=True)

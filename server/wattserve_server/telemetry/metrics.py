@@ -6,18 +6,14 @@ Knows nothing of transports and models; names of variants come from the server, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.probe import MeterPart, SensorProbe
-from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.energy.receipt import Receipt
-from wattserve_server.telemetry.meter_figures import MeterFigures
-from wattserve_server.telemetry.state import StateCollector, VariantLabels
+from wattserve_server.telemetry.state import DeviceState, StateCollector, VariantLabels
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -86,6 +82,12 @@ class Metrics:
             ["variant"],
             registry=self.registry,
         )
+        self._not_finite = Counter(
+            "wattserve_not_finite_answers",
+            "Sequences answered with NaN or infinity, which their callers were told as an error.",
+            ["variant"],
+            registry=self.registry,
+        )
         self._provisional_error = Histogram(
             "wattserve_provisional_error_ratio",
             "Distance of a request's provisional energy from its settled one, relative to the latter.",
@@ -109,10 +111,15 @@ class Metrics:
         self._stages.labels(variant, "queue").observe(queue_ns / 1e9)
         self._stages.labels(variant, "compute").observe(compute_ns / 1e9)
 
-    def batch_ran(self, variant: str, sequences: int, tokens: int, padded_tokens: int) -> None:
+    def batch_ran(
+        self, variant: str, sequences: int, tokens: int, padded_tokens: int, not_finite: int = 0
+    ) -> None:
+        """not_finite: of the sequences, those answered with NaN or infinity."""
         self._batches.labels(variant).observe(sequences)
         self._tokens.labels(variant).inc(tokens)
         self._padded_tokens.labels(variant).inc(padded_tokens)
+        if not_finite:
+            self._not_finite.labels(variant).inc(not_finite)
 
     def receipt_final(self, receipt: Receipt) -> None:
         energy_uj, provisional_uj = receipt.energy_uj, receipt.provisional_uj
@@ -134,21 +141,16 @@ class Metrics:
 
     def serve_state(
         self,
-        ledger: Callable[[], Ledger],
-        meter: Callable[[], MeterStatus],
+        devices: Sequence[DeviceState],
         queued: Callable[[], int],
         model: dict[str, str],
-        variants: Iterable[VariantLabels],
-        probe: SensorProbe | None = None,
-        parts: Callable[[], Sequence[MeterPart]] = tuple,
+        variants: Callable[[], Sequence[VariantLabels]],
     ) -> None:
-        """Once the model is loaded: what is read at every scrape. parts: of a composite meter."""
-        variants = list(variants)
-        for variant in variants:  # series exist from the start, so that rates have a first point
+        """Once the model is loaded: what is read at every scrape."""
+        for variant in variants():  # series exist from the start, so that rates have a first point
             self._requests.labels(variant.name, "OK")
             self._tokens.labels(variant.name)
             self._padded_tokens.labels(variant.name)
             self._unknown.labels(variant.name)
-        self.registry.register(
-            StateCollector(ledger, meter, queued, model, variants, MeterFigures(probe, parts))
-        )
+            self._not_finite.labels(variant.name)
+        self.registry.register(StateCollector(devices, queued, model, variants))

@@ -10,7 +10,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import Any
 
@@ -25,13 +25,15 @@ from wattserve_server.energy.probe import poll_period_s
 from wattserve_server.energy.trials import plan_trials
 from wattserve_server.energy.window import Charge, Window
 from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.engine import Engine, EngineLimits
+from wattserve_server.engine.engine import Engine, EngineLimits, Metering
+from wattserve_server.engine.loader import LoadingRules
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.tasks import task_named
-from wattserve_server.engine.variants.kinds import choose_kinds
-from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.engine.tasks import InputFacts, task_named
+from wattserve_server.engine.variants.catalogue import choose
+from wattserve_server.engine.variants.port import Materials
+from wattserve_server.engine.weights import Weights
 from wattserve_server.meters.estimate import EstimateMeter
 from wattserve_server.meters.none import NoMeter
 from wattserve_server.meters.port import Meter
@@ -44,6 +46,7 @@ from wattserve_server.telemetry.metrics import Metrics
 MODES = ("off", "estimate", "simulated")
 """off: as under --meter none, with receipts, run log and a sampler that finds no reading."""
 
+CPU = torch.device("cpu")
 CONCURRENCY, BATCH_TOKENS = 64, 2048
 LEAD_S, BLOCK_S, SETTLES_S = 0.25, 0.5, 5.0
 BOTH = ("requests per second", "requests per CPU second")
@@ -51,7 +54,7 @@ SHARE = "sampler's share of CPU"
 
 
 class Served:
-    def __init__(self, mode: str, model: LoadedModel, variants: Mapping[str, Variant]) -> None:
+    def __init__(self, mode: str, model: LoadedModel) -> None:
         loop = asyncio.get_running_loop()
         self._run_log = RunLog()
         self._awake = threading.Event()
@@ -68,11 +71,15 @@ class Served:
         poll_s = poll_period_s(probe, meter.poll_period_s)
         self._sampler = Sampler(meter, self._drain, on_charges, poll_period_s=poll_s)
         self._engine = Engine(
-            model, variants, "fp32", EngineLimits(BatchLimits(32, BATCH_TOKENS), 1024, 256), book,
-            self._run_log, lambda: self._sampler.law, lambda result: None, lambda error: None,
+            model, Materials(model.weights), choose("fp32", CPU), "fp32", LoadingRules(is_verified=False),
+            EngineLimits({CPU: BatchLimits(32, BATCH_TOKENS)}, 1024, 256), book,
+            {CPU: Metering(self._run_log, lambda: self._sampler.law)}, lambda result: None,
+            lambda error: None,
         )  # fmt: skip
         self._source = pb.EnergySource(name="bench", method="bench")
-        self._plan = plan_trials(model.max_tokens, 32, BATCH_TOKENS, probe.update_period_s, CALIBRATION_S)
+        self._plan = plan_trials(
+            model.facts.max_tokens, 32, BATCH_TOKENS, probe.update_period_s, CALIBRATION_S
+        )
 
     def _meter(self, mode: str) -> Meter:
         if mode == "estimate":
@@ -88,7 +95,9 @@ class Served:
         """Warm up and calibrate, then rest."""
         self._sampler.start()
         await asyncio.sleep(0.5)
-        await self._engine.start(self._plan)
+        self._engine.start()
+        await self._engine.loader.load("fp32")
+        await self._engine.calibrate({CPU: self._plan})
         await self._rest()
 
     async def _rest(self) -> None:
@@ -145,18 +154,16 @@ def bench_model(name: str, config: DistilBertConfig) -> LoadedModel:
         torch.manual_seed(5)
         module = DistilBertForSequenceClassification(config).eval()
     return LoadedModel(
-        name=name, source=name, task=task_named("sequence-classification"), module=module, config=config,
-        tokenizer=None, labels=["a", "b", "c"], max_tokens=64, vocabulary_size=64, pad_id=0, parameters=0,
+        name=name, source=name, task=task_named("sequence-classification"), weights=Weights(lambda: module),
+        config=config, tokenizer=None, labels=["a", "b", "c"], facts=InputFacts(64, 64), parameters=0,
     )  # fmt: skip
 
 
 async def _compare(model: LoadedModel, rounds: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(3)
-    lengths = np.clip(rng.lognormal(3.0, 0.5, 512), 3, model.max_tokens).astype(int)
-    inputs = [rng.integers(1, model.vocabulary_size, size=length) for length in lengths]
-    device = torch.device("cpu")
-    variants = {"fp32": build_variant(model, choose_kinds("fp32", device)[0], device)}
-    served = {mode: Served(mode, model, variants) for mode in MODES}
+    lengths = np.clip(rng.lognormal(3.0, 0.5, 512), 3, model.facts.max_tokens).astype(int)
+    inputs = [rng.integers(1, model.facts.vocabulary_size, size=length) for length in lengths]
+    served = {mode: Served(mode, model) for mode in MODES}
     blocks: dict[str, list[tuple[float, float, float]]] = {mode: [] for mode in MODES}
     for one in served.values():
         await one.start()

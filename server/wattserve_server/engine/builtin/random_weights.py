@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
-from transformers import DistilBertConfig, DistilBertForSequenceClassification
+from transformers import (
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+)
 
 from wattserve_server.engine.builtin.seeding import seeded
 from wattserve_server.errors import ConfigError
 
-RANDOM_MODELS: tuple[str, ...] = ("distilbert-base",)
+
+@dataclass(frozen=True, slots=True)
+class RandomModel:
+    """make: a new module, with weights from torch's own randomness. tasks: what it can be served for, by
+    name, the usual one first."""
+
+    make: Callable[[], torch.nn.Module]
+    tasks: tuple[str, ...]
+
+
+def _distilbert_base() -> torch.nn.Module:
+    # The config's defaults are those of distilbert-base-uncased.
+    model: torch.nn.Module = DistilBertForSequenceClassification(DistilBertConfig(num_labels=2))
+    return model
+
+
+def _resnet18() -> torch.nn.Module:
+    """As torchvision's: 1000 labels, 11,689,512 parameters."""
+    config = ResNetConfig(
+        embedding_size=64,
+        hidden_sizes=[64, 128, 256, 512],
+        depths=[2, 2, 2, 2],
+        layer_type="basic",
+        num_labels=1000,
+    )
+    config.image_size = 224  # which transformers keeps in a checkpoint's preprocessor, and this has none
+    model: torch.nn.Module = ResNetForImageClassification(config)
+    return model
+
+
+RANDOM_MODELS: dict[str, RandomModel] = {
+    "distilbert-base": RandomModel(_distilbert_base, ("sequence-classification", "feature-extraction")),
+    "resnet18": RandomModel(_resnet18, ("image-classification",)),
+}
+
+
+def random_model(name: str) -> RandomModel:
+    """Raises ConfigError for an unknown name."""
+    if name not in RANDOM_MODELS:
+        known = ", ".join(f"random:{known}" for known in RANDOM_MODELS)
+        raise ConfigError(f"no built-in model random:{name}; known: {known}")
+    return RANDOM_MODELS[name]
 
 
 def build_random_model(name: str, seed: int = 0) -> torch.nn.Module:
     """A model in evaluation mode, fp32, on the CPU; the same name and seed give the same weights."""
-    if name not in RANDOM_MODELS:
-        known = ", ".join(f"random:{known}" for known in RANDOM_MODELS)
-        raise ConfigError(f"no built-in model random:{name}; known: {known}")
+    model = random_model(name)
     with seeded(seed):
-        # The config's defaults are those of distilbert-base-uncased.
-        model: torch.nn.Module = DistilBertForSequenceClassification(DistilBertConfig(num_labels=2))
-    return model.eval()
+        return model.make().eval()

@@ -1,0 +1,136 @@
+"""A lane: one device's queue and thread, and what makes a variant ready to run there."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.trials import TrialPlan
+from wattserve_server.energy.window import Window
+from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.runner import BatchResult, Runner
+from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.variants.verification import Verification, verify
+from wattserve_server.engine.warmup import overhead_tokens, warmup_shapes
+from wattserve_server.errors import ConfigError
+
+Result = TypeVar("Result")
+
+
+class Lane:
+    """law: the device's cost laws, for provisional figures."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        run_log: RunLog,
+        law: Callable[[], LawView],
+        on_done: Callable[[BatchResult], None],
+        on_death: Callable[[Exception], None],
+    ) -> None:
+        self.batcher = batcher
+        self.law = law
+        self._run_log = run_log
+        self._runner = Runner(batcher, run_log, on_done, on_death)
+
+    def start(self) -> None:
+        self._runner.start()
+
+    def stop(self) -> None:
+        """End the thread after its batch. Blocks for that long."""
+        self._runner.stop()
+
+    async def verify(self, variant: Variant) -> None:
+        """Have the profiler look. Raises ConfigError for a variant that is not what it says."""
+        variant.verification = await self._do(functools.partial(self._verify, variant))
+
+    async def warm_up(self, variant: Variant) -> None:
+        """Run every shape twice, other variants' batches in between. Raises ConfigError when one fails."""
+        begun = time.monotonic()
+        shapes = warmup_shapes(variant.model.facts.max_tokens, self.batcher.limits)
+        seconds: list[float] = []
+        for count, length in shapes:
+            window = await self._do(functools.partial(self._warm_up_shape, variant, count, length))
+            seconds.append(window.duration_ns / 1e9)
+        self.batcher.set_overhead_tokens(variant.name, overhead_tokens(shapes, seconds))
+        variant.warmup_seconds = time.monotonic() - begun
+        variant.warmup_shapes = len(shapes)
+
+    async def calibrate(self, variant: Variant, plan: TrialPlan) -> None:
+        """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
+        for count, length in plan.shapes:
+            await self._do(functools.partial(self._try_for, variant, count, length, plan.trial_s))
+            await asyncio.sleep(plan.pause_s)
+
+    async def _do(self, chore: Callable[[], Result]) -> Result:
+        return await asyncio.wrap_future(self._runner.do(chore))
+
+    def _warm_up_shape(self, variant: Variant, count: int, length: int) -> Window:
+        """Twice: the first run of a shape may compile, tune or allocate."""
+        items = _examples(variant, count, length)
+        self._run(variant, items, is_first_run=True)
+        return self._run(variant, items, is_first_run=True)
+
+    def _try_for(self, variant: Variant, count: int, length: int, seconds: float) -> None:
+        items = _examples(variant, count, length)
+        until = time.monotonic() + seconds
+        while True:
+            self._run(variant, items, is_first_run=False)
+            if time.monotonic() >= until:
+                break
+
+    def _verify(self, variant: Variant) -> Verification:
+        started_ns, rested_ns = self._run_log.start()
+        try:
+            return verify(variant)
+        finally:  # the profiled batches are metered like any other: as warm-up
+            self._run_log.finish(
+                Window(variant.name, started_ns, time.monotonic_ns(), (1,), 1, (), True, rested_ns)
+            )
+
+    def _run(self, variant: Variant, items: list[Item], is_first_run: bool) -> Window:
+        """A batch of one length that nobody asked for. Raises ConfigError where it fails."""
+        count, length = len(items), variant.model.task.length(items[0])
+        failure: Exception | None = None
+        rows: NDArray[np.float32] | None = None
+        inputs = variant.prepare(items)
+        started_ns, rested_ns = self._run_log.start()
+        try:
+            rows = variant.run(inputs)
+        except Exception as error:
+            failure = error
+        window = Window(
+            variant=variant.name,
+            start_ns=started_ns,
+            end_ns=time.monotonic_ns(),
+            lengths=(length,) * count,
+            padded_length=length,
+            is_first_run=is_first_run,
+            rested_ns=rested_ns,
+        )
+        self._run_log.finish(window)
+        if failure is not None:
+            raise ConfigError(
+                f"variant {variant.name!r} failed its warm-up on {count} x {length} tokens: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
+        if rows is None or not np.isfinite(rows).all():
+            raise ConfigError(
+                f"variant {variant.name!r} answered with NaN or infinity on {count} x {length} "
+                "tokens of warm-up; its weights are broken or overflow in this precision"
+            )
+        return window
+
+
+def _examples(variant: Variant, count: int, length: int) -> list[Item]:
+    model = variant.model
+    return [model.task.example(model.facts, model.tokenizer, length, seed) for seed in range(count)]

@@ -1,0 +1,53 @@
+"""`wattserve variants`: what each precision is, on this device and for this model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.models import save_classifier
+from wattserve_server.cli import main
+from wattserve_server.engine.variants.catalogue import KINDS
+
+
+def listing(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, list[str]]:
+    """The cells of each variant's row, folded lines joined."""
+    assert main(["variants", "--model", str(save_classifier(folder)), "--device", "cpu"]) == 0
+    rows: dict[str, list[str]] = {}
+    name = ""
+    for line in capsys.readouterr().out.splitlines():
+        if not line.startswith("│"):
+            continue
+        cells = [cell.strip() for cell in line.strip("│").split("│")]
+        name = cells[0] or name
+        before = rows.get(name, [""] * len(cells))
+        rows[name] = [f"{old} {new}".strip() for old, new in zip(before, cells, strict=True)]
+    return rows
+
+
+def test_every_kind_is_listed_with_whether_this_cpu_runs_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = listing(capsys, tmp_path)
+    assert list(rows) == list(KINDS)
+    assert rows["fp32"][2] == "yes"
+    assert int(rows["fp32"][5].replace(",", "")) > 0
+    assert rows["tf32"][2] == "no"
+
+
+def test_a_proxy_is_never_listed_without_saying_what_it_really_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = listing(capsys, tmp_path)
+    for kind in KINDS.values():
+        assert ("a PROXY" in rows[kind.name][3]) == bool(kind.proxy)
+
+
+def test_a_kind_that_needs_data_to_be_made_says_so_and_not_that_it_cannot_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = listing(capsys, tmp_path)
+    assert rows["int8-static"][2] == rows["int8"][2]
+    if rows["int8"][2] == "yes":
+        assert "needs calibration data" in rows["int8-static"][3]
