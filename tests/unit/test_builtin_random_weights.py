@@ -46,9 +46,15 @@ def test_another_seed_gives_other_weights(distilbert: torch.nn.Module) -> None:
     assert not torch.equal(other, distilbert.state_dict()["classifier.weight"])
 
 
+def test_resnet18_has_the_11689512_parameters_of_torchvisions() -> None:
+    model = build_random_model("resnet18")
+    assert sum(parameter.numel() for parameter in model.parameters()) == 11_689_512
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    assert RANDOM_MODELS == ("distilbert-base",)
+    assert list(RANDOM_MODELS) == ["distilbert-base", "resnet18"]
     with pytest.raises(
-        ConfigError, match=r"no built-in model random:bert-huge; known: random:distilbert-base"
+        ConfigError,
+        match=r"no built-in model random:bert-huge; known: random:distilbert-base, random:resnet18",
     ):
         build_random_model("bert-huge")

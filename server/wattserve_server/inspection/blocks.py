@@ -1,0 +1,221 @@
+"""Timing variants side by side: blocks of runs, in a seeded order, so that drift hits all alike."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_loadgen.stats import percentile, ratio_interval
+from wattserve_server.engine.tasks import Inputs
+from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.inspection.joules import BusyClock, Joulemeter, NoFigure, Span
+
+FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
+"""Blocks of each variant: the sample of every interval. The more there are, the finer the variants are
+interleaved, and the less a disturbance hits only one of them; below five, an interval means little."""
+
+_RUNS_PER_BLOCK = 10
+_MEASURED_S = 10.0
+
+LEAD_IN_RUNS = 3
+"""Before a block, for the caches that the variant before it has filled with its own weights."""
+
+
+@dataclass
+class Block:
+    """latencies_ns: of the timed runs. span: the energy of these and of what was added to make the block
+    long enough; None with a reason."""
+
+    latencies_ns: list[int]
+    span: Span | None
+    reason: str = ""
+
+
+@dataclass
+class Timed:
+    """One variant's blocks, by round."""
+
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def latencies_ns(self) -> NDArray[np.int64]:
+        return np.array([ns for block in self.blocks for ns in block.latencies_ns], dtype=np.int64)
+
+    @property
+    def spans(self) -> list[Span]:
+        return [block.span for block in self.blocks if block.span is not None]
+
+    @property
+    def reason(self) -> str:
+        """Why a block has no energy; empty when all have."""
+        return next((block.reason for block in self.blocks if block.reason), "")
+
+    def percentile_ms(self, percent: float) -> float | None:
+        """None where there are too few runs for it."""
+        found = percentile(self.latencies_ns, percent)
+        return None if found is None else found / 1e6
+
+    def energy_mj(self, batch_size: int, idle_watts: float = 0.0) -> float | None:
+        """Millijoules of one sequence, less what idling would have taken; None without any figure, or
+        where so little is left of it that the idle draw must have changed."""
+        runs = sum(span.runs for span in self.spans)
+        uj = sum(span.uj - idle_watts * 1e6 * span.seconds for span in self.spans)
+        return uj / runs / batch_size / 1e3 if runs and uj > 0 else None
+
+
+Run = Callable[[int], int]
+"""Runs the batch of that number; how long it took, in nanoseconds, from host to host."""
+
+
+class Work:
+    """A variant and prepared batches, for it to run by their numbers."""
+
+    def __init__(self, variant: Variant, prepared: Sequence[Inputs], busy: BusyClock) -> None:
+        self._variant = variant
+        self._prepared = prepared
+        self._busy = busy
+
+    def run(self, number: int) -> int:
+        """See Run. Numbers beyond the last batch start again with the first."""
+        inputs = self._prepared[number % len(self._prepared)]
+        begun_ns = time.perf_counter_ns()
+        self._variant.run(inputs)
+        ns = time.perf_counter_ns() - begun_ns
+        self._busy.add(ns)
+        return ns
+
+    def warm_up(self, runs: int) -> int:
+        """Every shape once, whatever compiles or tunes for it, then on to `runs`; how many there were."""
+        shapes = {
+            tuple(inputs[key].shape for key in sorted(inputs)): number
+            for number, inputs in enumerate(self._prepared)
+        }
+        for number in shapes.values():
+            self.run(number)
+        for number in range(runs - len(shapes)):
+            self.run(number)
+        return max(runs, len(shapes))
+
+
+def run_block(run: Run, numbers: Sequence[int], meter: Joulemeter | None, why: str = "") -> Block:
+    """Lead in, time each of the numbered batches, and repeat them all until the meter has seen enough: a
+    variant's joules are then of the same batches as every other's. why: there is no meter."""
+    in_turn = cycle(numbers)
+
+    def untimed() -> None:
+        run(next(in_turn))
+
+    for _ in range(LEAD_IN_RUNS):
+        untimed()
+    if meter is None or meter.reason:
+        return Block([run(number) for number in numbers], None, meter.reason if meter else why)
+    lead_in_until_ns = meter.clock_ns() + meter.lead_in_s * 1e9
+    while meter.clock_ns() < lead_in_until_ns:
+        untimed()
+    latencies_ns: list[int] = []
+    try:
+        start, _ = meter.edge(untimed)
+        latencies_ns = [run(number) for number in numbers]
+        runs = len(numbers)
+        while meter.clock_ns() - start.at_ns < meter.block_s * 1e9:
+            for number in numbers:
+                run(number)
+            runs += len(numbers)
+        end, more = meter.edge(untimed)
+        return Block(latencies_ns, meter.span(start, end, runs + more))
+    except NoFigure as unknown:
+        return Block(latencies_ns or [run(number) for number in numbers], None, str(unknown))
+
+
+def rounds_for(iterations: int, block_s: float) -> int:
+    """How many rounds to make of so many runs. block_s: how long a block lasts at the least, for the meter;
+    all of a variant's together should not take much more than _MEASURED_S."""
+    wanted = min(MOST_ROUNDS, iterations // _RUNS_PER_BLOCK, int(_MEASURED_S / block_s))
+    return min(iterations, max(FEWEST_ROUNDS, wanted))
+
+
+def time_side_by_side(
+    works: Sequence[Work],
+    meters: Sequence[Joulemeter | None],
+    reasons: Sequence[str],
+    iterations: int,
+    rounds: int,
+    seed: int,
+) -> list[Timed]:
+    """`iterations` timed runs of each, in `rounds` rounds, each in an order of its own; all run the same
+    batches in a round."""
+    results = [Timed() for _ in works]
+    shuffle = random.Random(seed).shuffle
+    with _no_collections():
+        for turn in range(rounds):
+            order = list(range(len(works)))
+            shuffle(order)
+            numbers = range(iterations * turn // rounds, iterations * (turn + 1) // rounds)
+            for index in order:
+                gc.collect()
+                block = run_block(works[index].run, numbers, meters[index], reasons[index])
+                results[index].blocks.append(block)
+    return results
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keeps Python's garbage collector out of the timed runs; what is there already is never looked at."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def speed_up(reference: Timed, other: Timed) -> dict[str, float | None]:
+    """The ratio of the two medians over all timed runs, and the 95 % interval of the blocks' ratios."""
+    pairs = [
+        (float(np.median(ours.latencies_ns)), float(np.median(theirs.latencies_ns)))
+        for ours, theirs in zip(reference.blocks, other.blocks, strict=True)
+    ]
+    found = ratio_interval(pairs)
+    ratio = float(np.median(reference.latencies_ns) / np.median(other.latencies_ns))
+    return {
+        "ratio": ratio,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+    }
+
+
+def energy_ratio(reference: Timed, other: Timed, idle_watts: float) -> dict[str, float | None]:
+    """The variant's active energy per run over fp32's, from the pairs of blocks. pairs: those in which both
+    are known and above 0, of so many rounds. Without all of them there is no ratio: the missing are
+    not missing at random, but low ones, and the ratio of the others would be biased."""
+    pairs = [
+        (uj, base)
+        for ours, theirs in zip(reference.blocks, other.blocks, strict=True)
+        if (uj := _active_uj(theirs, idle_watts)) > 0 and (base := _active_uj(ours, idle_watts)) > 0
+    ]
+    rounds = len(reference.blocks)
+    found = ratio_interval(pairs) if len(pairs) == rounds else None
+    return {
+        "ratio": found.mean if found else None,
+        "low": found.low if found else None,
+        "high": found.high if found else None,
+        "pairs": len(pairs),
+        "rounds": rounds,
+    }
+
+
+def _active_uj(block: Block, idle_watts: float) -> float:
+    """Of a run; NaN where it is not known."""
+    span = block.span
+    return math.nan if span is None else (span.uj - idle_watts * 1e6 * span.seconds) / span.runs
