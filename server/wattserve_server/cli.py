@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler talks on standard error
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("wattserve_server").setLevel(logging.INFO)
     # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.
     for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed
         logging.getLogger(name).setLevel(logging.ERROR)

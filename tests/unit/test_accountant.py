@@ -86,7 +86,7 @@ def test_less_than_idle_charges_next_to_nothing_and_stays_exact() -> None:
     books.observe(reading(100, 400_000))
     (charge,) = books.advance([window(10, 60)], 100 * MS)
     assert charge.energy_uj is not None
-    assert charge.energy_uj <= 10
+    assert charge.energy_uj <= 4_000  # a hundredth of what was drawn: what ran used something
     assert books.ledger.idle_uj + charge.energy_uj == 400_000
 
 
@@ -213,3 +213,14 @@ def test_a_batch_that_began_before_the_first_reading_has_no_figure() -> None:
     (charge,) = books.advance([window(10, 90)], 100 * MS)
     assert (charge.energy_uj, charge.reason) == (None, "the driver is starting")
     assert books.ledger.residual_uj() == 0
+
+
+def test_a_law_that_began_from_an_interval_below_idle_is_corrected_by_what_follows() -> None:
+    books = started()
+    counter_uj, told = 1_000_000, []
+    for step in range(1, 12):
+        counter_uj += 900_000 if step == 1 else 6_000_000  # idle is 1 J of it: the first batch seems free
+        books.observe(reading(100 * step, counter_uj))
+        told += books.advance([window(100 * step - 90, 100 * step - 60)], 100 * step * MS)
+    assert told[-1].energy_uj == pytest.approx(5_000_000, rel=0.1)
+    assert sum(charge.energy_uj or 0 for charge in told[3:]) == pytest.approx(8 * 5_000_000, rel=0.2)

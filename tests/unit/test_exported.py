@@ -17,13 +17,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.fixtures.exports import CPU, edit, exported, made, made_up_scales, seal, served
+from tests.fixtures.exports import CLASSIFY, CPU, edit, exported, made, made_up_scales, seal, served
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder, save_vit
 from wattserve_server.engine import export as exporting
 from wattserve_server.engine.export import export
 from wattserve_server.engine.made import named_tensors
 from wattserve_server.engine.manifest import FILE, WEIGHTS
 from wattserve_server.engine.memory import bytes_after_loading
+from wattserve_server.engine.model import load_model
+from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.int8 import Int8Linear
 from wattserve_server.engine.variants.linears import convert_linears
@@ -345,3 +347,10 @@ def test_the_bytes_of_int8_are_a_quarter_where_they_were_converted(int8: Path, s
     wide = tensor_bytes(*(before.built.module.get_submodule(path) for path in paths))
     narrow = tensor_bytes(*(after.built.module.get_submodule(path) for path in paths))
     assert narrow < 0.35 * wide
+
+
+def test_an_export_without_its_description_is_no_checkpoint(source: Path, tmp_path: Path) -> None:
+    exported(source, "int8", tmp_path / "out")
+    (tmp_path / "out" / FILE).unlink()
+    with pytest.raises(ConfigError, match=r"is an exported int8 whose wattserve_variant\.json is missing"):
+        load_model(str(tmp_path / "out"), task_named(CLASSIFY))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from wattserve_loadgen.stats import wilson_interval
+from wattserve_server.errors import ConfigError
+from wattserve_server.inspection import accuracy
 from wattserve_server.inspection.accuracy import (
     NO_ANSWER,
     McNemar,
@@ -20,6 +22,7 @@ from wattserve_server.inspection.accuracy import (
     predicted,
     score,
 )
+from wattserve_server.inspection.data import Examples
 
 
 def rows(*values: tuple[float, ...]) -> np.ndarray:
@@ -90,3 +93,34 @@ def test_errors_leave_out_what_is_not_finite_and_are_unknown_where_nothing_is() 
 def test_cosines_are_those_of_each_pair_of_rows_that_has_one() -> None:
     found = cosines(rows((1, 0), (1, 1), (0, 0), (1, 2)), rows((1, 0), (1, 0), (1, 0), (math.nan, 1)))
     assert found == pytest.approx([1.0, math.sqrt(0.5)])
+
+
+class _Variant:
+    """Of a variant, all that is asked before anything runs."""
+
+    class variant:
+        name = "int8-static"
+
+        class built:
+            detail = "activations by one scale per layer from 512 rows of train (sha256 0123456789ab)"
+
+
+class _Subject:
+    no_reference = ""
+
+    class model:
+        labels = ("a", "b")
+        config = None
+        has_random_weights = False
+
+    def build(self) -> list[type[_Variant]]:
+        return [_Variant]
+
+
+def test_a_variant_is_not_judged_on_the_dataset_that_its_scales_come_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accuracy, "no_accuracy", lambda model, examples: "")
+    examples = Examples((), np.zeros(0, dtype=np.int64), "train", "0123456789abcdef")
+    with pytest.raises(ConfigError, match="int8-static was calibrated on this very dataset"):
+        accuracy.inspect_accuracy(_Subject(), examples, None)  # type: ignore[arg-type]

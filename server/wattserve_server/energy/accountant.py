@@ -39,6 +39,11 @@ it says helps, and no batch waits longer than its reach and one and a half perio
 LEAST_DEVIATION_S = 2e-4
 """No instant is known more closely than this."""
 
+FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
+"""A first idea of a law takes this part of the pool at the least; over its first so many edges it is taken
+anew where so many times as much is left for its batches. For an idea that is far too high is corrected by the
+next edge, and one that is far too low never is: what it leaves looks like somebody else's."""
+
 BEGINS_A_LAW = 0.2
 """So much of a batch must be in the counter before it can begin its variant's law."""
 
@@ -66,6 +71,7 @@ class Accountant:
         self._finder = EdgeFinder(self.ledger, wraps_at, may_stand_still=declared_idle_w == 0)
         self._edges: deque[Edge] = deque()
         self._waiting: list[Window] = []
+        self._young: dict[str, int] = {}  # edges since a law was begun without calibration
         self._open = OpenBatches(self._seconds)
         self._tails = Tails(self._seconds)
         self._last_end_s = -math.inf
@@ -193,6 +199,9 @@ class Accountant:
         self._waiting = self._waiting[len(new) :]
         unknown = [window for window in new if not self._filter.knows(window.variant)]
         can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
+        young = [window for window in new if 0 < self._young.get(window.variant, 0) <= YOUNG]
+        if can_follow and young:
+            self._begin_laws(young, edge, rest_s)
         if not can_follow:
             self._waiting = unknown + self._waiting
             new = [window for window in new if self._filter.knows(window.variant)]
@@ -211,20 +220,29 @@ class Accountant:
         )
         return can_follow
 
-    def _begin_laws(self, unknown: list[Window], edge: Edge, rest_s: Array) -> bool:
-        """Laws for variants of which nothing is known, from what nothing else explains; False when too
-        little of their batches is in the counter yet."""
+    def _begin_laws(self, windows: list[Window], edge: Edge, rest_s: Array) -> bool:
+        """Laws for variants of which nothing or little is known, from what nothing else explains; False when
+        too little of their batches is in the counter yet."""
         at_s = self._seconds(edge.at_ns)
         theirs = OpenBatches(self._seconds)
-        theirs.add([Entry([window], [0.0]) for window in unknown])
+        theirs.add([Entry([window], [0.0]) for window in windows])
         part = float(theirs.counted(at_s, self.response).sum())
         if part < BEGINS_A_LAW:
             return False
         known_j = float(self._open.counted(at_s, self.response) @ self._filter.batches_j)
         left_j = self._books.pool_j - known_j - float(rest_s @ self._filter.idle_w)
-        for window in unknown:
-            if not self._filter.knows(window.variant):
-                self._filter.add_variant(window.variant, max(left_j, 1e-6) / part, window.computed_tokens)
+        guess_j = max(left_j, 1e-6) / part
+        for window in windows:
+            name, tokens = window.variant, window.computed_tokens
+            if not self._filter.knows(name):
+                self._young[name] = 0
+                self._filter.add_variant(name, max(guess_j, FIRST_IDEA * self._books.pool_j / part), tokens)
+                continue
+            size = np.array([float(tokens)]), np.array([float(window.padded_length)])
+            if guess_j > TOO_LOW * self._filter.predict(name, *size)[0]:
+                self._filter.add_variant(name, guess_j, tokens)
+        for name in {window.variant for window in windows}:
+            self._young[name] += 1
         return True
 
     # -- booking

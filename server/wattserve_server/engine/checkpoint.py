@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from wattserve_server.engine.builtin.random_weights import RANDOM_MODELS
 from wattserve_server.engine.tasks import TASKS, Task
@@ -95,6 +96,19 @@ def fingerprint(place: str) -> tuple[tuple[str, int, int], ...]:
         path for path in Path(place).glob("*") if path.suffix == ".safetensors" or path.name == "config.json"
     ]
     return tuple(sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+def check_not_an_export(place: str) -> None:
+    """Raises ConfigError for an exported variant without its description: its int8 levels would pass for
+    weights."""
+    for path in Path(place).glob("*.safetensors"):
+        with suppress(SafetensorError, OSError), safe_open(path, "pt") as file:
+            kind = (file.metadata() or {}).get("wattserve_kind")
+            if kind:
+                raise ConfigError(
+                    f"model {place!r} is an exported {kind} whose wattserve_variant.json is missing: copy "
+                    "the whole folder, or export it again"
+                )
 
 
 def _not_finite(tensor: torch.Tensor) -> int:

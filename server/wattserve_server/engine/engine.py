@@ -133,6 +133,7 @@ class Engine:
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
         has started is still charged.
         """
+        accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
         resident = await self.loader.ready(variant)
         ready = resident.variant
         lane = self.lanes[ready.device]
@@ -140,7 +141,7 @@ class Engine:
         receipt.split_rule = lane.law().split_rule
         receipt.proxy, receipt.is_unverified = ready.kind.proxy, not ready.verification.verified
         answer = self._loop.create_future()
-        request = Request(receipt, variant, resident, time.monotonic_ns(), deadline_ns, answer)
+        request = Request(receipt, variant, resident, accepted_ns, deadline_ns, answer)
         for item in items:
             request.add(item, self.model.task.length(item))
         try:

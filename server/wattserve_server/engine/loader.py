@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -105,6 +106,7 @@ class Loader:
     async def _load(self, entry: Entry) -> Resident:
         entry.state, entry.reason = State.LOADING, ""
         self._wanted += 1
+        begun = time.monotonic()
         device = entry.choice.device
         lane = self._lanes[device]
         try:
@@ -118,6 +120,7 @@ class Loader:
         except Exception as error:
             failure = _explained(entry.choice, error)
             entry.state, entry.reason = State.FAILED, str(failure)
+            log.info("could not load %s: %s", entry.choice.name, failure)
             await asyncio.to_thread(_collect, device)
             raise failure from error
         finally:
@@ -126,11 +129,16 @@ class Loader:
             if not self._wanted:  # else the next in line would read the checkpoint again
                 self._materials.weights.release()
         entry.resident, entry.state = Resident(variant), State.READY
+        seconds, size = time.monotonic() - begun, format_bytes(variant.parameter_bytes)
+        log.info(
+            "loaded %s on %s: %s, %.1f s; %s", variant.name, device, size, seconds, variant.verification.words
+        )
         return entry.resident
 
     async def _see_off(self, resident: Resident) -> None:
         await resident.free.wait()
         self._roster.leaving.discard(resident)
+        log.info("unloaded %s", resident.variant.name)
         await asyncio.to_thread(_collect, resident.variant.device)
 
     def _build(self, choice: Choice) -> Variant:

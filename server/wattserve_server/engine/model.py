@@ -16,6 +16,7 @@ from wattserve_server.engine.checkpoint import (
     DEMO,
     RANDOM_PREFIX,
     check_finite,
+    check_not_an_export,
     fingerprint,
     first_line,
     load_checkpoint,
@@ -70,6 +71,7 @@ def load_model(
         if made is not None:
             module = skeleton(place, task, trust_remote_code)
         else:
+            check_not_an_export(place)
             module = load_checkpoint(place, task, trust_remote_code)
             if getattr(module, "hf_quantizer", None) is not None:
                 raise ConfigError(f"model {source!r} is quantised, and its config.json does not say how")

@@ -173,6 +173,10 @@ def inspect_accuracy(subject: Subject, examples: Examples, calibration: dict[str
     examined = list(subject.build())
     rows: dict[str, Rows] = {}
     for each in examined:
+        if examples.sha256 and f"sha256 {examples.sha256[:12]}" in each.variant.built.detail:
+            raise ConfigError(
+                f"inspect accuracy: {each.variant.name} was calibrated on this very dataset: evaluate others"
+            )
         try_out(each, model)
         rows[each.variant.name] = answers(each.variant, examples)
     figures = []
