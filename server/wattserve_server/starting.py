@@ -20,7 +20,7 @@ from wattserve_server.engine.loader import LoadingRules
 from wattserve_server.engine.memory import parse_bytes
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.roster import Entry, State
+from wattserve_server.engine.roster import Entry
 from wattserve_server.engine.runner import BatchResult
 from wattserve_server.engine.sources import kinds_of
 from wattserve_server.engine.tasks import Task, task_named
@@ -230,7 +230,7 @@ def _labels(entry: Entry) -> VariantLabels:
     return VariantLabels(
         name,
         device,
-        entry.state is State.READY,
+        True,
         variant.dtype,
         variant.kernels,
         variant.kind.proxy,

@@ -198,8 +198,8 @@ class Accountant:
         new = [window for window in self._waiting if window.start_ns < edge.at_ns]
         self._waiting = self._waiting[len(new) :]
         unknown = [window for window in new if not self._filter.knows(window.variant)]
-        can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
         young = [window for window in new if 0 < self._young.get(window.variant, 0) <= YOUNG]
+        can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
         if can_follow and young:
             self._begin_laws(young, edge, rest_s)
         if not can_follow:

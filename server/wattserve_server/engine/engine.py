@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from wattserve_server.energy.costlaw import LawView, provisional_uj
@@ -205,9 +204,8 @@ class Engine:
             if result.rows is None:
                 request.error = result.error
             else:
-                row = result.rows[position]
-                request.rows[sequence.index] = row
-                if not np.isfinite(row).all():  # never returned as if it were an answer
+                request.rows[sequence.index] = result.rows[position]
+                if not result.finite[position]:  # never returned as if it were an answer
                     request.error = InferenceError(
                         f"variant {request.variant!r} answered with NaN or infinity "
                         f"for sequence {sequence.index}"

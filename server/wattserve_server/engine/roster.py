@@ -72,9 +72,6 @@ class Roster:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._entries
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._entries)

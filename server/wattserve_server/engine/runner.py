@@ -30,17 +30,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """A batch that has run. rows: float32 [sequences, width], or None when it failed with `error`."""
+    """A batch that has run. rows: float32 [sequences, width], or None when it failed with `error`. finite: of
+    each row, whether it holds neither NaN nor infinity."""
 
     sequences: list[Sequence]
     window: Window
     rows: NDArray[np.float32] | None
+    finite: NDArray[np.bool_]
     error: InferenceError | None
 
     @property
     def not_finite(self) -> int:
         """Sequences answered with NaN or infinity."""
-        return 0 if self.rows is None else int((~np.isfinite(self.rows).all(axis=1)).sum())
+        return len(self.finite) - int(self.finite.sum())
 
 
 class Runner:
@@ -119,4 +121,7 @@ class Runner:
             rested_ns=rested_ns,
         )
         self._run_log.finish(window)
-        return BatchResult(batch, window, rows, error)
+        finite: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        if rows is not None:
+            finite = np.asarray(np.isfinite(rows).all(axis=1))
+        return BatchResult(batch, window, rows, finite, error)
