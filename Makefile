@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-PROTO  := proto/wattserve_proto/v1/inference.proto
+NATIVE := wattserve_proto/v1/inference.proto
+OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo serve test check fmt proto cover bench bench-attribution bench-energy test-gpu clean
@@ -41,9 +42,11 @@ fmt: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-proto: $(READY) ## Generate the stubs beside the .proto file
+proto: $(READY) ## Generate the stubs beside the .proto files
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto \
-	  --grpc_python_out=proto --mypy_out=quiet:proto --mypy_grpc_out=quiet:proto $(PROTO)
+	  --mypy_out=quiet:proto $(NATIVE) $(OIP)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto \
+	  --mypy_grpc_out=quiet:proto $(NATIVE)
 
 cover: $(READY) ## Run the tests and report what they do not reach
 	$(BIN)/python -m coverage run -m pytest $(ARGS)

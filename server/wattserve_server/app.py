@@ -13,10 +13,14 @@ from wattserve_server.config import ServerConfig
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.listen import Listener
+from wattserve_server.service.oip import OipService
+from wattserve_server.service.prediction import Predictor
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
+from wattserve_server.service.tls import Tls
 from wattserve_server.starting import make_plan, say, start
 from wattserve_server.telemetry.exposition import Exposition
 from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.telemetry.statistics import Statistics
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -33,13 +37,20 @@ async def serve(config: ServerConfig) -> None:
     plan = make_plan(config)
     async with AsyncExitStack() as undo:
         metrics = Metrics({"version": version("wattserve"), "python": platform.python_version()})
-        serving = Serving()
-        listener = Listener(InferenceService(serving, metrics), config.host, config.port)
+        serving, statistics = Serving(), Statistics()
+        predictor = Predictor(serving, metrics, statistics)
+        listener = Listener(
+            InferenceService(serving, predictor),
+            OipService(serving, predictor, statistics),
+            config.host,
+            config.port,
+            Tls(config.tls_cert, config.tls_key, config.tls_client_ca) if config.tls_cert else None,
+        )
         exposition = Exposition(metrics.registry, config.host, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
-        starting = asyncio.create_task(start(config, plan, metrics, undo))
+        starting = asyncio.create_task(start(config, plan, metrics, statistics, undo))
         interrupted = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -47,7 +58,7 @@ async def serve(config: ServerConfig) -> None:
             os._exit(130)  # loading and warming up run on threads that cannot be cancelled
         ready = starting.result()
         serving.ready = ready
-        await listener.say(serving=True)
+        listener.say(serving=True)
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
         await interrupted
         for number in SIGNALS:  # a second one ends the server at once
@@ -59,7 +70,7 @@ async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener:
     """Refuse new work, answer what was accepted, settle its energy, then end."""
     say("draining: accepted requests will be answered")
     serving.draining.set()
-    await listener.say(serving=False)
+    listener.say(serving=False)
     stopped = asyncio.create_task(listener.stop(config.drain_seconds))
     try:
         async with asyncio.timeout(config.drain_seconds):

@@ -7,6 +7,7 @@ given with `--config`, its default. `cli` reads them once.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -54,6 +55,12 @@ class ServerConfig:
     )
     default_variant: str = _setting("", "the one for requests that name none (default: the first)", "NAME")
     host: str = _setting("127.0.0.1", "address to listen on, for gRPC and metrics", "HOST")
+    insecure: bool = _setting(False, "allow a --host that other machines reach without TLS")
+    tls_cert: str = _setting("", "PEM file with the server's certificate and its chain: turns TLS on", "FILE")
+    tls_key: str = _setting("", "PEM file with its private key, without a passphrase", "FILE")
+    tls_client_ca: str = _setting(
+        "", "PEM file: only clients that show a certificate signed by it are served (mutual TLS)", "FILE"
+    )
     port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
     metrics_port: int = _setting(9464, "HTTP port of /metrics; 0 picks a free one", "PORT")
     meter: str = _setting(
@@ -115,11 +122,34 @@ class ServerConfig:
             raise ConfigError("--meter replay needs --replay-file FILE; `wattserve meter record` makes one")
         if self.replay_file and self.meter != "replay":
             raise ConfigError(f"--replay-file {self.replay_file}: is for --meter replay, not {self.meter}")
+        self._check_who_may_listen()
         if self.max_request_sequences > self.max_queue_sequences:
             raise ConfigError(
                 f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "
                 f"{self.max_queue_sequences}: such a request could never be accepted"
             )
+
+    def _check_who_may_listen(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            given, missing = ("cert", "key") if self.tls_cert else ("key", "cert")
+            raise ConfigError(f"--tls-{given} without --tls-{missing}: TLS needs both")
+        if self.tls_client_ca and not self.tls_cert:
+            raise ConfigError("--tls-client-ca without --tls-cert and --tls-key: mutual TLS needs all three")
+        if self.insecure and self.tls_cert:
+            raise ConfigError("--insecure and --tls-cert contradict each other: leave one out")
+        if not (self.tls_cert or self.insecure or is_loopback(self.host)):
+            raise ConfigError(
+                f"--host {self.host} can be reached from other machines: give --tls-cert and --tls-key, or "
+                "--insecure for a network that is trusted"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it. Names but localhost are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def flag(name: str) -> str:

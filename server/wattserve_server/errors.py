@@ -10,6 +10,7 @@
     ├── OverloadedError      the caller, later: the queue is full
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
     ├── ExpiredError         nobody: the caller's deadline passed while the request waited
+    ├── UnsupportedError     nobody: a method of the protocol that this server does not offer
     ├── InferenceError       the operator: the model failed on a batch (the details are in the log)
     └── MeterError           nobody: the answer is good, its energy is unknown and says why
 
@@ -61,6 +62,10 @@ class UnavailableError(WattserveError):
 
 class ExpiredError(WattserveError):
     """The caller's deadline passed before the request ran."""
+
+
+class UnsupportedError(WattserveError):
+    """The protocol has such a method, this server does not offer it."""
 
 
 class InferenceError(WattserveError):

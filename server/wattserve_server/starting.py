@@ -35,6 +35,7 @@ from wattserve_server.service.report import static_info
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready
 from wattserve_server.telemetry.metrics import Metrics
 from wattserve_server.telemetry.state import VariantLabels
+from wattserve_server.telemetry.statistics import Statistics
 
 IDLE_LISTENING_S = 0.7
 """How long the samplers listen before the first batch, where idle watts are to be measured."""
@@ -92,7 +93,9 @@ def _check_no_joule_counts_twice(meter: str, main: torch.device, devices: Sequen
                 )
 
 
-async def start(config: ServerConfig, plan: Plan, metrics: Metrics, undo: AsyncExitStack) -> Ready:
+async def start(
+    config: ServerConfig, plan: Plan, metrics: Metrics, statistics: Statistics, undo: AsyncExitStack
+) -> Ready:
     """Load the model, probe the meters, listen to them while nothing runs, load the variants, calibrate."""
     if plan.rules.is_verified:
         begin_on_this_thread()
@@ -115,6 +118,7 @@ async def start(config: ServerConfig, plan: Plan, metrics: Metrics, undo: AsyncE
         metrics.batch_ran(
             window.variant, len(window.lengths), tokens, window.computed_tokens, result.not_finite
         )
+        statistics.batch_ran(window.variant, len(window.lengths), window.duration_ns)
 
     for device in plan.devices:
         await device.probe(on_charges)

@@ -7,20 +7,22 @@ import pytest
 from grpc_tools import protoc
 
 ROOT = Path(__file__).parents[2]
-PROTO = Path("wattserve_proto/v1/inference.proto")
+NATIVE = "wattserve_proto/v1/inference"
+OIP = "wattserve_proto/oip/open_inference"
 
 
-@pytest.mark.parametrize("suffix", ["_pb2.py", "_pb2_grpc.py"])
-def test_the_stubs_are_not_stale(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("stub", [f"{NATIVE}_pb2.py", f"{NATIVE}_pb2_grpc.py", f"{OIP}_pb2.py"])
+def test_the_stubs_are_not_stale(tmp_path: Path, stub: str) -> None:
     include = Path(protoc.__file__).parent / "_proto"
     arguments = [f"-I{ROOT / 'proto'}", f"-I{include}", f"--python_out={tmp_path}"]
-    assert protoc.main([sys.argv[0], *arguments, f"--grpc_python_out={tmp_path}", str(PROTO)]) == 0
-    name = PROTO.with_name(PROTO.stem + suffix)
-    assert (ROOT / "proto" / name).read_text() == (tmp_path / name).read_text(), "run `make proto`"
+    source = f"{stub.partition('_pb2')[0]}.proto"
+    assert protoc.main([sys.argv[0], *arguments, f"--grpc_python_out={tmp_path}", source]) == 0
+    assert (ROOT / "proto" / stub).read_text() == (tmp_path / stub).read_text(), "run `make proto`"
 
 
-def test_the_stubs_run_under_protobuf_6_and_7() -> None:
-    text = (ROOT / "proto" / PROTO.with_name("inference_pb2.py")).read_text()
+@pytest.mark.parametrize("proto", [NATIVE, OIP])
+def test_the_stubs_run_under_protobuf_6_and_7(proto: str) -> None:
+    text = (ROOT / "proto" / f"{proto}_pb2.py").read_text()
     assert "# Protobuf Python Version: 6.30.0" in text  # a runtime takes its own and the last major's
 
 

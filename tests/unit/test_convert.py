@@ -8,6 +8,7 @@ from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service import convert
+from wattserve_server.service.checks import check_ids, check_texts
 
 TEXT = InputFacts(max_tokens=8, vocabulary_size=100)
 
@@ -68,7 +69,7 @@ def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
             "unknown tensor 'pixel_values'; this model takes input_ids and attention_mask",
         ),
         (tokens([1], [100]), "tokens.sequences[1]", "token id 100 is outside the vocabulary, 0 to 99"),
-        (tensors(("input_ids", IDS * 20)), "tensors.tensors[0]", "token id 140 is outside the vocabulary"),
+        (tensors(("input_ids", IDS * 20)), "tensors.tensors[0].data", "row 1: token id 140 is outside"),
         (tensors(("input_ids", IDS), ("input_ids", IDS)), "tensors.tensors[1].name", "given twice"),
         (tensors(("attention_mask", IDS)), "tensors.tensors", "'input_ids' is missing"),
         (
@@ -80,17 +81,17 @@ def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
         (tensors(("input_ids", IDS[:, :0])), "tensors.tensors[0].shape", "both at least 1"),
         (
             tensors(("input_ids", IDS), ("attention_mask", np.array([[1, 1, 1]]))),
-            "tensors.tensors",
+            "tensors.tensors[1].shape",
             "attention_mask has shape [1, 3], input_ids [2, 3]",
         ),
         (
             tensors(("input_ids", IDS), ("attention_mask", np.array([[1, 1, 1], [0, 1, 1]]))),
-            "tensors.tensors",
+            "tensors.tensors[1].data",
             "row 1 of attention_mask is not a prefix mask",
         ),
         (
             tensors(("input_ids", IDS), ("attention_mask", np.array([[2, 0, 0], [1, 1, 0]]))),
-            "tensors.tensors",
+            "tensors.tensors[1].data",
             "row 0 of attention_mask is not a prefix mask",
         ),
     ],
@@ -123,7 +124,7 @@ def test_ids_that_could_break_the_model_are_refused(
 ) -> None:
     arrays = [np.array(ids, dtype=np.int64) for ids in sequences]
     with pytest.raises(InvalidRequest) as caught:
-        convert.check_ids(arrays, TEXT, "x")
+        check_ids(arrays, TEXT, "x")
     assert caught.value.field == field
     assert message in str(caught.value)
 
@@ -134,13 +135,14 @@ def test_ids_that_could_break_the_model_are_refused(
         ([], "text.texts"),
         ([""], "text.texts[0]"),
         (["a", " \n"], "text.texts[1]"),
+        (["a", "b\0c"], "text.texts[1]"),
         (["a" * 200_001], "text.texts"),
         (["a"] * 4, "text.texts"),
     ],
 )
-def test_text_that_is_empty_or_enormous_is_refused(texts: list[str], field: str) -> None:
+def test_text_that_is_empty_enormous_or_not_text_is_refused(texts: list[str], field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        convert.texts_of(pb.PredictRequest(text=pb.TextInput(texts=texts)), 3)
+        check_texts(texts, 3, "text.texts")
     assert caught.value.field == field
 
 

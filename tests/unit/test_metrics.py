@@ -13,6 +13,7 @@ from wattserve_server.energy.units import Energy
 from wattserve_server.telemetry.meter_figures import MeterFigures
 from wattserve_server.telemetry.metrics import Metrics
 from wattserve_server.telemetry.state import DeviceState, VariantLabels
+from wattserve_server.telemetry.statistics import Times
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
 METER = MeterStatus(
@@ -64,7 +65,7 @@ def metrics() -> Metrics:
     int8 = VariantLabels("int8", "cpu", False)
     state = DeviceState("cpu", ledger, lambda: METER, MeterFigures(PROBE, lambda: PARTS))
     made.serve_state([state], lambda: 3, {"name": "tiny"}, lambda: [fp32, int8])
-    made.request_answered("fp32", 1000, 2_000_000, 3_000_000, 6_000_000)
+    made.request_answered("fp32", Times(1000, 2_000_000, 3_000_000, 0, 6_000_000))
     made.request_ended("", "NOT_FOUND")
     made.batch_ran("fp32", 2, 10, 16)
     receipt = Receipt("r", "", "fp32", "cpu", 0)

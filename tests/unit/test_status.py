@@ -1,11 +1,17 @@
-"""The one table from errors to gRPC codes."""
+"""The one table from errors to what a caller is told."""
+
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
 
 from wattserve_server import errors
-from wattserve_server.service.status import CODES, INTERNAL_MESSAGE, MAX_MESSAGE, code_and_message
+from wattserve_server.service.status import BUG, INTERNAL_MESSAGE, KINDS, MAX_MESSAGE, Failure, failure_of
 
 NEVER_ON_THE_WIRE = (errors.ConfigError, errors.MeterError)
+
+Detail = TypeVar("Detail", bound=Message)
 
 
 def leaves(kind: type[errors.WattserveError]) -> set[type[errors.WattserveError]]:
@@ -13,27 +19,74 @@ def leaves(kind: type[errors.WattserveError]) -> set[type[errors.WattserveError]
     return set().union(*(leaves(child) for child in below)) if below else {kind}
 
 
-def test_every_error_that_a_caller_can_meet_has_a_code() -> None:
+def details(failure: Failure, kind: type[Detail]) -> list[Detail]:
+    data = dict(failure.metadata())["grpc-status-details-bin"]
+    assert isinstance(data, bytes)
+    status = status_pb2.Status.FromString(data)
+    assert (status.code, status.message) == (failure.kind.code.value[0], failure.message)
+    found = []
+    for each in status.details:
+        detail = kind()
+        if each.Unpack(detail):
+            found.append(detail)
+    return found
+
+
+def test_every_error_that_a_caller_can_meet_is_in_the_table() -> None:
     met = {kind for kind in leaves(errors.WattserveError) if not issubclass(kind, NEVER_ON_THE_WIRE)}
-    assert set(CODES) == met
+    assert set(KINDS) == met
+
+
+def test_each_class_of_errors_has_a_reason_of_its_own() -> None:
+    reasons = [kind.reason for kind in KINDS.values()] + [BUG.reason]
+    assert len(set(reasons)) == len(reasons)
+
+
+def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
+    told = {error.__name__: (kind.code.name, kind.reason) for error, kind in KINDS.items()}
+    assert told == {
+        "InvalidRequest": ("INVALID_ARGUMENT", "INVALID_REQUEST"),
+        "NotFound": ("NOT_FOUND", "NOT_FOUND"),
+        "NotPossibleHere": ("FAILED_PRECONDITION", "NOT_POSSIBLE_HERE"),
+        "OverloadedError": ("RESOURCE_EXHAUSTED", "OVERLOADED"),
+        "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
+        "ExpiredError": ("DEADLINE_EXCEEDED", "EXPIRED_IN_QUEUE"),
+        "UnsupportedError": ("UNIMPLEMENTED", "NOT_OFFERED"),
+        "InferenceError": ("INTERNAL", "INFERENCE_FAILED"),
+    }
 
 
 def test_the_message_names_the_field() -> None:
-    error = errors.InvalidRequest("the text is empty", "text.texts[0]")
-    assert code_and_message(error) == (
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "text.texts[0]: the text is empty",
-    )
+    failure = failure_of(errors.InvalidRequest("the text is empty", "text.texts[0]"))
+    assert failure.kind.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.message == "text.texts[0]: the text is empty"
+
+
+def test_the_details_hold_the_reason_and_the_field() -> None:
+    failure = failure_of(errors.InvalidRequest("the text is empty", "text.texts[0]"))
+    (info,) = details(failure, error_details_pb2.ErrorInfo)
+    assert (info.reason, info.domain) == ("INVALID_REQUEST", "wattserve")
+    (bad,) = details(failure, error_details_pb2.BadRequest)
+    (violation,) = bad.field_violations
+    assert (violation.field, violation.description) == ("text.texts[0]", "the text is empty")
+    assert not details(failure, error_details_pb2.RetryInfo)
+
+
+def test_an_overloaded_server_says_when_to_come_back_in_both_ways() -> None:
+    failure = failure_of(errors.OverloadedError("the queue is full"))
+    (retry,) = details(failure, error_details_pb2.RetryInfo)
+    assert retry.retry_delay.ToMilliseconds() == 100
+    assert dict(failure.metadata())["grpc-retry-pushback-ms"] == "100"
+    assert not details(failure, error_details_pb2.BadRequest)
 
 
 def test_a_bug_shows_nothing_of_itself_to_the_caller() -> None:
-    assert code_and_message(KeyError("secret")) == (grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE)
+    assert failure_of(KeyError("secret")) == Failure(BUG, INTERNAL_MESSAGE)
 
 
-def test_a_message_that_repeats_a_callers_huge_value_is_shortened() -> None:
-    _, message = code_and_message(
-        errors.NotFound(f"unknown variant {'x' * 20_000!r}; loaded: fp32", "variant")
-    )
-    assert len(message) <= MAX_MESSAGE + 5
-    assert message.startswith("variant: unknown variant 'xxx")
-    assert message.endswith("loaded: fp32")
+def test_what_repeats_a_callers_huge_value_is_shortened() -> None:
+    failure = failure_of(errors.NotFound(f"unknown variant {'x' * 20_000!r}; loaded: fp32", "v" * 20_000))
+    assert len(failure.message) <= MAX_MESSAGE + 5
+    assert failure.message.endswith("loaded: fp32")
+    ((_, data),) = failure.metadata()
+    assert len(data) < 4000  # metadata as a whole may take 8 KiB

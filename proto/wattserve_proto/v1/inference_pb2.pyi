@@ -236,6 +236,7 @@ class PredictRequest(google.protobuf.message.Message):
     TOKENS_FIELD_NUMBER: builtins.int
     TENSORS_FIELD_NUMBER: builtins.int
     WAIT_FOR_SETTLED_ENERGY_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """the caller's own; echoed; may be empty outside a stream"""
     variant: builtins.str
@@ -243,6 +244,10 @@ class PredictRequest(google.protobuf.message.Message):
     wait_for_settled_energy: builtins.bool
     """Answer only when the energy is settled (bounded by the call's deadline and by the
     server's settlement limit).
+    """
+    priority: builtins.int
+    """Whose turn it is while requests wait: 1 goes first, 2 is the default (as is 0), 3 goes last. A level is
+    worth one second of waiting, so nothing waits for ever.
     """
     @property
     def text(self) -> Global___TextInput: ...
@@ -259,9 +264,10 @@ class PredictRequest(google.protobuf.message.Message):
         tokens: Global___TokenInput | None = ...,
         tensors: Global___TensorInput | None = ...,
         wait_for_settled_energy: builtins.bool = ...,
+        priority: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "tensors", b"tensors", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["input", b"input", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input", b"input", "priority", b"priority", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["input", b"input"]) -> typing.Literal["text", "tokens", "tensors"] | None: ...
 
 Global___PredictRequest: typing_extensions.TypeAlias = PredictRequest
@@ -363,20 +369,34 @@ Global___PredictResponse: typing_extensions.TypeAlias = PredictResponse
 
 @typing.final
 class PredictError(google.protobuf.message.Message):
+    """What a call of its own would say by its status and its details."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CODE_FIELD_NUMBER: builtins.int
     MESSAGE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    FIELD_FIELD_NUMBER: builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
     code: builtins.int
     """a gRPC status code"""
     message: builtins.str
+    reason: builtins.str
+    """google.rpc.ErrorInfo.reason: stable, for programs"""
+    field: builtins.str
+    """google.rpc.BadRequest: the path of the field that is wrong, or empty"""
+    retry_after_ms: builtins.int
+    """google.rpc.RetryInfo: 0 when sending it again later cannot help"""
     def __init__(
         self,
         *,
         code: builtins.int = ...,
         message: builtins.str = ...,
+        reason: builtins.str = ...,
+        field: builtins.str = ...,
+        retry_after_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "message", b"message"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "field", b"field", "message", b"message", "reason", b"reason", "retry_after_ms", b"retry_after_ms"]) -> None: ...
 
 Global___PredictError: typing_extensions.TypeAlias = PredictError
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from heapq import merge
 from itertools import islice
 
 from wattserve_server.engine.policy import BatchLimits, choose_batch, wake_at
@@ -35,7 +36,7 @@ class Batcher:
         self._on_expired = on_expired
         self._overhead_tokens: dict[str, float] = {}
         self._changed = threading.Condition()
-        self._waiting: dict[str, dict[Sequence, None]] = {}
+        self._waiting: dict[tuple[str, int], dict[Sequence, None]] = {}  # by variant and priority
         self._chores: deque[Chore] = deque()
         self._is_chores_turn = True
         self._count = 0
@@ -64,7 +65,7 @@ class Batcher:
                     f"the queue is full: {self._count} of {self._max_queue} sequences wait, and this "
                     f"request has {len(request.sequences)}; try again later"
                 )
-            queue = self._waiting.setdefault(request.variant, {})
+            queue = self._waiting.setdefault((request.variant, request.priority), {})
             queue.update(dict.fromkeys(request.sequences))
             self._count += len(request.sequences)
             self._changed.notify()
@@ -72,7 +73,7 @@ class Batcher:
     def withdraw(self, request: Request) -> int:
         """Take a request's waiting sequences out of the queue; how many there were."""
         with self._changed:
-            return self._remove(request.variant, request.sequences)
+            return self._remove(request.sequences)
 
     def add_chore(self, chore: Chore) -> None:
         """Have the runner's thread call it. Not called any more once the batcher is closed."""
@@ -101,7 +102,7 @@ class Batcher:
                     self._changed.wait(wait_ns / 1e9)
                     continue
                 batch = choose_batch(waiting, self._limits, self._overhead_tokens.get(variant, 0.0))
-                self._remove(variant, batch)
+                self._remove(batch)
                 for sequence in batch:
                     sequence.line.batch_size = len(batch)
                 self._is_chores_turn = True
@@ -114,31 +115,34 @@ class Batcher:
             self._changed.notify_all()
 
     def _next_queue(self, now_ns: int) -> tuple[str, list[Sequence]] | None:
-        """The variant whose oldest sequence has waited longest, and what it may run with."""
+        """The variant whose oldest sequence has waited longest, priorities counted in, and what it may run
+        with."""
         best: tuple[int, str] | None = None
-        for variant, queue in self._waiting.items():
-            self._expire(variant, queue, now_ns)
+        for (variant, _), queue in self._waiting.items():
+            self._expire(queue, now_ns)
             if queue:
-                oldest = next(iter(queue))
-                best = min(best or (oldest.queued_ns, variant), (oldest.queued_ns, variant))
+                turn = next(iter(queue)).turn_ns
+                best = min(best or (turn, variant), (turn, variant))
         if best is None:
             return None
         variant = best[1]
-        return variant, list(islice(self._waiting[variant], LOOKAHEAD * self._limits.max_sequences))
+        queues = [queue for (name, _), queue in self._waiting.items() if name == variant]
+        waiting = merge(*queues, key=lambda sequence: sequence.turn_ns)
+        return variant, list(islice(waiting, LOOKAHEAD * self._limits.max_sequences))
 
-    def _expire(self, variant: str, queue: dict[Sequence, None], now_ns: int) -> None:
+    def _expire(self, queue: dict[Sequence, None], now_ns: int) -> None:
         expired = {
             sequence.request
             for sequence in queue
             if sequence.request.deadline_ns is not None and sequence.request.deadline_ns <= now_ns
         }
         for request in expired:
-            self._on_expired(request, self._remove(variant, request.sequences))
+            self._on_expired(request, self._remove(request.sequences))
 
-    def _remove(self, variant: str, sequences: Iterable[Sequence]) -> int:
-        queue = self._waiting.get(variant, {})
+    def _remove(self, sequences: Iterable[Sequence]) -> int:
         removed = 0
         for sequence in sequences:
+            queue = self._waiting.get((sequence.request.variant, sequence.request.priority), {})
             if sequence in queue:
                 del queue[sequence]
                 removed += 1

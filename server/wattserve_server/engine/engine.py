@@ -20,7 +20,7 @@ from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.loader import Loader, LoadingRules
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
 from wattserve_server.engine.request import Request
 from wattserve_server.engine.roster import Roster
 from wattserve_server.engine.runlog import RunLog
@@ -125,6 +125,7 @@ class Engine:
         variant: str,
         request_id: str = "",
         deadline_ns: int | None = None,
+        priority: int = NORMAL_PRIORITY,
     ) -> Request:
         """Run checked items; the request, with its rows and its receipt.
 
@@ -140,7 +141,7 @@ class Engine:
         receipt.split_rule = lane.law().split_rule
         receipt.proxy, receipt.is_unverified = ready.kind.proxy, not ready.verification.verified
         answer = self._loop.create_future()
-        request = Request(receipt, variant, resident, accepted_ns, deadline_ns, answer)
+        request = Request(receipt, variant, resident, accepted_ns, deadline_ns, answer, priority)
         for item in items:
             request.add(item, self.model.task.length(item))
         try:

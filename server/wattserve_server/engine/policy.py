@@ -3,7 +3,8 @@
 Starting a batch has a fixed cost, and every sequence in it is computed at the length of its longest.
 Of all ways to cut the waiting sequences, ordered by length, into batches, the policy takes the one
 that costs least, and of it the batch that holds the oldest sequence. So the oldest is always admitted
-and nothing starves; the oldest also decides the variant, so variants take turns by age.
+and nothing starves; the oldest also decides the variant, so variants take turns by age. A priority makes
+a sequence older or younger by a fixed time, and no more than that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+FIRST_PRIORITY, NORMAL_PRIORITY, LAST_PRIORITY = 1, 2, 3
+
+PRIORITY_WORTH_NS = 1_000_000_000
+"""What a level of priority is worth, in time waited."""
+
+
+def turn_ns(queued_ns: int, priority: int) -> int:
+    """By what waiting sequences are put in order, oldest first."""
+    return queued_ns + (priority - NORMAL_PRIORITY) * PRIORITY_WORTH_NS
 
 
 class Waiting(Protocol):

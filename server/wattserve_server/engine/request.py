@@ -9,19 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Receipt
+from wattserve_server.engine.policy import NORMAL_PRIORITY, turn_ns
 from wattserve_server.engine.roster import Resident
 from wattserve_server.engine.tasks import Item
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One sequence of a request: the unit that is queued and batched. length: in tokens."""
+    """One sequence of a request: the unit that is queued and batched. length: in tokens. turn_ns: see
+    `policy.turn_ns`."""
 
     request: Request
     index: int
     item: Item
     length: int
     queued_ns: int
+    turn_ns: int
     line: Line
 
 
@@ -41,6 +44,7 @@ class Request:
     accepted_ns: int
     deadline_ns: int | None
     answer: asyncio.Future[None]
+    priority: int = NORMAL_PRIORITY
     sequences: list[Sequence] = field(default_factory=list)
     rows: list[NDArray[np.float32] | None] = field(default_factory=list)
     remaining: int = 0
@@ -52,6 +56,7 @@ class Request:
     def add(self, item: Item, length: int) -> None:
         line = Line(self.receipt, length)
         self.receipt.lines.append(line)
-        self.sequences.append(Sequence(self, len(self.rows), item, length, self.accepted_ns, line))
+        turn = turn_ns(self.accepted_ns, self.priority)
+        self.sequences.append(Sequence(self, len(self.rows), item, length, self.accepted_ns, turn, line))
         self.rows.append(None)
         self.remaining += 1

@@ -1,11 +1,13 @@
-"""Between messages and what the engine works with: checked items in, answers and receipts out.
+"""Between the native protocol's messages and what the engine works with: checked items in, answers and
+receipts out.
 
 Pure: no transport, no clock. Errors name the field in the request message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +18,18 @@ from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
 from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.tensors import (
-    Ids,
+from wattserve_server.service.checks import (
     check_count,
-    describe_pixels,
-    ids_of_tensors,
-    images_of_tensors,
+    check_ids,
+    check_priority,
+    check_request_id,
+    check_texts,
 )
+from wattserve_server.service.prediction import Asked, Options
+from wattserve_server.service.serving import Ready
+from wattserve_server.service.tensors import GivenTensor, describe_pixels, ids_of_tensors, images_of_tensors
 
-MAX_TEXT_CHARACTERS = 200_000
-"""Of all texts of a request; more would keep the tokenizer from others for too long."""
-
-MAX_REQUEST_ID = 256
-"""Characters. Ids are kept with the receipts."""
+_TENSORS = "tensors.tensors"
 
 _STATES = {
     State.PROVISIONAL: pb.ENERGY_STATE_PROVISIONAL,
@@ -49,28 +50,28 @@ _QUALITIES = {
 }
 
 
-def check_request_id(request_id: str) -> None:
-    if len(request_id) > MAX_REQUEST_ID:
-        raise InvalidRequest(
-            f"{len(request_id)} characters; at most {MAX_REQUEST_ID} are kept and echoed", "request_id"
-        )
+@dataclass(frozen=True, slots=True)
+class NativeCall:
+    """A PredictRequest, to be read once there is a server to hold it against."""
 
+    request: pb.PredictRequest
 
-def texts_of(request: pb.PredictRequest, max_sequences: int) -> list[str]:
-    """The texts of a request that holds texts. Raises InvalidRequest."""
-    texts = request.text.texts
-    if not texts:
-        raise InvalidRequest("a request needs at least one text", "text.texts")
-    check_count(len(texts), max_sequences, "text.texts")
-    for index, text in enumerate(texts):
-        if not text.strip():
-            raise InvalidRequest("the text is empty", f"text.texts[{index}]")
-    characters = sum(len(text) for text in texts)
-    if characters > MAX_TEXT_CHARACTERS:
-        raise InvalidRequest(
-            f"{characters} characters; at most {MAX_TEXT_CHARACTERS} of a request are tokenised", "text.texts"
+    def variant(self, ready: Ready) -> str:
+        return ready.engine.variant_named(self.request.variant)
+
+    def read(self, ready: Ready) -> Asked:
+        """Raises InvalidRequest."""
+        request, facts = self.request, ready.engine.model.facts
+        limit = ready.engine.limits.max_request
+        options = Options(
+            check_request_id(request.request_id, "request_id"),
+            check_priority(request.priority, "priority"),
+            request.wait_for_settled_energy,
         )
-    return list(texts)
+        if request.WhichOneof("input") == "text" and not facts.pixel_shape:
+            texts = check_texts(request.text.texts, limit, "text.texts")
+            return Asked(options, "text.texts", texts=texts)
+        return Asked(options, "input", items_of(request, facts, limit))
 
 
 def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) -> list[Item]:
@@ -84,13 +85,11 @@ def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) 
     if facts.pixel_shape:
         if kind != "tensors":
             raise InvalidRequest(f"this model takes {describe_pixels(facts)}", kind)
-        return [*images_of_tensors(request.tensors.tensors, facts, max_sequences)]
+        return [*images_of_tensors(_given(request.tensors.tensors), _TENSORS, facts, max_sequences)]
     if kind == "text":
         raise InvalidRequest("texts are to be tokenised first", kind)
     if kind == "tensors":
-        ids = ids_of_tensors(request.tensors.tensors, max_sequences)
-        check_ids(ids, facts, "tensors.tensors")
-        return [*ids]
+        return [*ids_of_tensors(_given(request.tensors.tensors), _TENSORS, facts, max_sequences)]
     sequences = request.tokens.sequences
     if not sequences:
         raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
@@ -100,23 +99,18 @@ def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) 
     return [*ids]
 
 
-def check_ids(sequences: Sequence[Ids], facts: InputFacts, field: str) -> None:
-    """Everything that could make a model fail or answer nonsense. Raises InvalidRequest."""
-    for index, ids in enumerate(sequences):
-        if len(ids) == 0:
-            raise InvalidRequest("the sequence is empty", f"{field}[{index}]")
-        if len(ids) > facts.max_tokens:
-            raise InvalidRequest(
-                f"the sequence has {len(ids)} tokens; this model takes at most {facts.max_tokens}",
-                f"{field}[{index}]",
-            )
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= facts.vocabulary_size:
-            raise InvalidRequest(
-                f"token id {low if low < 0 else high} is outside the vocabulary, 0 to "
-                f"{facts.vocabulary_size - 1}",
-                f"{field}[{index}]",
-            )
+def _given(tensors: Iterable[pb.Tensor]) -> list[GivenTensor]:
+    return [
+        GivenTensor(
+            tensor.name,
+            tensor.datatype,
+            tuple(tensor.shape),
+            tensor.data,
+            f"{_TENSORS}[{index}]",
+            f"{_TENSORS}[{index}].data",
+        )
+        for index, tensor in enumerate(tensors)
+    ]
 
 
 def output_tensor(name: str, rows: Sequence[NDArray[np.float32]]) -> pb.Tensor:
@@ -158,12 +152,8 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
     )
     if (energy_uj := receipt.energy_uj) is not None:
         message.energy_uj = energy_uj
-    elif not message.unknown_reason:
-        message.unknown_reason = (
-            source.note
-            if source.quality == pb.ENERGY_QUALITY_NONE
-            else f"the cost law of {receipt.variant!r} is not known yet; this will settle"
-        )
+    else:
+        message.unknown_reason = unknown_reason(receipt, source)
     if (interval := receipt.interval_uj()) is not None:
         message.energy_low_uj, message.energy_high_uj = interval
     if (idle_uj := receipt.idle_share_uj) is not None:
@@ -171,6 +161,19 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
     if (provisional_uj := receipt.provisional_uj) is not None:
         message.provisional_energy_uj = provisional_uj
     return message
+
+
+def unknown_reason(receipt: Receipt, source: pb.EnergySource) -> str:
+    """Why a receipt without a figure has none."""
+    if receipt.reason:
+        return receipt.reason
+    if source.quality == pb.ENERGY_QUALITY_NONE:
+        return source.note
+    return f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+
+
+def quality_word(source: pb.EnergySource) -> str:
+    return pb.EnergyQuality.Name(source.quality).removeprefix("ENERGY_QUALITY_").lower()
 
 
 def _line_message(line: Line, state: State) -> pb.ReceiptLine:

@@ -51,6 +51,11 @@ class Serving:
     _accepted: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def is_accepting(self) -> bool:
+        """Whether a new request would be accepted."""
+        return self.ready is not None and not self.draining.is_set()
+
     def get(self) -> Ready:
         """Raises UnavailableError while there is nothing to serve yet."""
         if self.ready is None:

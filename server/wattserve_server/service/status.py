@@ -1,27 +1,25 @@
-"""The one table from the server's errors to gRPC codes, and the wrappers that apply it."""
+"""The one table from the server's errors to what a caller is told: a gRPC code, a message, rich details.
+
+The details are Google's: ErrorInfo with a stable reason, BadRequest with the path of the wrong field,
+RetryInfo where coming back later helps. They travel in the trailing metadata of a failed call.
+"""
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NoReturn, TypeVar
+from dataclasses import dataclass
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from wattserve_server import errors
 
 log = logging.getLogger(__name__)
 
-CODES: dict[type[errors.WattserveError], grpc.StatusCode] = {
-    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.NotFound: grpc.StatusCode.NOT_FOUND,
-    errors.NotPossibleHere: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
-    errors.ExpiredError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    errors.InferenceError: grpc.StatusCode.INTERNAL,
-}
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+DOMAIN = "wattserve"
+"""ErrorInfo.domain: whose reasons these are."""
 
 RETRY_AFTER_MS = 100
 """What an overloaded server asks clients to wait; gRPC's own retries honour it."""
@@ -31,58 +29,76 @@ MAX_MESSAGE = 600
 
 INTERNAL_MESSAGE = "internal error; the server's log has the details"
 
-Servicer = TypeVar("Servicer")
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is told of one class of errors. reason: ErrorInfo.reason, which never changes."""
+
+    code: grpc.StatusCode
+    reason: str
+    retry_after_ms: int = 0
 
 
-def code_and_message(error: Exception) -> tuple[grpc.StatusCode, str]:
+KINDS: dict[type[errors.WattserveError], Kind] = {
+    errors.InvalidRequest: Kind(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    errors.NotFound: Kind(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    errors.NotPossibleHere: Kind(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
+    errors.OverloadedError: Kind(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
+    errors.UnavailableError: Kind(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
+    errors.ExpiredError: Kind(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
+    errors.UnsupportedError: Kind(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
+    errors.InferenceError: Kind(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),
+}
+
+BUG = Kind(grpc.StatusCode.INTERNAL, "INTERNAL")
+"""An error that is in no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What the caller is told of one error. field: its path in the request, or empty."""
+
+    kind: Kind
+    message: str
+    field: str = ""
+    description: str = ""
+
+    def metadata(self) -> Metadata:
+        """The trailing metadata: the rich details, and gRPC's own push-back."""
+        status = status_pb2.Status(code=self.kind.code.value[0], message=self.message)
+        info = error_details_pb2.ErrorInfo(reason=self.kind.reason, domain=DOMAIN)
+        status.details.add().Pack(info)
+        if self.field:
+            violation = error_details_pb2.BadRequest.FieldViolation(
+                field=self.field, description=self.description
+            )
+            status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
+        push_back: Metadata = ()
+        if self.kind.retry_after_ms:
+            retry = error_details_pb2.RetryInfo()
+            retry.retry_delay.FromMilliseconds(self.kind.retry_after_ms)
+            status.details.add().Pack(retry)
+            push_back = (("grpc-retry-pushback-ms", str(self.kind.retry_after_ms)),)
+        return (("grpc-status-details-bin", status.SerializeToString()), *push_back)
+
+
+def kind_of(error: Exception) -> Kind:
+    return KINDS.get(type(error), BUG)  # type: ignore[arg-type]
+
+
+def failure_of(error: Exception) -> Failure:
     """What the caller is told. An unmapped error is a bug: it is logged and not shown."""
-    code = CODES.get(type(error))  # type: ignore[arg-type]
-    if code is None:
+    kind = kind_of(error)
+    if kind is BUG:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
-        return grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE
-    field = getattr(error, "field", "")
-    message = f"{field}: {error}" if field else str(error)
-    if len(message) > MAX_MESSAGE:  # it may repeat what the caller sent, and metadata has a hard limit
-        message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
-    return code, message
+        return Failure(BUG, INTERNAL_MESSAGE)
+    field, description = _shortened(getattr(error, "field", "")), _shortened(str(error))
+    message = _shortened(f"{field}: {error}" if field else str(error))
+    return Failure(kind, message, field, description)
 
 
-async def _abort(context: Any, error: Exception) -> NoReturn:
-    code, message = code_and_message(error)
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        context.set_trailing_metadata((("grpc-retry-pushback-ms", str(RETRY_AFTER_MS)),))
-    await context.abort(code, message)
-    raise AssertionError("abort returned")
-
-
-def unary(
-    handler: Callable[[Servicer, Request, Any], Awaitable[Reply]],
-) -> Callable[[Servicer, Request, Any], Awaitable[Reply]]:
-    """A unary handler whose errors become gRPC statuses."""
-
-    @functools.wraps(handler)
-    async def wrapped(self: Servicer, request: Request, context: Any) -> Reply:
-        try:
-            return await handler(self, request, context)
-        except Exception as error:
-            await _abort(context, error)
-
-    return wrapped
-
-
-def streaming(
-    handler: Callable[[Servicer, Request, Any], AsyncIterator[Reply]],
-) -> Callable[[Servicer, Request, Any], AsyncIterator[Reply]]:
-    """A handler with a stream of replies whose errors become gRPC statuses."""
-
-    @functools.wraps(handler)
-    async def wrapped(self: Servicer, request: Request, context: Any) -> AsyncIterator[Reply]:
-        try:
-            async for reply in handler(self, request, context):
-                yield reply
-        except Exception as error:
-            await _abort(context, error)
-
-    return wrapped
+def _shortened(text: str) -> str:
+    """It may repeat what the caller sent, and metadata has a hard limit."""
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"

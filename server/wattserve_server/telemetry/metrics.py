@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.telemetry.state import DeviceState, StateCollector, VariantLabels
+from wattserve_server.telemetry.statistics import Times
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -102,14 +103,12 @@ class Metrics:
         """variant: empty when the request named none that exists."""
         self._requests.labels(variant or NO_VARIANT, code).inc()
 
-    def request_answered(
-        self, variant: str, tokenize_ns: int, queue_ns: int, compute_ns: int, total_ns: int
-    ) -> None:
+    def request_answered(self, variant: str, times: Times) -> None:
         self.request_ended(variant, "OK")
-        self._latency.labels(variant).observe(total_ns / 1e9)
-        self._stages.labels(variant, "tokenize").observe(tokenize_ns / 1e9)
-        self._stages.labels(variant, "queue").observe(queue_ns / 1e9)
-        self._stages.labels(variant, "compute").observe(compute_ns / 1e9)
+        self._latency.labels(variant).observe(times.total_ns / 1e9)
+        self._stages.labels(variant, "tokenize").observe(times.tokenize_ns / 1e9)
+        self._stages.labels(variant, "queue").observe(times.queue_ns / 1e9)
+        self._stages.labels(variant, "compute").observe(times.compute_ns / 1e9)
 
     def batch_ran(
         self, variant: str, sequences: int, tokens: int, padded_tokens: int, not_finite: int = 0

@@ -1,0 +1,121 @@
+"""From an answered request to a ModelInferResponse: raw outputs, and what it cost in the parameters.
+
+Pure; errors name the field in the request message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.errors import InvalidRequest
+from wattserve_server.service.convert import quality_word, unknown_reason
+from wattserve_server.service.oip_names import VERSION
+from wattserve_server.service.oip_parameters import whole_parameter
+from wattserve_server.service.prediction import Answered
+
+
+def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
+    """How many classes the request wants named; 0: it wants the array itself. name: of the one output there
+    is. Raises InvalidRequest."""
+    classes = 0
+    for index, output in enumerate(request.outputs):
+        field = f"outputs[{index}]"
+        if output.name != name:
+            raise InvalidRequest(
+                f"unknown output {output.name[:80]!r}; this model has {name!r}", f"{field}.name"
+            )
+        if index:
+            raise InvalidRequest(f"output {name!r} is asked for twice", f"{field}.name")
+        if "shared_memory_region" in output.parameters:
+            raise InvalidRequest(
+                "shared memory is not offered: the answer comes in the reply",
+                f"{field}.parameters[shared_memory_region]",
+            )
+        classes = whole_parameter(output.parameters, "classification", f"{field}.")
+    return classes
+
+
+def response(request: oip.ModelInferRequest, answered: Answered) -> oip.ModelInferResponse:
+    model = answered.ready.engine.model
+    classes = classes_asked(request, model.task.output_name)
+    rows = np.stack([row for row in answered.request.rows if row is not None])
+    message = oip.ModelInferResponse(
+        model_name=request.model_name,
+        model_version=VERSION,
+        id=request.id,
+        parameters=_parameters(answered),
+    )
+    if classes:
+        shape, data = _classification(rows, min(classes, rows.shape[1]), model.labels)
+        message.outputs.add(name=model.task.output_name, datatype="BYTES", shape=shape)
+    else:
+        data = np.ascontiguousarray(rows, dtype="<f4").tobytes()
+        message.outputs.add(name=model.task.output_name, datatype="FP32", shape=rows.shape)
+    message.raw_output_contents.append(data)
+    return message
+
+
+def _classification(
+    rows: NDArray[np.float32], classes: int, labels: Sequence[str]
+) -> tuple[tuple[int, int], bytes]:
+    """The best classes of each row as Triton writes them, "value:index:label", best first."""
+    data = bytearray()
+    for row in rows:
+        for index in np.argsort(-row, kind="stable")[:classes]:
+            label = f":{labels[index]}" if labels else ""
+            element = f"{row[index]:f}:{index}{label}".encode()
+            data += len(element).to_bytes(4, "little") + element
+    return (len(rows), classes), bytes(data)
+
+
+def _parameters(answered: Answered) -> dict[str, oip.InferParameter]:
+    receipt, times = answered.request.receipt, answered.times
+    values = _energy(receipt, answered.ready.source_of(receipt)) | {
+        "variant": receipt.variant,
+        "receipt_id": receipt.receipt_id,
+        "batch_size": max(line.batch_size for line in receipt.lines),
+        "tokens": sum(line.tokens for line in receipt.lines),
+        "padded_tokens": sum(line.padded_tokens for line in receipt.lines),
+        "queue_ns": times.queue_ns,
+        "compute_ns": times.compute_ns,
+    }
+    if receipt.proxy:
+        values["proxy"] = receipt.proxy
+    if receipt.is_unverified:
+        values["unverified"] = True
+    return {name: parameter(value) for name, value in values.items()}
+
+
+def _energy(receipt: Receipt, source: pb.EnergySource) -> dict[str, bool | int | str]:
+    """What is not known is left out, and `energy_unknown_reason` says why."""
+    values: dict[str, bool | int | str] = {
+        "energy_state": receipt.state.value,
+        "energy_source": source.name,
+        "energy_method": source.method,
+        "energy_quality": quality_word(source),
+    }
+    if (energy_uj := receipt.energy_uj) is not None:
+        values["energy_uj"] = energy_uj
+    else:
+        values["energy_unknown_reason"] = unknown_reason(receipt, source)
+    if (interval := receipt.interval_uj()) is not None:
+        values["energy_low_uj"], values["energy_high_uj"] = interval
+    if (idle_uj := receipt.idle_share_uj) is not None:
+        values["idle_share_uj"] = idle_uj
+    if receipt.warnings:
+        values["energy_warnings"] = "; ".join(receipt.warnings)
+    return values
+
+
+def parameter(value: bool | int | str) -> oip.InferParameter:
+    if isinstance(value, bool):
+        return oip.InferParameter(bool_param=value)
+    if isinstance(value, int):
+        return oip.InferParameter(int64_param=value)
+    return oip.InferParameter(string_param=value)

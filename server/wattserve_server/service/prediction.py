@@ -1,0 +1,135 @@
+"""The way of a prediction through the server, whatever protocol it came by: accepted, read, run, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.engine.policy import NORMAL_PRIORITY
+from wattserve_server.engine.request import Request
+from wattserve_server.engine.tasks import Item
+from wattserve_server.errors import NotPossibleHere
+from wattserve_server.service.checks import check_ids
+from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
+from wattserve_server.service.status import kind_of
+from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.telemetry.statistics import Statistics, Times
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a request wants to be treated. timeout_ns: how long it may wait in the queue, besides what the
+    call's own deadline says."""
+
+    request_id: str = ""
+    priority: int = NORMAL_PRIORITY
+    waits_for_energy: bool = False
+    timeout_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call asks for. items: checked; or texts, to be tokenised first. place: where in the request."""
+
+    options: Options
+    place: str
+    items: list[Item] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+class Call(Protocol):
+    """A request of one of the protocols. Both methods raise RequestError."""
+
+    def variant(self, ready: Ready) -> str:
+        """The variant that it names."""
+
+    def read(self, ready: Ready) -> Asked:
+        """What it holds, checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A request that has run. times: where its time went."""
+
+    ready: Ready
+    request: Request
+    times: Times
+
+
+class Predictor:
+    """One per server: every prediction goes through it and is counted once."""
+
+    def __init__(self, serving: Serving, metrics: Metrics, statistics: Statistics) -> None:
+        self._serving = serving
+        self._metrics = metrics
+        self._statistics = statistics
+
+    async def predict(self, call: Call, left_s: float | None = None) -> Answered:
+        """left_s: until the caller's deadline. Raises WattserveError."""
+        begun_ns = time.monotonic_ns()
+        deadline_ns = None if left_s is None else begun_ns + int(left_s * 1e9)
+        variant = ""
+        try:
+            with self._serving.accept() as ready:
+                variant = call.variant(ready)
+                answered = await self._answer(ready, call.read(ready), variant, begun_ns, deadline_ns)
+        except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
+            is_late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
+            self._failed(variant, "DEADLINE_EXCEEDED" if is_late else "CANCELLED", begun_ns)
+            raise
+        except Exception as error:
+            self._failed(variant, kind_of(error).code.name, begun_ns)
+            raise
+        self._metrics.request_answered(variant, answered.times)
+        self._statistics.answered(variant, len(answered.request.sequences), answered.times)
+        return answered
+
+    def _failed(self, variant: str, code: str, begun_ns: int) -> None:
+        self._metrics.request_ended(variant, code)
+        if variant:
+            self._statistics.failed(variant, time.monotonic_ns() - begun_ns)
+
+    async def _answer(
+        self, ready: Ready, asked: Asked, variant: str, begun_ns: int, deadline_ns: int | None
+    ) -> Answered:
+        items, tokenize_ns = asked.items, 0
+        if asked.texts:
+            items = await _encode(ready, asked)
+            tokenize_ns = time.monotonic_ns() - begun_ns
+        options = asked.options
+        if options.timeout_ns is not None:
+            own_ns = begun_ns + options.timeout_ns
+            deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
+        done = await ready.engine.predict(items, variant, options.request_id, deadline_ns, options.priority)
+        ran_ns = time.monotonic_ns()
+        if options.waits_for_energy:
+            await until_settled(ready, done.receipt)
+        queue_ns = done.last_started_ns - done.accepted_ns
+        times = Times(
+            tokenize_ns=tokenize_ns,
+            queue_ns=queue_ns,
+            compute_ns=done.compute_ns,
+            output_ns=max(0, ran_ns - done.accepted_ns - queue_ns - done.compute_ns),
+            total_ns=time.monotonic_ns() - begun_ns,
+        )
+        return Answered(ready, done, times)
+
+
+async def _encode(ready: Ready, asked: Asked) -> list[Item]:
+    if ready.tokenizer is None:
+        raise NotPossibleHere(f"{ready.info.model_name} has no tokenizer: send token ids", asked.place)
+    sequences = await ready.tokenizer.encode(asked.texts)
+    check_ids(sequences, ready.engine.model.facts, asked.place)
+    return [*sequences]
+
+
+async def until_settled(ready: Ready, receipt: Receipt) -> None:
+    """Wait, but no longer than the settlement limit: then the receipt is given as it is."""
+    try:
+        async with asyncio.timeout(SETTLEMENT_LIMIT_S):
+            await ready.engine.book.until_final(receipt)
+    except TimeoutError:
+        pass
