@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check fmt proto cover bench bench-attribution bench-energy test-gpu clean
+.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy test-gpu clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -31,6 +31,15 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 
 test: $(READY) ## Run the tests that need no GPU
 	$(BIN)/python -m pytest $(ARGS)
+
+test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
+	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz $(ARGS)
+
+test-clients: $(READY) ## Try perf_analyzer and the stubs of MLServer and KServe, which it fetches
+	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf
+	PYTHON=$(BIN)/python bash tests/clients/get_peers.sh build/clients/peers
+	WATTSERVE_PERF_ANALYZER=build/clients/perf/perf_analyzer WATTSERVE_PEERS=build/clients/peers \
+	  $(BIN)/python -m pytest tests/clients $(ARGS)
 
 check: $(READY) ## Lint, format, types, import contracts
 	$(BIN)/ruff check .

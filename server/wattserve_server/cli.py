@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wattserve_server.config import ServerConfig, add_flags, read_config
+from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.exporting import add_export_command
 from wattserve_server.inspection.cli import add_inspection_commands
@@ -93,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
     from wattserve_server.app import serve
 
+    for name in unknown_variables():
+        print(f"wattserve: {name} is no setting, and is ignored; see wattserve serve --help", file=sys.stderr)
     asyncio.run(serve(config))
     return 0
 

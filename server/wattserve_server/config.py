@@ -20,6 +20,9 @@ from wattserve_server.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "WATTSERVE_"
 
+OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET"}
+"""Read elsewhere: by the demo model, and by the client's command."""
+
 
 def _setting(default: Any, text: str, metavar: str = "") -> Any:
     return field(default=default, metadata={"help": text, "metavar": metavar})
@@ -191,6 +194,13 @@ def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.en
         if name in flags:
             given[name] = (flag(name), flags[name])
     return ServerConfig(**{name: _parse(kinds[name], *value) for name, value in given.items()})
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Variables that look like settings and are none. Not errors: Kubernetes sets WATTSERVE_PORT_50051_TCP and its
+    like by itself, for a service of that name."""
+    known = {ENVIRONMENT_PREFIX + item.name.upper() for item in fields(ServerConfig)} | OTHER_VARIABLES
+    return sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
 
 
 def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, Any]]:

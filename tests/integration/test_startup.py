@@ -68,7 +68,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--threads", "10000000"], "--threads 10000000: this process may use"),
         (["--port", "many"], "--port 'many': must be a whole number"),
         (["--max-tokens", "65"], "takes at most 64 tokens"),
-        (["--host", "192.0.2.1", "--metrics-port", "0"], "cannot listen on 192.0.2.1"),
+        (["--host", "192.0.2.1", "--insecure", "--metrics-port", "0"], "cannot listen on 192.0.2.1"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1 can be reached from other machines"),
+        (["--tls-cert", "/nowhere/c", "--tls-key", "/nowhere/k"], "--tls-cert /nowhere/c: No such file"),
     ],
 )
 def test_a_wrong_option_is_one_line(shell: Shell, model: Path, arguments: list[str], words: str) -> None:

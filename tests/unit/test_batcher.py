@@ -9,7 +9,13 @@ import pytest
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.batcher import Batcher
-from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.policy import (
+    FIRST_PRIORITY,
+    LAST_PRIORITY,
+    NORMAL_PRIORITY,
+    PRIORITY_WORTH_NS,
+    BatchLimits,
+)
 from wattserve_server.engine.request import Request, Sequence
 from wattserve_server.errors import OverloadedError
 
@@ -18,13 +24,16 @@ NOBODY: Any = None
 
 
 def request(
-    lengths: list[int], variant: str = "fp32", deadline_ns: int | None = None, at_ns: int = 0
+    lengths: list[int],
+    variant: str = "fp32",
+    deadline_ns: int | None = None,
+    at_ns: int = 0,
+    priority: int = NORMAL_PRIORITY,
 ) -> Request:
     loop = asyncio.new_event_loop()
     try:
-        made = Request(
-            Receipt("r", "", variant, "cpu", 0), variant, NOBODY, at_ns, deadline_ns, loop.create_future()
-        )
+        receipt, answer = Receipt("r", "", variant, "cpu", 0), loop.create_future()
+        made = Request(receipt, variant, NOBODY, at_ns, deadline_ns, answer, priority)
     finally:
         loop.close()
     for length in lengths:
@@ -64,6 +73,37 @@ def test_a_batch_never_mixes_variants_and_the_oldest_goes_first() -> None:
     first, second = taken(queue), taken(queue)
     assert [item.request.variant for item in first] == ["bf16", "bf16"]
     assert [item.request.variant for item in second] == ["fp32"]
+    assert len(queue) == 0
+
+
+def test_a_higher_priority_goes_first_within_a_variant_and_between_variants() -> None:
+    queue = batcher()
+    for length in (1, 2, 3, 4):
+        queue.put(request([length], at_ns=1))
+    queue.put(request([9], "bf16", at_ns=2))
+    queue.put(request([500], at_ns=3, priority=FIRST_PRIORITY))
+    queue.put(request([5], "bf16", at_ns=4, priority=LAST_PRIORITY))
+    first, second, third = taken(queue), taken(queue), taken(queue)
+    assert [item.length for item in first] == [500]  # too long for company
+    assert [item.length for item in second] == [1, 2, 3, 4]
+    assert [item.length for item in third] == [5, 9]
+
+
+def test_a_level_of_priority_is_worth_a_time_of_waiting_so_nothing_starves() -> None:
+    queue = batcher()
+    queue.put(request([900], priority=LAST_PRIORITY, at_ns=0))
+    queue.put(request([901], at_ns=PRIORITY_WORTH_NS - 1))
+    queue.put(request([902], at_ns=PRIORITY_WORTH_NS + 1))
+    order = [taken(queue)[0].length for _ in range(3)]
+    assert order == [901, 900, 902]
+
+
+def test_sequences_of_every_priority_can_be_withdrawn() -> None:
+    queue = batcher()
+    asked = [request([5, 6], priority=level) for level in (FIRST_PRIORITY, NORMAL_PRIORITY, LAST_PRIORITY)]
+    for each in asked:
+        queue.put(each)
+    assert [queue.withdraw(each) for each in asked] == [2, 2, 2]
     assert len(queue) == 0
 
 

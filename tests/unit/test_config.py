@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from wattserve_server.config import ServerConfig, read_config
+from wattserve_server.config import ServerConfig, read_config, unknown_variables
 from wattserve_server.errors import ConfigError
 
 
@@ -33,6 +33,12 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
         ({"meter": "replay"}, {}, "--meter replay needs --replay-file FILE"),
         ({"replay_file": "r"}, {}, "--replay-file r: is for --meter replay, not auto"),
         ({"config": "/nowhere.toml"}, {}, "--config /nowhere.toml"),
+        ({"host": "0.0.0.0"}, {}, "--host 0.0.0.0 can be reached from other machines: give --tls-cert and"),
+        ({"host": "db.example"}, {}, "--insecure for a network that is trusted"),
+        ({"tls_cert": "c"}, {}, "--tls-cert without --tls-key: TLS needs both"),
+        ({"tls_key": "k"}, {}, "--tls-key without --tls-cert: TLS needs both"),
+        ({"tls_client_ca": "a"}, {}, "--tls-client-ca without --tls-cert and --tls-key"),
+        ({"tls_cert": "c", "tls_key": "k", "insecure": "yes"}, {}, "--insecure and --tls-cert contradict"),
     ],
 )
 def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, str], message: str) -> None:
@@ -63,3 +69,20 @@ def test_the_environment_can_switch_remote_code_on_and_off() -> None:
     assert read_config({}, {"WATTSERVE_TRUST_REMOTE_CODE": "1"}).trust_remote_code is True
     assert read_config({}, {"WATTSERVE_TRUST_REMOTE_CODE": "false"}).trust_remote_code is False
     assert ServerConfig().trust_remote_code is False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_what_only_this_machine_reaches_needs_no_certificate(host: str) -> None:
+    assert ServerConfig(host=host).host == host
+
+
+@pytest.mark.parametrize("given", [{"insecure": True}, {"tls_cert": "c", "tls_key": "k"}])
+def test_who_says_so_may_listen_to_other_machines(given: dict[str, bool | str]) -> None:
+    assert ServerConfig(host="0.0.0.0", **given).host == "0.0.0.0"
+
+
+def test_a_misspelt_variable_is_named_and_the_others_are_not() -> None:
+    found = unknown_variables(
+        {"WATTSERVE_PROT": "1", "WATTSERVE_PORT": "1", "WATTSERVE_CACHE": "x", "PATH": ""}
+    )
+    assert found == ["WATTSERVE_PROT"]

@@ -69,7 +69,7 @@ def test_without_a_mask_every_id_counts_and_int32_will_do() -> None:
             "unknown tensor 'pixel_values'; this model takes input_ids and attention_mask",
         ),
         (tokens([1], [100]), "tokens.sequences[1]", "token id 100 is outside the vocabulary, 0 to 99"),
-        (tensors(("input_ids", IDS * 20)), "tensors.tensors[0].data", "row 1: token id 140 is outside"),
+        (tensors(("input_ids", IDS * 20)), "tensors.tensors[0].data", "row 0: token id 140 is outside"),
         (tensors(("input_ids", IDS), ("input_ids", IDS)), "tensors.tensors[1].name", "given twice"),
         (tensors(("attention_mask", IDS)), "tensors.tensors", "'input_ids' is missing"),
         (

@@ -27,8 +27,8 @@ _REAL: _Datatypes = {"FP32": np.dtype("<f4")}
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """As the caller sent it. data: bytes, row-major and little-endian, or the elements. field: its place in the
-    request; data_field: its data's."""
+    """As the caller sent it. data: bytes, row-major and little-endian, or the elements. field, data_field:
+    where it is in the request, and where its data are."""
 
     name: str
     datatype: str
