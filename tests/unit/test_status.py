@@ -1,5 +1,7 @@
 """The one table from errors to what a caller is told."""
 
+import re
+from pathlib import Path
 from typing import TypeVar
 
 import grpc
@@ -90,3 +92,9 @@ def test_what_repeats_a_callers_huge_value_is_shortened() -> None:
     assert failure.message.endswith("loaded: fp32")
     ((_, data),) = failure.metadata()
     assert len(data) < 4000  # metadata as a whole may take 8 KiB
+
+
+def test_the_documentation_lists_every_code_with_its_reason() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
+    listed = re.findall(r"^\| `\w+` \| (\w+) \| (\w+) \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted((kind.code.name, kind.reason) for kind in (*KINDS.values(), BUG))
