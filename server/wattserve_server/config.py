@@ -197,8 +197,8 @@ def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.en
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Variables that look like settings and are none. Not errors: Kubernetes sets WATTSERVE_PORT_50051_TCP and
-    its like by itself, for a service of that name."""
+    """Variables that look like settings and are none. Not errors: Kubernetes sets WATTSERVE_PORT_50051_TCP
+    and its like by itself, for a service of that name."""
     known = {ENVIRONMENT_PREFIX + item.name.upper() for item in fields(ServerConfig)} | OTHER_VARIABLES
     return sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
 

@@ -117,7 +117,7 @@ class ReceiptBook:
             return self._receipts[receipt_id]
         except KeyError:
             raise NotFound(
-                f"no receipt {receipt_id!r}: it never existed, nothing of its request ran, or it is "
+                f"no receipt {receipt_id[:80]!r}: it never existed, nothing of its request ran, or it is "
                 f"older than {self.retention_s:g} s or the last {self.retention_count} receipts",
                 "receipt_id",
             ) from None

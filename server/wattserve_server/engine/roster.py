@@ -95,5 +95,5 @@ class Roster:
             return self._entries[name]
         except KeyError:
             raise NotFound(
-                f"unknown variant {name!r}; this server has {', '.join(self._entries)}", "variant"
+                f"unknown variant {name[:80]!r}; this server has {', '.join(self._entries)}", "variant"
             ) from None

@@ -16,8 +16,24 @@ Ids = NDArray[np.int64]
 MAX_TEXT_CHARACTERS = 200_000
 """Of all texts of a request; more would keep the tokenizer from others for too long."""
 
+MAX_SHOWN = 80
+"""Characters of a caller's value in a message."""
+
+MAX_RANK = 8
+"""Dimensions of a shape that is shown."""
+
+MAX_TENSORS = 16
+"""Of one request, before each is looked at: a message may hold millions."""
+
 MAX_REQUEST_ID = 256
 """Characters. Ids are kept with the receipts."""
+
+
+def shown(value: str | Sequence[int]) -> str:
+    """A caller's value as it stands in a message: cut, because it may be enormous."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}...")
+    return str([*value[:MAX_RANK]]) if len(value) <= MAX_RANK else f"of {len(value)} dimensions"
 
 
 def check_request_id(request_id: str, field: str) -> str:
@@ -49,6 +65,11 @@ def check_count(count: int, max_sequences: int, field: str) -> None:
         )
 
 
+def check_tensors(count: int, field: str) -> None:
+    if count > MAX_TENSORS:
+        raise InvalidRequest(f"{count} tensors; no model takes more than {MAX_TENSORS}", field)
+
+
 def check_texts(texts: Sequence[str], max_sequences: int, field: str) -> list[str]:
     if not texts:
         raise InvalidRequest("a request needs at least one text", field)
@@ -66,26 +87,26 @@ def check_texts(texts: Sequence[str], max_sequences: int, field: str) -> list[st
     return list(texts)
 
 
+def check_length(length: int, facts: InputFacts, field: str, where: str = "") -> None:
+    """where: within the field, e.g. "row 3: "."""
+    if length == 0:
+        raise InvalidRequest(f"{where}the sequence is empty", field)
+    if length > facts.max_tokens:
+        raise InvalidRequest(
+            f"{where}the sequence has {length} tokens; this model takes at most {facts.max_tokens}", field
+        )
+
+
 def check_ids(sequences: Sequence[Ids], facts: InputFacts, field: str, unit: str = "") -> None:
     """Everything that could make a model fail or answer nonsense. unit: what the sequences are within the
     field, e.g. "row", if not its elements."""
-
-    def refusal(index: int, message: str) -> InvalidRequest:
-        if unit:
-            return InvalidRequest(f"{unit} {index}: {message}", field)
-        return InvalidRequest(message, f"{field}[{index}]")
-
     for index, ids in enumerate(sequences):
-        if len(ids) == 0:
-            raise refusal(index, "the sequence is empty")
-        if len(ids) > facts.max_tokens:
-            raise refusal(
-                index, f"the sequence has {len(ids)} tokens; this model takes at most {facts.max_tokens}"
-            )
+        where, place = (f"{unit} {index}: ", field) if unit else ("", f"{field}[{index}]")
+        check_length(len(ids), facts, place, where)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= facts.vocabulary_size:
-            raise refusal(
-                index,
-                f"token id {low if low < 0 else high} is outside the vocabulary, 0 to "
+            raise InvalidRequest(
+                f"{where}token id {low if low < 0 else high} is outside the vocabulary, 0 to "
                 f"{facts.vocabulary_size - 1}",
+                place,
             )

@@ -6,7 +6,7 @@ Pure: no transport, no clock. Errors name the field in the request message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +21,10 @@ from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.checks import (
     check_count,
     check_ids,
+    check_length,
     check_priority,
     check_request_id,
+    check_tensors,
     check_texts,
 )
 from wattserve_server.service.prediction import Asked, Options
@@ -94,12 +96,15 @@ def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) 
     if not sequences:
         raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
     check_count(len(sequences), max_sequences, "tokens.sequences")
+    for index, sequence in enumerate(sequences):  # before they are copied
+        check_length(len(sequence.ids), facts, f"tokens.sequences[{index}]")
     ids = [np.array(sequence.ids, dtype=np.int64) for sequence in sequences]
     check_ids(ids, facts, "tokens.sequences")
     return [*ids]
 
 
-def _given(tensors: Iterable[pb.Tensor]) -> list[GivenTensor]:
+def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
+    check_tensors(len(tensors), _TENSORS)
     return [
         GivenTensor(
             tensor.name,

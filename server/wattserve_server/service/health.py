@@ -13,6 +13,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2
 
 from wattserve_server.errors import NotFound
+from wattserve_server.service.checks import shown
 
 PATH = "grpc.health.v1.Health"
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -37,7 +38,7 @@ class HealthService:
     async def Check(self, request: Any, context: Any) -> Any:
         if request.service not in self._known:
             raise NotFound(
-                f"unknown service {request.service!r}; known: {', '.join(sorted(self._known - {''}))}",
+                f"unknown service {shown(request.service)}; known: {', '.join(sorted(self._known - {''}))}",
                 "service",
             )
         return self._reply(request.service)

@@ -10,6 +10,7 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.roster import State
 from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere, UnsupportedError
 from wattserve_server.service import oip_describe as describe
+from wattserve_server.service.checks import MAX_SHOWN
 from wattserve_server.service.oip_names import alias, alias_of, entry_of, variants_of
 from wattserve_server.service.oip_reply import parameter, response
 from wattserve_server.service.oip_request import OipCall
@@ -128,7 +129,7 @@ class OipService:
         for name in request.parameters:
             raise InvalidRequest(
                 "this server's model is what it was started with: it takes no configuration or files",
-                f"parameters[{name[:80]}]",
+                f"parameters[{name[:MAX_SHOWN]}]",
             )
         name = request.model_name or request.repository_name
         variant = entry_of(engine, name, "", "model_name").choice.name

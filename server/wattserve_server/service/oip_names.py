@@ -9,6 +9,7 @@ from __future__ import annotations
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import Entry
 from wattserve_server.errors import InvalidRequest, NotFound
+from wattserve_server.service.checks import shown
 
 VERSION = "1"
 
@@ -24,12 +25,12 @@ def alias_of(engine: Engine, name: str, version: str, field: str) -> str | None:
     if version not in ("", VERSION):
         if not version.isdecimal():
             raise InvalidRequest(
-                f"version {version[:80]!r}: a version is a whole number, here {VERSION!r} or none; a "
+                f"version {shown(version)}: a version is a whole number, here {VERSION!r} or none; a "
                 'variant is chosen by the parameter "variant" or the name MODEL@VARIANT',
                 "model_version" if field == "model_name" else "version",
             )
         raise NotFound(
-            f"version {version[:80]!r}: this server has version {VERSION!r} only",
+            f"version {shown(version)}: this server has version {VERSION!r} only",
             "model_version" if field == "model_name" else "version",
         )
     own = engine.model.name
@@ -38,11 +39,12 @@ def alias_of(engine: Engine, name: str, version: str, field: str) -> str | None:
     prefix, variant = name[: len(own) + 1], name[len(own) + 1 :]
     if prefix != f"{own}@":
         raise NotFound(
-            f"unknown model {name!r}; this server has {own!r}, and each variant as {own}@VARIANT", field
+            f"unknown model {shown(name)}; this server has {own!r}, and each variant as {own}@VARIANT", field
         )
     if variant not in engine.roster.names:
         raise NotFound(
-            f"unknown variant {variant!r} of {own!r}; this server has {', '.join(engine.roster.names)}", field
+            f"unknown variant {shown(variant)} of {own!r}; this server has {', '.join(engine.roster.names)}",
+            field,
         )
     return variant
 

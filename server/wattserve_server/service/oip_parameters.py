@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.checks import check_priority, check_request_id
+from wattserve_server.service.checks import MAX_SHOWN, check_priority, check_request_id, shown
 from wattserve_server.service.prediction import Options
 
 Parameters = Mapping[str, oip.InferParameter]
@@ -26,13 +26,13 @@ def read_options(request: oip.ModelInferRequest) -> Options:
     parameters = request.parameters
     for name in parameters:
         if name.startswith("triton_") and name not in _HARMLESS:
-            raise InvalidRequest(f"{name[:80]!r} is reserved", _field(name[:80]))
+            raise InvalidRequest(f"{shown(name)} is reserved", _field(name[:MAX_SHOWN]))
     for name in _OF_SEQUENCES:
         if name in parameters and _value(parameters, name):
             raise InvalidRequest("this model keeps nothing from one request to the next", _field(name))
     energy = text_parameter(parameters, "energy")
     if energy not in _ENERGY:
-        raise InvalidRequest(f"{energy!r}; either 'provisional' or 'settled'", _field("energy"))
+        raise InvalidRequest(f"{shown(energy)}; either 'provisional' or 'settled'", _field("energy"))
     timeout_us = whole_parameter(parameters, "timeout")
     return Options(
         check_request_id(request.id, "id"),
@@ -54,7 +54,8 @@ def whole_parameter(parameters: Parameters, name: str, where: str = "") -> int:
     """0 when it is not given. where: whose parameters they are, if not the request's."""
     value = _value(parameters, name) if name in parameters else 0
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidRequest(f"{value!r} is no whole number from 0", f"{where}{_field(name)}")
+        given = shown(value) if isinstance(value, str) else repr(value)
+        raise InvalidRequest(f"{given} is no whole number from 0", f"{where}{_field(name)}")
     return value
 
 

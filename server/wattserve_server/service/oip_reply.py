@@ -14,6 +14,7 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import InvalidRequest
+from wattserve_server.service.checks import shown
 from wattserve_server.service.convert import quality_word, unknown_reason
 from wattserve_server.service.oip_names import VERSION
 from wattserve_server.service.oip_parameters import whole_parameter
@@ -28,7 +29,7 @@ def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
         field = f"outputs[{index}]"
         if output.name != name:
             raise InvalidRequest(
-                f"unknown output {output.name[:80]!r}; this model has {name!r}", f"{field}.name"
+                f"unknown output {shown(output.name)}; this model has {name!r}", f"{field}.name"
             )
         if index:
             raise InvalidRequest(f"output {name!r} is asked for twice", f"{field}.name")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.checks import check_count, check_texts
+from wattserve_server.service.checks import check_count, check_tensors, check_texts, shown
 from wattserve_server.service.oip_names import alias_of
 from wattserve_server.service.oip_parameters import read_options, text_parameter
 from wattserve_server.service.oip_reply import classes_asked
@@ -20,11 +18,11 @@ from wattserve_server.service.tensors import GivenTensor, ids_of_tensors, images
 
 Tensor = oip.ModelInferRequest.InferInputTensor
 
-_CONTENTS: dict[str, tuple[str, np.dtype[Any]]] = {
-    "INT64": ("int64_contents", np.dtype("<i8")),
-    "INT32": ("int_contents", np.dtype("<i4")),
-    "FP32": ("fp32_contents", np.dtype("<f4")),
-    "BYTES": ("bytes_contents", np.dtype("O")),
+_CONTENTS = {
+    "INT64": "int64_contents",
+    "INT32": "int_contents",
+    "FP32": "fp32_contents",
+    "BYTES": "bytes_contents",
 }
 """Where the elements of a datatype stand when they are not sent as bytes."""
 
@@ -44,11 +42,12 @@ class OipCall:
         asked = text_parameter(request.parameters, "variant")
         if alias and asked and alias != asked:
             raise InvalidRequest(
-                f"{asked!r}, and the model's name says {alias!r}: give one of them", "parameters[variant]"
+                f"{shown(asked)}, and the model's name says {alias!r}: give one of them",
+                "parameters[variant]",
             )
         if asked and asked not in engine.roster.names:
             raise NotFound(
-                f"unknown variant {asked!r}; this server has {', '.join(engine.roster.names)}",
+                f"unknown variant {shown(asked)}; this server has {', '.join(engine.roster.names)}",
                 "parameters[variant]",
             )
         return alias or asked or engine.default_variant
@@ -71,6 +70,7 @@ class OipCall:
 def _given(request: oip.ModelInferRequest) -> list[GivenTensor]:
     """The inputs as they were sent: as bytes, all of them, or as elements."""
     raw = request.raw_input_contents
+    check_tensors(len(request.inputs), "inputs")
     if raw and len(raw) != len(request.inputs):
         raise InvalidRequest(
             f"{len(raw)} raw contents for {len(request.inputs)} inputs: give one for each, or none",
@@ -92,16 +92,17 @@ def _raw(tensor: Tensor, data: bytes, index: int) -> GivenTensor:
 
 def _typed(tensor: Tensor, index: int) -> GivenTensor:
     field = _field(tensor, index)
-    name, dtype = _CONTENTS.get(tensor.datatype, ("", np.dtype("O")))
+    name = _CONTENTS.get(tensor.datatype, "")
     filled = [found.name for found, _ in tensor.contents.ListFields()]
     if name and filled not in ([], [name]):
         raise InvalidRequest(
             f"{tensor.datatype} is given in {name}, not in {', '.join(filled)}", f"{field}.contents"
         )
-    given = getattr(tensor.contents, name) if name else []
-    elements: NDArray[Any] = np.array(list(given), dtype)
+    data: Any = getattr(tensor.contents, name) if name else ()
+    if tensor.datatype == "FP32":  # they are packed: the end of the message is the array
+        data = tensor.contents.SerializeToString()[-4 * len(data) :] if data else b""
     return GivenTensor(
-        tensor.name, tensor.datatype, tuple(tensor.shape), elements, field, f"{field}.contents.{name}"
+        tensor.name, tensor.datatype, tuple(tensor.shape), data, field, f"{field}.contents.{name}"
     )
 
 
@@ -117,16 +118,18 @@ def _field(tensor: Tensor, index: int) -> str:
 
 def _texts(tensor: GivenTensor, limit: int) -> list[str]:
     if tensor.datatype != "BYTES":
-        raise InvalidRequest(f"datatype {tensor.datatype!r} of text; it is BYTES", f"{tensor.field}.datatype")
+        raise InvalidRequest(
+            f"datatype {shown(tensor.datatype)} of text; it is BYTES", f"{tensor.field}.datatype"
+        )
     shape = list(tensor.shape)
     if len(shape) not in (1, 2) or shape[0] < 1 or shape[1:] not in ([], [1]):
-        raise InvalidRequest(f"shape {shape} is neither [texts] nor [texts, 1]", f"{tensor.field}.shape")
+        raise InvalidRequest(
+            f"shape {shown(tensor.shape)} is neither [texts] nor [texts, 1]", f"{tensor.field}.shape"
+        )
     check_count(shape[0], limit, f"{tensor.field}.shape")
-    elements: list[bytes]
+    elements: Sequence[Any] = tensor.data
     if isinstance(tensor.data, bytes):
         elements = _elements(tensor.data, shape[0], tensor.data_field)
-    else:
-        elements = tensor.data.tolist()
     if len(elements) != shape[0]:
         raise InvalidRequest(f"{len(elements)} elements; shape {shape} needs {shape[0]}", tensor.data_field)
     texts = [_text(element, f"{tensor.data_field}[{index}]") for index, element in enumerate(elements)]

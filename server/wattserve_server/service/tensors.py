@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.checks import Ids, check_count, check_ids
+from wattserve_server.service.checks import Ids, check_count, check_ids, shown
 
 Pixels = NDArray[np.float32]
 _Datatypes = Mapping[str, np.dtype[Any]]
 
 _WHOLE: _Datatypes = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
 _REAL: _Datatypes = {"FP32": np.dtype("<f4")}
+
+
+MAX_IDS = 1 << 20
+"""Of one tensor, padding included: more would keep the event loop from others for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class GivenTensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | NDArray[Any]
+    data: bytes | Sequence[int] | Sequence[bytes]
     field: str
     data_field: str
 
@@ -67,9 +71,15 @@ def _rows(tensor: GivenTensor, max_sequences: int) -> Ids:
     shape = list(tensor.shape)
     if len(shape) != 2 or any(size < 1 for size in shape):
         raise InvalidRequest(
-            f"shape {shape} is not [sequences, length] with both at least 1", f"{tensor.field}.shape"
+            f"shape {shown(tensor.shape)} is not [sequences, length] with both at least 1",
+            f"{tensor.field}.shape",
         )
     check_count(shape[0], max_sequences, f"{tensor.field}.shape")
+    if math.prod(shape) > MAX_IDS:
+        raise InvalidRequest(
+            f"shape {shown(tensor.shape)} holds more than {MAX_IDS} token ids, padding included",
+            f"{tensor.field}.shape",
+        )
     return _array(tensor, _WHOLE).astype(np.int64)
 
 
@@ -101,7 +111,8 @@ def images_of_tensors(
         shape = list(tensor.shape)
         if len(shape) != 4 or tuple(shape[1:]) != facts.pixel_shape or shape[0] < 1:
             raise InvalidRequest(
-                f"shape {shape}; this model takes {wanted}, with at least one image", f"{tensor.field}.shape"
+                f"shape {shown(tensor.shape)}; this model takes {wanted}, with at least one image",
+                f"{tensor.field}.shape",
             )
         check_count(shape[0], max_images, f"{tensor.field}.shape")
         images = _array(tensor, _REAL).astype(np.float32, copy=False)
@@ -121,7 +132,7 @@ def _named(tensors: Sequence[GivenTensor], names: Sequence[str], wanted: str) ->
     for tensor in tensors:
         if tensor.name not in names:
             raise InvalidRequest(
-                f"unknown tensor {tensor.name!r}; this model takes {wanted}", f"{tensor.field}.name"
+                f"unknown tensor {shown(tensor.name)}; this model takes {wanted}", f"{tensor.field}.name"
             )
         if tensor.name in seen:
             raise InvalidRequest(f"tensor {tensor.name!r} is given twice", f"{tensor.field}.name")
@@ -134,7 +145,7 @@ def _array(tensor: GivenTensor, datatypes: _Datatypes) -> NDArray[Any]:
     dtype = datatypes.get(tensor.datatype)
     if dtype is None:
         raise InvalidRequest(
-            f"datatype {tensor.datatype!r} of {tensor.name}; known here: {', '.join(datatypes)}",
+            f"datatype {shown(tensor.datatype)} of {tensor.name}; known here: {', '.join(datatypes)}",
             f"{tensor.field}.datatype",
         )
     elements = math.prod(tensor.shape)
@@ -147,8 +158,8 @@ def _array(tensor: GivenTensor, datatypes: _Datatypes) -> NDArray[Any]:
                 tensor.data_field,
             )
         return np.frombuffer(tensor.data, dtype=dtype).reshape(tensor.shape)
-    if tensor.data.size != elements:
+    if len(tensor.data) != elements:
         raise InvalidRequest(
-            f"{tensor.data.size} elements; shape {list(tensor.shape)} needs {elements}", tensor.data_field
+            f"{len(tensor.data)} elements; shape {list(tensor.shape)} needs {elements}", tensor.data_field
         )
-    return tensor.data.reshape(tensor.shape)
+    return np.fromiter(tensor.data, dtype, elements).reshape(tensor.shape)
