@@ -10,6 +10,7 @@
 """
 
 from wattserve_client._requests import Inputs
+from wattserve_client._tls import Tls
 from wattserve_client.aio import AsyncClient
 from wattserve_client.client import Client
 from wattserve_client.errors import (
@@ -76,6 +77,7 @@ __all__ = [
     "ServerError",
     "ServerInfo",
     "Timing",
+    "Tls",
     "Unavailable",
     "Variant",
     "VariantEnergy",

@@ -1,23 +1,29 @@
 """What both clients share around a channel: options, retries, deadlines, and what errors become.
 
-Retries are gRPC's own, by a service config. A read may be repeated when the server was out of reach.
-A prediction is repeated only on RESOURCE_EXHAUSTED, where the server promises that nothing of it ran;
-one whose fate is not known is never repeated, because it would be charged twice.
+Retries are gRPC's own, by a service config: it heeds the server's push-back and varies its pauses. A read
+may be repeated when the server was out of reach. A prediction is repeated only where the server promises
+that nothing of it ran: by gRPC on RESOURCE_EXHAUSTED, and by `Tries` when the server says that it is
+starting or stopping. One whose fate is not known is never repeated, because it would be charged twice.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 
+from wattserve_client._address import addresses, host_and_port, list_of
+from wattserve_client._details import details_in
 from wattserve_client._requests import MAX_MESSAGE_BYTES
-from wattserve_client.errors import Cancelled, ServerError, WattserveError, error_for
+from wattserve_client._tls import Tls, explained
+from wattserve_client.errors import Cancelled, ServerError, Unavailable, WattserveError, error_for
 
-DEFAULT_TARGET = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_IN_FLIGHT = 64
 
@@ -28,51 +34,110 @@ M = TypeVar("M")
 R = TypeVar("R")
 
 
-def _retry_policy(code: str, first_pause: str) -> dict[str, Any]:
+_MAX_TRIES = 5
+_FIRST_PAUSE_S = 0.2
+_MAX_PAUSE_S = 2.0
+_NOTHING_RAN = "STARTING_OR_STOPPING"  # ErrorInfo.reason
+
+
+def _retry_policy(code: str, first_pause_s: float) -> dict[str, Any]:
     return {
-        "maxAttempts": 5,
-        "initialBackoff": first_pause,
-        "maxBackoff": "2s",
+        "maxAttempts": _MAX_TRIES,
+        "initialBackoff": f"{first_pause_s}s",
+        "maxBackoff": f"{_MAX_PAUSE_S}s",
         "backoffMultiplier": 2,
         "retryableStatusCodes": [code],
     }
 
 
-_SERVICE_CONFIG = json.dumps(
+_RETRIES = [
     {
-        "methodConfig": [
-            {
-                "name": [{"service": _SERVICE, "method": method} for method in _READS],
-                "retryPolicy": _retry_policy("UNAVAILABLE", "0.2s"),
-            },
-            {
-                "name": [{"service": _SERVICE, "method": "Predict"}],
-                "retryPolicy": _retry_policy("RESOURCE_EXHAUSTED", "0.05s"),
-            },
-        ]
-    }
-)
+        "name": [{"service": _SERVICE, "method": method} for method in _READS],
+        "retryPolicy": _retry_policy("UNAVAILABLE", _FIRST_PAUSE_S),
+    },
+    {
+        "name": [{"service": _SERVICE, "method": "Predict"}],
+        "retryPolicy": _retry_policy("RESOURCE_EXHAUSTED", 0.05),
+    },
+]
+_OPTIONS: list[tuple[str, int | str]] = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A restarted server is found again within seconds; gRPC's own pauses grow to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 5000),
+    # What a call has sent is kept for its retry up to this size; beyond it there is no retry.
+    ("grpc.per_rpc_retry_buffer_size", 2 * MAX_MESSAGE_BYTES),
+    # A server that vanished is noticed while a call waits for it, also when that call is silent for long
+    # (0: gRPC would slow down after two pings without data). The server must allow a ping every 30 s.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
 
 
 class Link:
-    """One client's link to its server, all but the channel: address, options, deadlines, errors."""
+    """One client's link to its servers: addresses, options, deadlines, errors."""
 
-    def __init__(self, target: str, timeout_s: float, retry: bool) -> None:
-        if not isinstance(target, str) or not target:
-            raise ValueError(f"target is {target!r}; it must be an address such as {DEFAULT_TARGET!r}")
-        self.target = target
+    def __init__(
+        self, target: str | Sequence[str], timeout_s: float, retry: bool, tls: bool | Tls = False
+    ) -> None:
+        """Reads the files that `tls` names; looks up the names of several addresses."""
+        if not isinstance(retry, bool):
+            raise TypeError(f"retry is {retry!r}; it must be True or False")
+        if not isinstance(tls, bool | Tls):
+            raise TypeError(f"tls is {tls!r}; it must be True, False or a Tls")
+        self.addresses = addresses(target)
+        self.target = ", ".join(self.addresses)
         self.timeout_s = _seconds(timeout_s)
-        self.options: list[tuple[str, int | str]] = [
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            # A restarted server is found again within seconds; gRPC's own pauses grow to two minutes.
-            ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.max_reconnect_backoff_ms", 5000),
-            # What a call has sent is kept for its retry up to this size; beyond it there is no retry.
-            ("grpc.per_rpc_retry_buffer_size", 2 * MAX_MESSAGE_BYTES),
-        ]
-        if retry:
-            self.options.append(("grpc.service_config", _SERVICE_CONFIG))
+        self.retry = retry
+        self._tls = (Tls() if tls else None) if isinstance(tls, bool) else tls
+        self._credentials = None if self._tls is None else grpc.ssl_channel_credentials(*self._tls.read())
+        self.options = [*_OPTIONS, *self._own_options()]
+        # One address is gRPC's to understand and to look up, again and again.
+        self._grpc_target = list_of(self.addresses) if self.has_several else self.target
+
+    def open_blocking(self) -> grpc.Channel:
+        """A channel for ordinary code, which connects with its first call."""
+        if self._credentials is None:
+            return grpc.insecure_channel(self._grpc_target, self.options)
+        return grpc.secure_channel(self._grpc_target, self._credentials, self.options)
+
+    def open_async(self) -> grpc.aio.Channel:
+        """A channel of the event loop that is running now."""
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._grpc_target, self.options)
+        return grpc.aio.secure_channel(self._grpc_target, self._credentials, self.options)
+
+    @property
+    def has_several(self) -> bool:
+        """Whether the calls are spread over several servers."""
+        return len(self.addresses) > 1
+
+    def _own_options(self) -> list[tuple[str, int | str]]:
+        options: list[tuple[str, int | str]] = []
+        config: dict[str, Any] = {"methodConfig": _RETRIES} if self.retry else {}
+        if self.has_several:
+            config["loadBalancingConfig"] = [{"round_robin": {}}]
+            # A server that is starting or stopping says so, and is passed over.
+            config["healthCheckConfig"] = {"serviceName": _SERVICE}
+        if config:
+            options.append(("grpc.service_config", json.dumps(config)))
+        if self._tls is not None:
+            name = self._tls.server_name
+            if self.has_several:  # numeric by now, and one channel expects one name
+                name = name or host_and_port(self.addresses[0])[0]
+            if name:
+                options.append(("grpc.ssl_target_name_override", name))
+        return options
+
+    def check_one_server(self) -> None:
+        """ValueError when it would be left to chance which of several servers answers."""
+        if self.has_several:
+            raise ValueError(
+                f"this concerns one server, and the client has several ({self.target}): "
+                "ask each of client.members"
+            )
 
     def seconds(self, timeout_s: float | None) -> float:
         """A call's own deadline in seconds, or the client's."""
@@ -80,7 +145,14 @@ class Link:
 
     def failure(self, error: grpc.RpcError) -> WattserveError:
         """The error to raise for a grpc error, which is its cause."""
-        failure = error_for(error.code().name, error.details() or "", self.target)
+        code, message, details = (
+            error.code().name,
+            error.details() or "",
+            details_in(error.trailing_metadata()),
+        )
+        if code == "UNAVAILABLE" and not details.reason:
+            message = explained(message, self._tls)
+        failure = error_for(code, message, self.target, details)
         failure.__cause__ = error
         return failure
 
@@ -98,6 +170,29 @@ class Link:
     def nonsense(self, what: str) -> ServerError:
         """The error to raise when the server breaks the protocol."""
         return ServerError(f"the server's answer makes no sense: {what}", "INTERNAL", self.target)
+
+
+class Tries:
+    """The tries of one prediction that a server may refuse because it is starting or stopping."""
+
+    def __init__(self, link: Link, timeout_s: float | None) -> None:
+        self._may_repeat = link.retry
+        self._deadline_s = time.monotonic() + link.seconds(timeout_s)
+        self._refused = 0
+
+    @property
+    def left_s(self) -> float:
+        """Until the call's deadline, for the next try."""
+        return max(0.001, self._deadline_s - time.monotonic())
+
+    def pause_s(self, failure: Unavailable) -> float | None:
+        """How long to wait before the next try; None when there must be none, or no time for one."""
+        self._refused += 1
+        if not self._may_repeat or failure.reason != _NOTHING_RAN or self._refused >= _MAX_TRIES:
+            return None
+        longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._refused - 1))
+        pause_s = longest_s * random.uniform(0.5, 1)  # else those refused together would come back together
+        return pause_s if pause_s < self.left_s else None
 
 
 def _seconds(timeout_s: float) -> float:

@@ -44,13 +44,27 @@ _DATATYPES = {
 }
 
 
-def predict_request(
-    inputs: Inputs, *, variant: str, request_id: str, wait_for_settled_energy: bool
+def bare_request(
+    *, variant: str, request_id: str = "", wait_for_settled_energy: bool, priority: int
 ) -> pb.PredictRequest:
-    """The message that asks for a prediction of `inputs`."""
-    request = pb.PredictRequest(
-        request_id=request_id, variant=variant, wait_for_settled_energy=wait_for_settled_energy
+    """All of the message that asks for a prediction but the inputs."""
+    _check_flag(wait_for_settled_energy, "wait_for_settled_energy")
+    if not _is_int(priority):
+        raise TypeError(f"priority is {_kind(priority)}; it must be a whole number: 1 first, 3 last")
+    if not 0 <= priority < 2**32:
+        raise ValueError(f"priority is {priority}; the first is 1, and 0 is the server's usual one")
+    return pb.PredictRequest(
+        request_id=_name(request_id, "request_id"),
+        variant=_name(variant, "variant"),
+        wait_for_settled_energy=wait_for_settled_energy,
+        priority=priority,
     )
+
+
+def with_inputs(bare: pb.PredictRequest, inputs: Inputs) -> pb.PredictRequest:
+    """The same message with `inputs` in it."""
+    request = pb.PredictRequest()
+    request.CopyFrom(bare)
     _fill(request, inputs)
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
@@ -77,11 +91,33 @@ def images(pixels: object) -> FloatArray:
     return pixels
 
 
+def receipt_request(receipt_id: str, wait_until_settled: bool) -> pb.GetReceiptRequest:
+    """The message that asks for a receipt."""
+    _check_flag(wait_until_settled, "wait_until_settled")
+    return pb.GetReceiptRequest(
+        receipt_id=_name(receipt_id, "receipt_id"), wait_until_settled=wait_until_settled
+    )
+
+
 def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
     """The message that asks for these receipts; one bare str would be taken letter by letter."""
     if isinstance(receipt_ids, str | bytes):
         raise TypeError("receipt_ids is one id; it must be a list of ids")
-    return pb.WatchReceiptsRequest(receipt_ids=receipt_ids)
+    if not isinstance(receipt_ids, Iterable):
+        raise TypeError(f"receipt_ids is {_kind(receipt_ids)}; it must be a list of ids")
+    return pb.WatchReceiptsRequest(
+        receipt_ids=[_name(each, f"receipt_ids[{place}]") for place, each in enumerate(receipt_ids)]
+    )
+
+
+def load_request(name: str) -> pb.LoadVariantRequest:
+    """The message that asks for a variant to be made ready."""
+    return pb.LoadVariantRequest(variant=_name(name, "name"))
+
+
+def unload_request(name: str) -> pb.UnloadVariantRequest:
+    """The message that asks for a variant to be let go of."""
+    return pb.UnloadVariantRequest(variant=_name(name, "name"))
 
 
 def _fill(request: pb.PredictRequest, inputs: Inputs) -> None:
@@ -194,6 +230,17 @@ def _ids(ids: Sequence[Any] | npt.NDArray[Any], where: str) -> list[int]:
     if min(values) < _INT32.min or max(values) > _INT32.max:
         raise ValueError(f"{where} has a token id outside int32: from {min(values)} to {max(values)}")
     return values
+
+
+def _name(value: object, argument: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} is {_kind(value)}; it must be a str")
+    return value
+
+
+def _check_flag(value: object, argument: str) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} is {_kind(value)}; it must be True or False")
 
 
 def _is_int(value: object) -> bool:

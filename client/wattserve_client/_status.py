@@ -23,22 +23,23 @@ class StatusNotes:
     """Every status that one call has been given."""
 
     def __init__(self, call: Any) -> None:
-        self._seen: list[tuple[grpc.StatusCode, str]] = []
+        self._seen: list[tuple[grpc.StatusCode, str, grpc.aio.Metadata]] = []
         call.add_done_callback(self._note)
 
     def unmask(self, error: grpc.RpcError) -> grpc.RpcError | None:
         """The error that ended the call, given the one that was raised; None when it ended well."""
         if error.details() != _MASK:
             return error
-        for code, details in self._seen:
+        for code, details, trailing in self._seen:
             if details != _MASK:
                 if code is grpc.StatusCode.OK:
                     return None
-                return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details)
+                return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details)
         return error
 
     def _note(self, call: Any) -> None:
-        self._seen.append((_at_once(call.code()), _at_once(call.details())))
+        status = _at_once(call.code()), _at_once(call.details()), _at_once(call.trailing_metadata())
+        self._seen.append(status)
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:

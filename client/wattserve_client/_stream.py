@@ -11,7 +11,8 @@ from typing import Any
 
 from wattserve_client import _replies
 from wattserve_client._channel import Link
-from wattserve_client._requests import predict_request
+from wattserve_client._details import Details
+from wattserve_client._requests import with_inputs
 from wattserve_client.errors import (
     DeadlineExceeded,
     InvalidRequest,
@@ -26,9 +27,8 @@ from wattserve_proto.v1 import inference_pb2 as pb
 class StreamBook:
     """What one stream has asked and been told."""
 
-    def __init__(
-        self, link: Link, inputs: object, *, variant: str, wait_for_settled_energy: bool, in_flight: int
-    ) -> None:
+    def __init__(self, link: Link, inputs: object, bare: pb.PredictRequest, in_flight: int) -> None:
+        """bare: what every request holds beside its inputs and its id."""
         if isinstance(inputs, str | bytes | Mapping):
             raise TypeError(
                 f"predict_many takes an iterable of inputs, not one {type(inputs).__name__}: "
@@ -37,8 +37,7 @@ class StreamBook:
         if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
             raise ValueError(f"in_flight is {in_flight!r}; it must be a whole number from 1")
         self._link = link
-        self._variant = variant
-        self._wait_for_settled_energy = wait_for_settled_energy
+        self._bare = bare
         self.in_flight = in_flight
         self.all_sent = False  # set by the client when the iterable has no more inputs
         self._next_index = 0
@@ -59,12 +58,8 @@ class StreamBook:
         index = self._next_index
         self._next_index += 1
         try:
-            request = predict_request(
-                inputs,
-                variant=self._variant,
-                request_id=str(index),
-                wait_for_settled_energy=self._wait_for_settled_energy,
-            )
+            self._bare.request_id = str(index)
+            request = with_inputs(self._bare, inputs)
         except (TypeError, ValueError) as cause:
             error = InvalidRequest(str(cause), "INVALID_ARGUMENT", self._link.target)
             error.__cause__ = cause
@@ -81,8 +76,7 @@ class StreamBook:
             case "response":
                 return Answer(index, self._prediction(response.response))
             case "error":
-                error = response.error
-                return Answer(index, error_for_number(error.code, error.message, self._link.target))
+                return Answer(index, self._error(response.error))
             case _:
                 raise self._link.nonsense("a stream's answer is neither a prediction nor an error")
 
@@ -91,6 +85,11 @@ class StreamBook:
             return self._link.read(_replies.prediction, message)
         except WattserveError as error:
             return error
+
+    def _error(self, told: pb.PredictError) -> WattserveError:
+        retry_after_s = told.retry_after_ms / 1000 if told.retry_after_ms else None
+        details = Details(told.reason, told.field, retry_after_s)
+        return error_for_number(told.code, told.message, self._link.target, details)
 
     def ended(self) -> None:
         """The server ended the stream without an error; Unavailable when it was too early for that.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,12 +19,24 @@ import grpc
 import grpc.aio
 
 from wattserve_client import _replies
-from wattserve_client._astream import Each, next_event
-from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Link
-from wattserve_client._requests import FloatArray, Inputs, images, predict_request, watch_request
-from wattserve_client._status import StatusNotes
+from wattserve_client._address import DEFAULT_TARGET
+from wattserve_client._astream import Each, answers
+from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
+from wattserve_client._members import Owners
+from wattserve_client._requests import (
+    FloatArray,
+    Inputs,
+    bare_request,
+    images,
+    load_request,
+    receipt_request,
+    unload_request,
+    watch_request,
+    with_inputs,
+)
 from wattserve_client._stream import StreamBook
-from wattserve_client.errors import WattserveError
+from wattserve_client._tls import Tls
+from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -35,19 +47,29 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """A connection to one server, opened by the first call; it belongs to that call's event loop.
+    """A connection to one server, or to several; opened by the first call, and bound to its event loop.
 
-    `target`, `timeout_s`, `retry`: as in `Client`.
+    All as in `Client`. Looking up the host names of several addresses, when the client is made, blocks.
     """
 
     def __init__(
-        self, target: str = DEFAULT_TARGET, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
+        self,
+        target: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: bool = True,
+        tls: bool | Tls = False,
     ) -> None:
-        self._link = Link(target, timeout_s, retry)
+        link = self._link = Link(target, timeout_s, retry, tls)
         self._channel: grpc.aio.Channel | None = None
         self._open_stub: inference_pb2_grpc.InferenceAsyncStub | None = None
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
+        several = link.addresses if link.has_several else ()
+        self._members = tuple(
+            AsyncClient(each, timeout_s=timeout_s, retry=retry, tls=tls) for each in several
+        )
+        self._owners = Owners(link.target, self._members)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,10 +85,22 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection; open calls end with `Cancelled`. May be called twice."""
         self._closed = True
+        for member in self._members:
+            await member.close()
         for call in list(self._streams):
             call.cancel()
         if self._channel is not None:
             await self._channel.close()
+
+    @property
+    def target(self) -> str:
+        """The address; several are joined by commas."""
+        return self._link.target
+
+    @property
+    def members(self) -> tuple[AsyncClient, ...]:
+        """A client for each address, in their order; of a client with one address, itself."""
+        return self._members or (self,)
 
     async def predict(
         self,
@@ -75,13 +109,28 @@ class AsyncClient:
         variant: str = "",
         request_id: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request; all as in `Client.predict`."""
-        request = predict_request(
-            inputs, variant=variant, request_id=request_id, wait_for_settled_energy=wait_for_settled_energy
+        bare = bare_request(
+            variant=variant,
+            request_id=request_id,
+            wait_for_settled_energy=wait_for_settled_energy,
+            priority=priority,
         )
-        return await self._call(self._stub.Predict, request, _replies.prediction, timeout_s)
+        request = with_inputs(bare, inputs)
+        tries = Tries(self._link, timeout_s)
+        while True:
+            try:
+                return await self._call(self._stub.Predict, request, _replies.prediction, tries.left_s)
+            except Unavailable as refusal:
+                pause_s = tries.pause_s(refusal)
+                if pause_s is None:
+                    raise
+            await asyncio.sleep(pause_s)
+            if self._closed:
+                raise self._link.closed()
 
     async def predict_images(
         self,
@@ -90,6 +139,7 @@ class AsyncClient:
         variant: str = "",
         request_id: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Classify one image or several; all as in `Client.predict_images`."""
@@ -98,6 +148,7 @@ class AsyncClient:
             variant=variant,
             request_id=request_id,
             wait_for_settled_energy=wait_for_settled_energy,
+            priority=priority,
             timeout_s=timeout_s,
         )
 
@@ -107,6 +158,7 @@ class AsyncClient:
         *,
         variant: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> AsyncGenerator[Answer, None]:
@@ -117,21 +169,20 @@ class AsyncClient:
         a `break` the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` makes
         it immediate.
         """
-        book = StreamBook(
-            self._link,
-            inputs,
-            variant=variant,
-            wait_for_settled_energy=wait_for_settled_energy,
-            in_flight=in_flight,
+        bare = bare_request(
+            variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority
         )
+        book = StreamBook(self._link, inputs, bare, in_flight)
         source = aiter(inputs) if isinstance(inputs, AsyncIterable) else Each(inputs)
-        return self._answers(source, book, self._link.seconds(timeout_s))
+        return answers(self._link, self._open, source, book, self._link.seconds(timeout_s))
 
     async def receipt(
         self, receipt_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
     ) -> Receipt:
-        """The receipt of an earlier request; `NotFound` when the server no longer keeps it."""
-        request = pb.GetReceiptRequest(receipt_id=receipt_id, wait_until_settled=wait_until_settled)
+        """The receipt of an earlier request; all as in `Client.receipt`."""
+        request = receipt_request(receipt_id, wait_until_settled)
+        if self._members:
+            return await self._search(request, self._link.seconds(timeout_s))
         return await self._call(self._stub.GetReceipt, request, _replies.receipt, timeout_s)
 
     def watch_receipts(
@@ -139,30 +190,29 @@ class AsyncClient:
     ) -> AsyncGenerator[Receipt, None]:
         """Settled receipts as they settle; all as in `Client.watch_receipts`. Needs a running loop."""
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
+        call = self._one_stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
         return self._receipts(self._tracked(call))
 
     async def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
         return await self._call(
-            self._stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
+            self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
         )
 
     async def energy_report(self, *, timeout_s: float | None = None) -> EnergyReport:
         """The ledger: where every microjoule of the meter stands."""
         return await self._call(
-            self._stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
+            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
         )
 
     async def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server make a variant ready; all as in `Client.load_variant`."""
-        request = pb.LoadVariantRequest(variant=name)
-        return await self._call(self._stub.LoadVariant, request, _replies.variant, timeout_s)
+        return await self._call(self._one_stub.LoadVariant, load_request(name), _replies.variant, timeout_s)
 
     async def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server let go of a variant's memory, once its accepted requests are answered."""
-        request = pb.UnloadVariantRequest(variant=name)
-        return await self._call(self._stub.UnloadVariant, request, _replies.variant, timeout_s)
+        request = unload_request(name)
+        return await self._call(self._one_stub.UnloadVariant, request, _replies.variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
@@ -170,9 +220,15 @@ class AsyncClient:
             raise RuntimeError("this client is closed")
         if self._open_stub is None:
             # Not in __init__: grpc.aio binds a channel to the loop that is running when it is made.
-            self._channel = grpc.aio.insecure_channel(self._link.target, options=self._link.options)
+            self._channel = self._link.open_async()
             self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
         return self._open_stub
+
+    @property
+    def _one_stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
+        """For the calls that concern one server."""
+        self._link.check_one_server()
+        return self._stub
 
     async def _call(
         self,
@@ -190,6 +246,33 @@ class AsyncClient:
             raise
         return self._link.read(convert, message)
 
+    async def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
+        """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
+
+        async def ask(member: AsyncClient) -> tuple[AsyncClient, Receipt | WattserveError]:
+            try:
+                return member, await member._call(member._stub.GetReceipt, request, _replies.receipt, seconds)
+            except WattserveError as error:
+                return member, error
+
+        tasks = [asyncio.create_task(ask(member)) for member in self._owners.to_ask(request.receipt_id)]
+        errors: list[WattserveError] = []
+        try:
+            for ended in asyncio.as_completed(tasks):
+                member, found = await ended
+                if isinstance(found, Receipt):
+                    self._owners.found(request.receipt_id, member)
+                    return found
+                errors.append(found)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise self._owners.missing(request.receipt_id, errors)
+
+    def _open(self) -> Any:
+        return self._tracked(self._stub.PredictStream())
+
     async def _receipts(self, call: Any) -> AsyncGenerator[Receipt, None]:
         try:
             async for message in call:
@@ -202,53 +285,6 @@ class AsyncClient:
         finally:
             call.cancel()
 
-    async def _answers(
-        self, inputs: AsyncIterator[Inputs], book: StreamBook, timeout_s: float
-    ) -> AsyncGenerator[Answer, None]:
-        call = self._tracked(self._stub.PredictStream())
-        room = asyncio.Semaphore(book.in_flight)
-        events: asyncio.Queue[Any] = asyncio.Queue()
-        tasks = (
-            asyncio.create_task(_send(inputs, book, room, call, events)),
-            asyncio.create_task(self._forward(call, events)),
-        )
-        try:
-            while True:
-                match await next_event(events, book, timeout_s):
-                    case pb.PredictStreamResponse() as response:
-                        yield book.answer(response)
-                        room.release()
-                    case Answer() as answer:
-                        yield answer
-                        room.release()
-                    case WattserveError() as error:
-                        raise book.broken(error)
-                    case BaseException() as error:
-                        raise error
-                    case None:
-                        book.ended()
-                        return
-        finally:
-            for task in tasks:
-                task.cancel()
-            call.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _forward(self, call: Any, events: asyncio.Queue[Any]) -> None:
-        """Put each response of a stream into `events`, then the error that ended it, or None."""
-        notes = StatusNotes(call)
-        try:
-            async for response in call:
-                events.put_nowait(response)
-        except grpc.RpcError as raised:
-            error = notes.unmask(raised)
-            events.put_nowait(None if error is None else self._link.failure(error))
-        except asyncio.CancelledError:
-            events.put_nowait(self._link.closed())
-            raise
-        else:
-            events.put_nowait(None)
-
     def _tracked(self, call: Any) -> Any:
         """A streaming call that `close` will cancel: a channel of grpc.aio leaves idle ones open."""
         self._streams.add(call)
@@ -259,32 +295,3 @@ class AsyncClient:
         task = asyncio.current_task()
         if self._closed and task is not None and task.cancelling() == 0:
             raise self._link.closed() from error
-
-
-async def _send(
-    inputs: AsyncIterator[Inputs],
-    book: StreamBook,
-    room: asyncio.Semaphore,
-    call: Any,
-    events: asyncio.Queue[Any],
-) -> None:
-    """Send the inputs as there is room for them; `events` gets what cannot be sent, and what they raise."""
-    try:
-        while True:
-            await room.acquire()
-            try:
-                asked = book.ask(await anext(inputs))
-            except StopAsyncIteration:
-                break
-            if isinstance(asked, Answer):
-                events.put_nowait(asked)
-                continue
-            try:
-                await call.write(asked)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # the call is over, and `_forward` says why
-        book.all_sent = True
-        await call.done_writing()
-    except BaseException as error:
-        events.put_nowait(error)
-        raise

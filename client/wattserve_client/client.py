@@ -11,17 +11,32 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
 
 from wattserve_client import _replies
-from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TARGET, DEFAULT_TIMEOUT_S, Link
+from wattserve_client._address import DEFAULT_TARGET
+from wattserve_client._answers import answers
+from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
 from wattserve_client._exit import closed_at_exit
-from wattserve_client._requests import FloatArray, Inputs, images, predict_request, watch_request
+from wattserve_client._members import Owners
+from wattserve_client._requests import (
+    FloatArray,
+    Inputs,
+    bare_request,
+    images,
+    load_request,
+    receipt_request,
+    unload_request,
+    watch_request,
+    with_inputs,
+)
 from wattserve_client._stream import StreamBook
+from wattserve_client._tls import Tls
+from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -32,20 +47,31 @@ R = TypeVar("R")
 
 
 class Client:
-    """A connection to one server; opened by the first call, usable from several threads.
+    """A connection to one server, or to several; opened by the first call, usable from several threads.
 
-    `target`: host:port. `timeout_s`: the deadline in seconds of every call that names none of its own.
-    `retry`: repeat what is safe to repeat (see `_channel`); off, every refusal is seen, for measuring.
+    `target`: host:port. A list of those spreads the predictions over these servers in turn, passing over
+    the ones out of reach; a `predict_many` stays with one. Host names in a list are looked up once, now.
+    What concerns one server is asked of each of `members`. `timeout_s`: the deadline in seconds of every
+    call that names none of its own. `retry`: repeat what is safe to repeat (see `_channel`); off, every
+    refusal is seen, for measuring. `tls`: True, or a `Tls` that says more; of several servers, each must
+    show the same name: `Tls.server_name`, or else the first host's.
     """
 
     def __init__(
-        self, target: str = DEFAULT_TARGET, *, timeout_s: float = DEFAULT_TIMEOUT_S, retry: bool = True
+        self,
+        target: str | Sequence[str] = DEFAULT_TARGET,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retry: bool = True,
+        tls: bool | Tls = False,
     ) -> None:
-        self._link = Link(target, timeout_s, retry)
-        self._channel = grpc.insecure_channel(target, options=self._link.options)
-        self._open_stub: inference_pb2_grpc.InferenceStub | None = inference_pb2_grpc.InferenceStub(
-            self._channel
-        )
+        link = self._link = Link(target, timeout_s, retry, tls)
+        self._channel = link.open_blocking()
+        self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
+        self._closed = threading.Event()
+        several = link.addresses if link.has_several else ()
+        self._members = tuple(Client(each, timeout_s=timeout_s, retry=retry, tls=tls) for each in several)
+        self._owners = Owners(link.target, self._members)
 
     def __enter__(self) -> Self:
         return self
@@ -60,8 +86,20 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; open calls end with `Cancelled`. May be called twice."""
-        self._open_stub = None
+        self._closed.set()
+        for member in self._members:
+            member.close()
         self._channel.close()
+
+    @property
+    def target(self) -> str:
+        """The address; several are joined by commas."""
+        return self._link.target
+
+    @property
+    def members(self) -> tuple[Client, ...]:
+        """A client for each address, in their order; of a client with one address, itself."""
+        return self._members or (self,)
 
     def predict(
         self,
@@ -70,6 +108,7 @@ class Client:
         variant: str = "",
         request_id: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request.
@@ -79,12 +118,26 @@ class Client:
         or of several (4-d), as in `predict_images`; or a mapping of names to arrays.
         Anything else raises TypeError or ValueError, and nothing is sent. `variant`: "" is the
         server's default. `request_id`: yours, echoed. `wait_for_settled_energy`: answer when the
-        energy is settled rather than at once with a provisional receipt.
+        energy is settled rather than at once with a provisional receipt. `priority`: whose turn it is
+        while requests wait: 1 goes first, 3 last, 2 and 0 as usual.
         """
-        request = predict_request(
-            inputs, variant=variant, request_id=request_id, wait_for_settled_energy=wait_for_settled_energy
+        bare = bare_request(
+            variant=variant,
+            request_id=request_id,
+            wait_for_settled_energy=wait_for_settled_energy,
+            priority=priority,
         )
-        return self._call(self._stub.Predict, request, _replies.prediction, timeout_s)
+        request = with_inputs(bare, inputs)
+        tries = Tries(self._link, timeout_s)
+        while True:
+            try:
+                return self._call(self._stub.Predict, request, _replies.prediction, tries.left_s)
+            except Unavailable as refusal:
+                pause_s = tries.pause_s(refusal)
+                if pause_s is None:
+                    raise
+            if self._closed.wait(pause_s):
+                raise self._link.closed()
 
     def predict_images(
         self,
@@ -93,6 +146,7 @@ class Client:
         variant: str = "",
         request_id: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Classify one image, [channels, height, width], or several, [images, channels, height, width].
@@ -105,6 +159,7 @@ class Client:
             variant=variant,
             request_id=request_id,
             wait_for_settled_energy=wait_for_settled_energy,
+            priority=priority,
             timeout_s=timeout_s,
         )
 
@@ -114,6 +169,7 @@ class Client:
         *,
         variant: str = "",
         wait_for_settled_energy: bool = False,
+        priority: int = 0,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> Generator[Answer, None, None]:
@@ -125,20 +181,24 @@ class Client:
         bounds the silence: the longest wait for the next answer, by default the client's deadline.
         Leaving the loop, or closing the generator, cancels what is in flight.
         """
-        book = StreamBook(
-            self._link,
-            inputs,
-            variant=variant,
-            wait_for_settled_energy=wait_for_settled_energy,
-            in_flight=in_flight,
+        bare = bare_request(
+            variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority
         )
-        return closed_at_exit(self._answers(iter(inputs), book, self._link.seconds(timeout_s)))
+        book = StreamBook(self._link, inputs, bare, in_flight)
+        seconds = self._link.seconds(timeout_s)
+        return closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
 
     def receipt(
         self, receipt_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
     ) -> Receipt:
-        """The receipt of an earlier request; `NotFound` when the server no longer keeps it."""
-        request = pb.GetReceiptRequest(receipt_id=receipt_id, wait_until_settled=wait_until_settled)
+        """The receipt of an earlier request; `NotFound` when the server no longer keeps it.
+
+        Of several servers, the one that has it is found. `Unavailable` when none in reach has it, and
+        others are out of reach.
+        """
+        request = receipt_request(receipt_id, wait_until_settled)
+        if self._members:
+            return self._search(request, self._link.seconds(timeout_s))
         return self._call(self._stub.GetReceipt, request, _replies.receipt, timeout_s)
 
     def watch_receipts(
@@ -150,19 +210,19 @@ class Client:
         loop, or closing the generator, ends it.
         """
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
+        call = self._one_stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
         return closed_at_exit(self._receipts(call))
 
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
         return self._call(
-            self._stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
+            self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
         )
 
     def energy_report(self, *, timeout_s: float | None = None) -> EnergyReport:
         """The ledger: where every microjoule of the meter stands."""
         return self._call(
-            self._stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
+            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
         )
 
     def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
@@ -170,19 +230,23 @@ class Client:
 
         `NotPossible` when it cannot be made, or would not fit the server's limit of model memory.
         """
-        request = pb.LoadVariantRequest(variant=name)
-        return self._call(self._stub.LoadVariant, request, _replies.variant, timeout_s)
+        return self._call(self._one_stub.LoadVariant, load_request(name), _replies.variant, timeout_s)
 
     def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server let go of a variant's memory, once its accepted requests are answered."""
-        request = pb.UnloadVariantRequest(variant=name)
-        return self._call(self._stub.UnloadVariant, request, _replies.variant, timeout_s)
+        return self._call(self._one_stub.UnloadVariant, unload_request(name), _replies.variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceStub:
-        if self._open_stub is None:
+        if self._closed.is_set():
             raise RuntimeError("this client is closed")
         return self._open_stub
+
+    @property
+    def _one_stub(self) -> inference_pb2_grpc.InferenceStub:
+        """For the calls that concern one server."""
+        self._link.check_one_server()
+        return self._stub
 
     def _call(
         self,
@@ -197,6 +261,33 @@ class Client:
             raise self._link.failure(error) from error
         return self._link.read(convert, message)
 
+    def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
+        """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
+        asked = self._owners.to_ask(request.receipt_id)
+        calls = {member._stub.GetReceipt.future(request, timeout=seconds): member for member in asked}
+        ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        for call in calls:
+            call.add_done_callback(ended.put)
+        errors: list[WattserveError] = []
+        try:
+            while len(errors) < len(calls):
+                call = ended.get()
+                member = calls[call]
+                try:
+                    receipt = member._link.read(_replies.receipt, call.result())
+                except grpc.RpcError as error:
+                    errors.append(member._link.failure(error))
+                else:
+                    self._owners.found(request.receipt_id, member)
+                    return receipt
+        finally:
+            for call in calls:
+                call.cancel()
+        raise self._owners.missing(request.receipt_id, errors)
+
+    def _open(self, requests: Iterator[pb.PredictRequest]) -> Any:
+        return self._stub.PredictStream(requests)
+
     def _receipts(self, call: Any) -> Generator[Receipt, None, None]:
         try:
             for message in call:
@@ -205,53 +296,3 @@ class Client:
             raise self._link.failure(error) from error
         finally:
             call.cancel()
-
-    def _answers(
-        self, inputs: Iterator[Inputs], book: StreamBook, timeout_s: float
-    ) -> Generator[Answer, None, None]:
-        # grpc takes requests on a thread of its own, and waits for responses; a thread that forwards
-        # responses leaves the caller's thread free to look for an answer without waiting for one.
-        requests: queue.SimpleQueue[pb.PredictRequest | None] = queue.SimpleQueue()
-        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        call = self._stub.PredictStream(iter(requests.get, None))
-        threading.Thread(target=_forward, args=(call, events), daemon=True, name="wattserve-answers").start()
-        try:
-            while True:
-                if book.has_room and events.empty():
-                    try:
-                        asked = book.ask(next(inputs))
-                    except StopIteration:
-                        book.all_sent = True
-                        requests.put(None)
-                        continue
-                    if isinstance(asked, Answer):
-                        yield asked
-                    else:
-                        requests.put(asked)
-                    continue
-                try:
-                    event = events.get(timeout=timeout_s)
-                except queue.Empty:
-                    raise book.silent(timeout_s) from None
-                match event:
-                    case pb.PredictStreamResponse():
-                        yield book.answer(event)
-                    case grpc.RpcError():
-                        raise book.broken(self._link.failure(event)) from event
-                    case None:
-                        book.ended()
-                        return
-        finally:
-            requests.put(None)
-            call.cancel()
-
-
-def _forward(call: Any, events: queue.SimpleQueue[Any]) -> None:
-    """Put each response of a stream into `events`, then the grpc error that ended it, or None."""
-    try:
-        for response in call:
-            events.put(response)
-    except grpc.RpcError as error:
-        events.put(error)
-    else:
-        events.put(None)

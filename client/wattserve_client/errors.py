@@ -16,6 +16,8 @@ Knows nothing of grpc: codes are names here.
 
 from __future__ import annotations
 
+from wattserve_client._details import Details
+
 # The gRPC status codes by number: the wire's numbers inside a stream's answers.
 CODE_NAMES = (
     "OK",
@@ -44,13 +46,29 @@ class WattserveError(Exception):
     `message`: the server's words, or the transport's. `code`: the name of the gRPC status code, such
     as "NOT_FOUND". `target`: the address that was called. The grpc error, where there was one, is
     `__cause__`.
+
+    What only the server itself can say: `reason`, a word for programs that never changes, such as
+    "OVERLOADED"; empty when the error is not the server's. `field`: the path of what is wrong in the
+    request, or empty. `retry_after_s`: after how many seconds to come back; None when nothing was said.
     """
 
-    def __init__(self, message: str, code: str, target: str) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: str,
+        target: str,
+        *,
+        reason: str = "",
+        field: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message, code, target)
         self.message = message
         self.code = code
         self.target = target
+        self.reason = reason
+        self.field = field
+        self.retry_after_s = retry_after_s
 
     def __str__(self) -> str:
         return f"{self.message or 'no message'} ({self.code} from {self.target})"
@@ -100,15 +118,19 @@ _BY_CODE: dict[str, type[WattserveError]] = {
 }
 
 
-def error_for(code: str, message: str, target: str) -> WattserveError:
+def error_for(code: str, message: str, target: str, details: Details | None = None) -> WattserveError:
     """The error of a status code's name."""
-    if code == "RESOURCE_EXHAUSTED" and "larger than max" in message:
+    told = details or Details()
+    kind = _BY_CODE.get(code, ServerError)
+    if code == "RESOURCE_EXHAUSTED" and not told.reason and "larger than max" in message:
         # gRPC's own limit on a message, not the server's queue: coming back later cannot help.
-        return InvalidRequest(f"{message}; send fewer sequences per request", code, target)
-    return _BY_CODE.get(code, ServerError)(message, code, target)
+        kind, message = InvalidRequest, f"{message}; send fewer sequences per request"
+    return kind(message, code, target, reason=told.reason, field=told.field, retry_after_s=told.retry_after_s)
 
 
-def error_for_number(number: int, message: str, target: str) -> WattserveError:
+def error_for_number(
+    number: int, message: str, target: str, details: Details | None = None
+) -> WattserveError:
     """The error of a status code's number; a number that gRPC does not have counts as UNKNOWN."""
     code = CODE_NAMES[number] if 0 < number < len(CODE_NAMES) else "UNKNOWN"
-    return error_for(code, message, target)
+    return error_for(code, message, target, details)

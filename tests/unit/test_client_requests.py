@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattserve_client._requests import images, predict_request, watch_request
+from wattserve_client._requests import bare_request, images, watch_request, with_inputs
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
 def request_for(inputs: Any) -> pb.PredictRequest:
-    return predict_request(inputs, variant="bf16", request_id="mine", wait_for_settled_energy=True)
+    bare = bare_request(variant="bf16", request_id="mine", wait_for_settled_energy=True, priority=3)
+    return with_inputs(bare, inputs)
 
 
 def token_ids(inputs: Any) -> list[list[int]]:
@@ -24,7 +25,8 @@ def token_ids(inputs: Any) -> list[list[int]]:
 
 def test_what_the_caller_names_beside_the_inputs_is_sent() -> None:
     request = request_for("a film")
-    assert (request.variant, request.request_id, request.wait_for_settled_energy) == ("bf16", "mine", True)
+    assert (request.variant, request.request_id) == ("bf16", "mine")
+    assert (request.wait_for_settled_energy, request.priority) == (True, 3)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, asked, reply
+from tests.fixtures.scripted_server import (
+    Refuse,
+    ScriptedServer,
+    asked,
+    refuse_with_details,
+    reply,
+)
 from wattserve_client import (
+    AsyncClient,
+    Cancelled,
+    Client,
+    DeadlineExceeded,
     InvalidRequest,
     NotFound,
     Overloaded,
     Unavailable,
     WattserveError,
 )
+from wattserve_client._channel import Link, Tries
 from wattserve_client._requests import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -77,10 +90,130 @@ def test_a_read_is_not_repeated_on_another_refusal(server: Any, client: Any) -> 
 
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_without_retry_every_refusal_is_seen(server: Any, kind: Any) -> None:
-    server.script["Predict"] = [Refuse("RESOURCE_EXHAUSTED", "full"), reply("positive")]
+    server.script["Predict"] = [Refuse("RESOURCE_EXHAUSTED", "full"), stopping(), reply("positive")]
     server.script["GetServerInfo"] = [Refuse("UNAVAILABLE", "starting"), pb.ServerInfo()]
     with kind(server.target, retry=False) as client:
         with pytest.raises(Overloaded):
             client.predict("a film")
         with pytest.raises(Unavailable):
             client.server_info()
+        with pytest.raises(Unavailable):
+            client.predict("a film")
+
+
+def push_back(milliseconds: int) -> Refuse:
+    return Refuse("RESOURCE_EXHAUSTED", "full", (("grpc-retry-pushback-ms", str(milliseconds)),))
+
+
+def test_a_server_that_asks_not_to_come_back_is_left_alone(server: Any, client: Any) -> None:
+    server.script["Predict"] = [push_back(-1), reply("positive")]
+    with pytest.raises(Overloaded):
+        client.predict("a film")
+    assert len(server.calls["Predict"]) == 1
+
+
+def test_a_push_back_takes_the_place_of_the_usual_pause(server: Any, client: Any) -> None:
+    server.script["Predict"] = [push_back(1), push_back(60_000), reply("positive")]
+    with pytest.raises((DeadlineExceeded, Overloaded)):
+        client.predict("a film", timeout_s=1)
+    assert len(server.calls["Predict"]) == 2  # without the push-back there would be a third within 0.2 s
+
+
+def stopping() -> Refuse:
+    return refuse_with_details("UNAVAILABLE", "the server is shutting down", "STARTING_OR_STOPPING")
+
+
+def test_a_prediction_of_which_nothing_ran_is_sent_again_when_the_server_is_back(
+    server: Any, client: Any
+) -> None:
+    server.script["Predict"] = [stopping(), stopping(), reply("positive")]
+    assert client.predict("a film").label == "positive"
+    assert [request.text.texts[0] for request in asked(server, "Predict")] == ["a film"] * 3
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        refuse_with_details("UNAVAILABLE", "lost", "SOMETHING_ELSE"),
+        refuse_with_details("UNAVAILABLE", "lost", "STARTING_OR_STOPPING", domain="proxy.example"),
+        refuse_with_details("INTERNAL", "lost", "STARTING_OR_STOPPING"),
+    ],
+)
+def test_only_the_servers_own_promise_makes_it_safe(server: Any, client: Any, refusal: Refuse) -> None:
+    server.script["Predict"] = [refusal, reply("positive")]
+    with pytest.raises(WattserveError, match="lost"):
+        client.predict("a film")
+    assert len(server.calls["Predict"]) == 1
+
+
+def refused(reason: str = "STARTING_OR_STOPPING") -> Unavailable:
+    return Unavailable("m", "UNAVAILABLE", "h:1", reason=reason)
+
+
+def pauses(tries: Tries) -> list[float | None]:
+    return [tries.pause_s(refused()) for _ in range(6)]
+
+
+def test_there_are_five_tries_with_growing_pauses() -> None:
+    tries = Tries(Link("h:1", timeout_s=1000, retry=True), None)
+    first, second, third, fourth, *none = pauses(tries)
+    assert none == [None, None]
+    for pause, longest in zip((first, second, third, fourth), (0.2, 0.4, 0.8, 1.6), strict=True):
+        assert pause is not None
+        assert longest / 2 <= pause <= longest
+
+
+def test_pauses_vary_so_that_clients_refused_together_do_not_come_back_together() -> None:
+    link = Link("h:1", timeout_s=1000, retry=True)
+    assert len({Tries(link, None).pause_s(refused()) for _ in range(20)}) > 1
+
+
+def test_there_is_no_pause_that_the_deadline_would_cut() -> None:
+    tries = Tries(Link("h:1", timeout_s=1000, retry=True), 0.05)
+    assert pauses(tries) == [None] * 6
+
+
+def test_without_retry_there_is_one_try() -> None:
+    assert pauses(Tries(Link("h:1", timeout_s=1000, retry=False), None)) == [None] * 6
+
+
+def test_closing_the_client_ends_a_prediction_that_waits_for_its_next_try(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = threading.Event()
+
+    def pause_s(tries: Tries, failure: Unavailable) -> float:
+        pauses.set()
+        return 5
+
+    def close() -> None:
+        pauses.wait(timeout=5)
+        client.close()
+
+    monkeypatch.setattr(Tries, "pause_s", pause_s)
+    server.script["Predict"] = [stopping()]
+    client = Client(server.target)
+    threading.Thread(target=close).start()
+    with pytest.raises(Cancelled, match="the client was closed"):
+        client.predict("a film")
+    assert len(server.calls["Predict"]) == 1
+
+
+async def test_closing_the_async_client_ends_a_prediction_that_waits_for_its_next_try(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = asyncio.Event()
+
+    def pause_s(tries: Tries, failure: Unavailable) -> float:
+        pauses.set()
+        return 0.05
+
+    monkeypatch.setattr(Tries, "pause_s", pause_s)
+    server.script["Predict"] = [stopping()]
+    client = AsyncClient(server.target)
+    task = asyncio.create_task(client.predict("a film"))
+    await pauses.wait()
+    await client.close()
+    with pytest.raises(Cancelled, match="the client was closed"):
+        await task
+    assert len(server.calls["Predict"]) == 1

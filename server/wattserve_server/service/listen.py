@@ -15,6 +15,7 @@ from wattserve_server.service.methods import handlers
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.reflection import OIP_PACKAGE, REFLECTION_PACKAGE, reflection_pool
 from wattserve_server.service.tls import Tls
+from wattserve_server.telemetry.calls import Calls
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The same for every model, because it is set before one is loaded: 64 MiB hold 111 images of 3 x 224 x 224,
@@ -33,7 +34,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # Clients may ask every 10 s whether the connection still stands, also while they wait for nothing.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
 
@@ -43,9 +44,9 @@ class Listener:
     until told so."""
 
     def __init__(
-        self, native: InferenceService, oip: OipService, host: str, port: int, tls: Tls | None
+        self, native: InferenceService, oip: OipService, calls: Calls, host: str, port: int, tls: Tls | None
     ) -> None:
-        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+        """calls: counts them. port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
         self._server = grpc.aio.server(options=_OPTIONS)
         self._health = health.HealthService((NATIVE_PATH, OIP_PATH))
         names = (NATIVE_PATH, OIP_PATH, health.PATH, *REFLECTION_PATHS)
@@ -53,10 +54,10 @@ class Listener:
         mirror = reflection.aio.ReflectionServicer(names, pool)
         self._server.add_generic_rpc_handlers(
             (
-                handlers(NATIVE_PATH, _NATIVE, native),
-                handlers(OIP_PATH, _OIP, oip),
-                handlers(health.PATH, health.SERVICE, self._health),
-                *(handlers(path, _REFLECTION, mirror) for path in REFLECTION_PATHS),
+                handlers(NATIVE_PATH, _NATIVE, native, calls),
+                handlers(OIP_PATH, _OIP, oip, calls),
+                handlers(health.PATH, health.SERVICE, self._health, calls),
+                *(handlers(path, _REFLECTION, mirror, calls) for path in REFLECTION_PATHS),
             )
         )
         shown = f"[{host}]" if ":" in host else host

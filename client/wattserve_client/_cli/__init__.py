@@ -1,0 +1,1 @@
+"""What the command `wattserve-client` is made of; `cli` is its door."""

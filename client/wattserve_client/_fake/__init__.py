@@ -1,0 +1,1 @@
+"""What the fake server of `testing` is made of."""

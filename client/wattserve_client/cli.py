@@ -1,0 +1,241 @@
+"""The command line `wattserve-client`: ask a server from a shell, and see what an answer cost.
+
+Exit codes:
+    0    done
+    1    the server refused or is out of reach, a file cannot be used, or some lines of a file failed
+    2    a mistake in the arguments
+    130  Ctrl-C, but for `energy --watch`, which it ends
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import NoReturn, TypeAlias
+
+from wattserve_client._address import DEFAULT_TARGET, host_and_port
+from wattserve_client._cli import commands, errors_told
+from wattserve_client._cli.errors_told import CliError, UsageError
+from wattserve_client._tls import Tls
+from wattserve_client.client import Client
+from wattserve_client.errors import WattserveError
+
+_FAILED, _MISTAKE, _INTERRUPTED, _NOBODY_READS = 1, 2, 130, 141
+_WATCH_SECONDS = 2.0
+_TARGET_VARIABLE = "WATTSERVE_TARGET"
+_EPILOG = """\
+examples, against a server started with `wattserve serve`:
+
+  wattserve-client predict --settled "a delightful film" "a dull one"
+  wattserve-client predict --variant bf16 --file reviews.txt
+  wattserve-client energy --watch
+"""
+
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        options = _options(argv)
+        with _client(options) as client:
+            code: int = options.run(client, options)
+            sys.stdout.flush()
+            return code
+    except UsageError as error:
+        return _complain(str(error), _MISTAKE)
+    except CliError as error:
+        return _complain(str(error), _FAILED)
+    except WattserveError as error:
+        return _complain(errors_told.told(error), _FAILED)
+    except KeyboardInterrupt:
+        return _complain("stopped", _INTERRUPTED)
+    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    options, rest = parser.parse_known_args(argv)
+    if rest:  # argparse takes texts in one place only: `predict a --settled b` leaves b
+        if "texts" not in options or any(each.startswith("-") for each in rest):
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.texts += rest
+    return options
+
+
+def _complain(message: str, code: int) -> int:
+    print(f"wattserve-client: {message}", file=sys.stderr)
+    return code
+
+
+def _client(options: argparse.Namespace) -> Client:
+    files = options.tls_ca, options.tls_cert, options.tls_key
+    try:
+        tls: Tls | bool = options.tls
+        if any(each is not None for each in (*files, options.tls_server_name)):
+            tls = Tls(*files, server_name=options.tls_server_name or "")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    targets = _targets(options.target)
+    try:
+        return Client(targets if len(targets) > 1 else targets[0], timeout_s=options.timeout, tls=tls)
+    except OSError as error:
+        raise CliError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise CliError(str(error)) from None
+
+
+def _targets(given: list[list[str]] | None) -> list[str]:
+    if given is not None:
+        told = [each for several in given for each in several]
+    else:
+        try:
+            told = _addresses(os.environ.get(_TARGET_VARIABLE) or DEFAULT_TARGET)
+        except argparse.ArgumentTypeError as error:
+            raise UsageError(f"{_TARGET_VARIABLE}: {error}") from None
+    if len(set(told)) != len(told):
+        raise UsageError("--target names the same address twice")
+    return told
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="wattserve-client",
+        description="Asks a Wattserve server for predictions, and for what they cost in joules.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"wattserve-client {_version()}")
+    _add_connection(parser, defaults=True)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_predict(subparsers)
+    _add(subparsers, "info", commands.info, "what is served: variants, what each really runs, meter, limits")
+    receipt = _add(subparsers, "receipt", commands.receipt, "what an earlier request cost")
+    receipt.add_argument("receipt_id", metavar="ID", help="as `predict` tells it")
+    receipt.add_argument("--wait", action="store_true", help="until the energy is settled")
+    energy = _add(subparsers, "energy", commands.energy, "the ledger: where every joule of the meter stands")
+    energy.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=_WATCH_SECONDS,
+        metavar="SECONDS",
+        help=f"again and again, with the watts since the last time (default: every {_WATCH_SECONDS:g} s)",
+    )
+    return parser
+
+
+def _add(
+    subparsers: _Commands, name: str, run: Callable[[Client, argparse.Namespace], int], help: str
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name, help=help, description=f"Shows {help}." if name != "predict" else None
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON; units are in the names")
+    _add_connection(parser, defaults=False)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_predict(subparsers: _Commands) -> None:
+    parser = _add(subparsers, "predict", commands.predict, "predict texts, token ids, or the lines of a file")
+    parser.description = (
+        "Texts are sent as one request with one receipt; the lines of a file as one request each, over a "
+        "stream, and shown as they are answered (with --json: one object a line)."
+    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="one sequence each")
+    parser.add_argument("--file", metavar="FILE", help="one text a line, in UTF-8; - for standard input")
+    parser.add_argument(
+        "--tokens",
+        action="append",
+        type=_ids,
+        metavar="ID,ID,...",
+        help="a sequence of token ids; may be repeated",
+    )
+    parser.add_argument("--variant", default="", metavar="NAME", help="default: the server's")
+    parser.add_argument("--settled", action="store_true", help="wait until the energy is settled")
+
+
+def _add_connection(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
+    """May stand before the command, or after it, where they must not undo what stood before."""
+
+    def default(value: object) -> object:
+        return value if defaults else argparse.SUPPRESS
+
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--target",
+        action="append",
+        type=_addresses,
+        default=default(None),
+        metavar="HOST:PORT",
+        help=f"the server; repeat it for several (default: ${_TARGET_VARIABLE} or {DEFAULT_TARGET})",
+    )
+    group.add_argument(
+        "--timeout", type=_seconds, default=default(30.0), metavar="S", help="of each call (default: 30)"
+    )
+    group.add_argument(
+        "--tls", action="store_true", default=default(False), help="encrypt; any other --tls-... implies it"
+    )
+    for name, metavar, what in (
+        ("ca", "FILE", "who signs the server's certificate, PEM (default: the public authorities)"),
+        ("cert", "FILE", "the client's own certificate, PEM"),
+        ("key", "FILE", "its key, PEM"),
+        ("server-name", "NAME", "the name that the server's certificate must show"),
+    ):
+        group.add_argument(f"--tls-{name}", default=default(None), metavar=metavar, help=what)
+
+
+def _addresses(text: str) -> list[str]:
+    """Separated by commas."""
+    told = [each.strip() for each in text.split(",") if each.strip()]
+    for each in told:
+        if each.startswith("unix:") and len(told) == 1:
+            continue
+        try:
+            host_and_port(each)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{each!r} is not HOST:PORT, like {DEFAULT_TARGET}") from None
+    if not told:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, like {DEFAULT_TARGET}")
+    return told
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids, like 101,7592,102") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def _version() -> str:
+    try:
+        return metadata.version("wattserve")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
