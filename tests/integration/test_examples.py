@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,3 +54,9 @@ def test_an_example_runs_and_shows_what_it_promises(server: RunningServer, name:
     )
     assert ran.returncode == 0, ran.stderr
     assert SHOWN[name] in ran.stdout
+
+
+def test_the_fake_server_of_the_documentation_does_what_it_says() -> None:
+    text = (EXAMPLES.parent / "clients.md").read_text()
+    (block,) = [each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "FakeServer" in each]
+    exec(compile(block, "docs/clients.md", "exec"), {})
