@@ -33,7 +33,7 @@ test: $(READY) ## Run the tests that need no GPU
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
-	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz $(ARGS)
+	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
 
 test-clients: $(READY) ## Try perf_analyzer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import grpc
+import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
@@ -86,9 +87,11 @@ def test_a_bug_shows_nothing_of_itself_to_the_caller() -> None:
     assert failure_of(KeyError("secret")) == Failure(BUG, INTERNAL_MESSAGE)
 
 
-def test_what_repeats_a_callers_huge_value_is_shortened() -> None:
-    failure = failure_of(errors.NotFound(f"unknown variant {'x' * 20_000!r}; loaded: fp32", "v" * 20_000))
-    assert len(failure.message) <= MAX_MESSAGE + 5
+@pytest.mark.parametrize("letter", ["x", "\N{GRINNING FACE}"])
+def test_what_repeats_a_callers_huge_value_is_shortened(letter: str) -> None:
+    value = letter * 20_000
+    failure = failure_of(errors.NotFound(f"unknown variant {value!r}; loaded: fp32", value))
+    assert len(failure.message.encode()) <= MAX_MESSAGE + 5
     assert failure.message.endswith("loaded: fp32")
     ((_, data),) = failure.metadata()
     assert len(data) < 4000  # metadata as a whole may take 8 KiB

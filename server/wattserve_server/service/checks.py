@@ -20,7 +20,7 @@ MAX_SHOWN = 80
 """Characters of a caller's value in a message."""
 
 MAX_RANK = 8
-"""Dimensions of a shape that is shown."""
+"""Dimensions of a tensor, before they are copied: a message may hold millions."""
 
 MAX_TENSORS = 16
 """Of one request, before each is looked at: a message may hold millions."""
@@ -29,11 +29,9 @@ MAX_REQUEST_ID = 256
 """Characters. Ids are kept with the receipts."""
 
 
-def shown(value: str | Sequence[int]) -> str:
+def shown(value: str) -> str:
     """A caller's value as it stands in a message: cut, because it may be enormous."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}...")
-    return str([*value[:MAX_RANK]]) if len(value) <= MAX_RANK else f"of {len(value)} dimensions"
+    return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}...")
 
 
 def check_request_id(request_id: str, field: str) -> str:
@@ -68,6 +66,12 @@ def check_count(count: int, max_sequences: int, field: str) -> None:
 def check_tensors(count: int, field: str) -> None:
     if count > MAX_TENSORS:
         raise InvalidRequest(f"{count} tensors; no model takes more than {MAX_TENSORS}", field)
+
+
+def check_rank(shape: Sequence[int], field: str) -> tuple[int, ...]:
+    if len(shape) > MAX_RANK:
+        raise InvalidRequest(f"{len(shape)} dimensions; no tensor has more than {MAX_RANK}", field)
+    return tuple(shape)
 
 
 def check_texts(texts: Sequence[str], max_sequences: int, field: str) -> list[str]:

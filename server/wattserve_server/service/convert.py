@@ -23,6 +23,7 @@ from wattserve_server.service.checks import (
     check_ids,
     check_length,
     check_priority,
+    check_rank,
     check_request_id,
     check_tensors,
     check_texts,
@@ -109,7 +110,7 @@ def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
         GivenTensor(
             tensor.name,
             tensor.datatype,
-            tuple(tensor.shape),
+            check_rank(tensor.shape, f"{_TENSORS}[{index}].shape"),
             tensor.data,
             f"{_TENSORS}[{index}]",
             f"{_TENSORS}[{index}].data",

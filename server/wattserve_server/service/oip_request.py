@@ -8,7 +8,7 @@ from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.checks import check_count, check_tensors, check_texts, shown
+from wattserve_server.service.checks import check_count, check_rank, check_tensors, check_texts, shown
 from wattserve_server.service.oip_names import alias_of
 from wattserve_server.service.oip_parameters import read_options, text_parameter
 from wattserve_server.service.oip_reply import classes_asked
@@ -86,7 +86,7 @@ def _raw(tensor: Tensor, data: bytes, index: int) -> GivenTensor:
     field = _field(tensor, index)
     if tensor.contents.ListFields():
         raise InvalidRequest("both contents and raw_input_contents are given", f"{field}.contents")
-    shape = tuple(tensor.shape)
+    shape = check_rank(tensor.shape, f"{field}.shape")
     return GivenTensor(tensor.name, tensor.datatype, shape, data, field, f"raw_input_contents[{index}]")
 
 
@@ -100,9 +100,15 @@ def _typed(tensor: Tensor, index: int) -> GivenTensor:
         )
     data: Any = getattr(tensor.contents, name) if name else ()
     if tensor.datatype == "FP32":  # they are packed: the end of the message is the array
+        tensor.contents.DiscardUnknownFields()  # which would come after it
         data = tensor.contents.SerializeToString()[-4 * len(data) :] if data else b""
     return GivenTensor(
-        tensor.name, tensor.datatype, tuple(tensor.shape), data, field, f"{field}.contents.{name}"
+        tensor.name,
+        tensor.datatype,
+        check_rank(tensor.shape, f"{field}.shape"),
+        data,
+        field,
+        f"{field}.contents.{name}",
     )
 
 
@@ -123,9 +129,7 @@ def _texts(tensor: GivenTensor, limit: int) -> list[str]:
         )
     shape = list(tensor.shape)
     if len(shape) not in (1, 2) or shape[0] < 1 or shape[1:] not in ([], [1]):
-        raise InvalidRequest(
-            f"shape {shown(tensor.shape)} is neither [texts] nor [texts, 1]", f"{tensor.field}.shape"
-        )
+        raise InvalidRequest(f"shape {shape} is neither [texts] nor [texts, 1]", f"{tensor.field}.shape")
     check_count(shape[0], limit, f"{tensor.field}.shape")
     elements: Sequence[Any] = tensor.data
     if isinstance(tensor.data, bytes):

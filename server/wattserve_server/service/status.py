@@ -25,7 +25,7 @@ RETRY_AFTER_MS = 100
 """What an overloaded server asks clients to wait; gRPC's own retries honour it."""
 
 MAX_MESSAGE = 600
-"""Characters of an error's message."""
+"""Bytes of an error's message."""
 
 INTERNAL_MESSAGE = "internal error; the server's log has the details"
 
@@ -99,6 +99,8 @@ def failure_of(error: Exception) -> Failure:
 
 def _shortened(text: str) -> str:
     """It may repeat what the caller sent, and metadata has a hard limit."""
-    if len(text) <= MAX_MESSAGE:
+    data = text.encode(errors="replace")
+    if len(data) <= MAX_MESSAGE:
         return text
-    return f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 2 :]}"
+    head, tail = data[: MAX_MESSAGE // 2], data[-MAX_MESSAGE // 2 :]
+    return f"{head.decode(errors='ignore')} ... {tail.decode(errors='ignore')}"

@@ -71,13 +71,13 @@ def _rows(tensor: GivenTensor, max_sequences: int) -> Ids:
     shape = list(tensor.shape)
     if len(shape) != 2 or any(size < 1 for size in shape):
         raise InvalidRequest(
-            f"shape {shown(tensor.shape)} is not [sequences, length] with both at least 1",
+            f"shape {shape} is not [sequences, length] with both at least 1",
             f"{tensor.field}.shape",
         )
     check_count(shape[0], max_sequences, f"{tensor.field}.shape")
     if math.prod(shape) > MAX_IDS:
         raise InvalidRequest(
-            f"shape {shown(tensor.shape)} holds more than {MAX_IDS} token ids, padding included",
+            f"shape {shape} holds more than {MAX_IDS} token ids, padding included",
             f"{tensor.field}.shape",
         )
     return _array(tensor, _WHOLE).astype(np.int64)
@@ -111,7 +111,7 @@ def images_of_tensors(
         shape = list(tensor.shape)
         if len(shape) != 4 or tuple(shape[1:]) != facts.pixel_shape or shape[0] < 1:
             raise InvalidRequest(
-                f"shape {shown(tensor.shape)}; this model takes {wanted}, with at least one image",
+                f"shape {shape}; this model takes {wanted}, with at least one image",
                 f"{tensor.field}.shape",
             )
         check_count(shape[0], max_images, f"{tensor.field}.shape")

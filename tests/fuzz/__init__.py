@@ -1,0 +1,1 @@
+"""Hostile and broken calls to a running server: every method, thousands of inputs, always the same ones."""

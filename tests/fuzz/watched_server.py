@@ -1,0 +1,73 @@
+"""The command `wattserve`, which tells on SIGUSR1 what it holds: one line of JSON on standard error.
+
+Its receipts have the same ids every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import secrets
+import signal
+import sys
+from typing import Any
+
+MARK = "FUZZ-SNAPSHOT "
+
+
+def snapshot(ready: Any, serving: Any) -> dict[str, Any]:
+    """What a server that nobody asks for anything holds."""
+    gc.collect()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "accepted": serving._accepted,
+        "open": ready.engine._open_requests,
+        "queued": ready.engine.queued,
+        "pending": ready.engine.book.pending,
+        "watches": len(ready.engine.book._watches),
+        "waiters": len(ready.engine.book._waiters),
+        "resident": {
+            entry.choice.name: entry.resident.open_requests if entry.resident else None
+            for entry in ready.engine.roster
+        },
+        "leaving": len(ready.engine.roster.leaving),
+        "objects": len(gc.get_objects()),
+    }
+
+
+def watch() -> None:
+    """Before the server starts: get hold of what it makes."""
+    from wattserve_server import app
+
+    started, make_serving, token_hex = app.start, app.Serving, secrets.token_hex
+    made: list[Any] = []
+
+    def serving() -> Any:
+        made.append(make_serving())
+        return made[0]
+
+    async def start(*given: Any) -> Any:
+        ready = await started(*given)
+
+        def tell() -> None:
+            print(MARK + json.dumps(snapshot(ready, made[0])), file=sys.stderr, flush=True)
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
+        return ready
+
+    app.start, app.Serving = start, serving  # type: ignore[assignment,misc]
+    secrets.token_hex = lambda size=32: "fuzz" * 3 if size == 6 else token_hex(size)  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    import os
+
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `cli` does, before torch comes in
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    watch()
+    from wattserve_server.cli import main
+
+    sys.exit(main())
