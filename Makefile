@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy test-gpu clean
+.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -69,6 +69,9 @@ bench-attribution: $(READY) ## Hold the attribution against simulated worlds wit
 
 bench-energy: $(READY) ## What accounting for energy costs: CPU per request, throughput on and off, memory
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.energy_cost $(ARGS)
+
+bench-metrics: $(READY) ## What the metrics take of a request: less than 10 us
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.metrics_cost $(ARGS)
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
 	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)

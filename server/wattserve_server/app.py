@@ -42,11 +42,12 @@ async def serve(config: ServerConfig) -> None:
         listener = Listener(
             InferenceService(serving, predictor),
             OipService(serving, predictor, statistics),
+            metrics.calls,
             config.host,
             config.port,
             Tls(config.tls_cert, config.tls_key, config.tls_client_ca) if config.tls_cert else None,
         )
-        exposition = Exposition(metrics.registry, config.host, config.metrics_port)
+        exposition = Exposition({"/metrics": metrics.page}, config.host, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
@@ -67,11 +68,14 @@ async def serve(config: ServerConfig) -> None:
 
 
 async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener: Listener) -> None:
-    """Refuse new work, answer what was accepted, settle its energy, then end."""
+    """Refuse new work, answer what was accepted, settle its energy, then end.
+
+    The listener stays until the end: a call that met it closing would be told CANCELLED, which no client
+    sends again, rather than UNAVAILABLE.
+    """
     say("draining: accepted requests will be answered")
     serving.draining.set()
     listener.say(serving=False)
-    stopped = asyncio.create_task(listener.stop(config.drain_seconds))
     try:
         async with asyncio.timeout(config.drain_seconds):
             await serving.until_idle()
@@ -82,8 +86,7 @@ async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener:
         await asyncio.to_thread(meter.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
     await asyncio.sleep(0)  # for the charges that the sampler has just handed over
     ready.engine.book.close()
-    await listener.stop(CLOSING_S)  # a health watch, say, would stay open for ever
-    await stopped
+    await listener.stop(CLOSING_S)
     for meter in ready.meters.values():
         say(_final_account(meter.sampler, f" on {meter.device}" if len(ready.meters) > 1 else ""))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from wattserve_server.boards import boards_of
 from wattserve_server.config import ServerConfig
 from wattserve_server.energy.probe import poll_period_s
 from wattserve_server.energy.reading import Quality
@@ -43,6 +44,7 @@ class MeteredDevice:
         )
         self._config = config
         self._listening_s = max(LISTENING_POLL_S, self.chosen.meter.poll_period_s)
+        self._boards = boards_of(self.chosen.meter)
         self._probed: ProbedMeter
         self.sampler: Sampler
 
@@ -77,7 +79,12 @@ class MeteredDevice:
     def state(self) -> DeviceState:
         figures = MeterFigures(self._probed.probe, lambda: parts_of(self.chosen.meter, self._probed))
         return DeviceState(
-            str(self.device), lambda: self.sampler.ledger, lambda: self.sampler.status, figures
+            str(self.device),
+            lambda: self.sampler.ledger,
+            lambda: self.sampler.status,
+            figures,
+            self.run_log.busy_ns,
+            self._boards,
         )
 
     def plan(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:

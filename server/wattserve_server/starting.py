@@ -34,7 +34,7 @@ from wattserve_server.meters.choose import JOIN, device_type_of
 from wattserve_server.service.report import static_info
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready
 from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.state import VariantLabels
+from wattserve_server.telemetry.state import ServerState, VariantLabels
 from wattserve_server.telemetry.statistics import Statistics
 
 IDLE_LISTENING_S = 0.7
@@ -159,10 +159,14 @@ async def start(
     elif model.task.takes_text:
         say(f"{model.name} has no tokenizer: requests must send token ids")
     metrics.serve_state(
-        [device.state for device in plan.devices],
-        lambda: engine.queued,
-        {"name": model.name, "source": model.source, "task": model.task.name},
-        lambda: [_labels(entry) for entry in engine.roster],
+        ServerState(
+            [device.state for device in plan.devices],
+            lambda: engine.queued,
+            config.max_queue_sequences * len(plan.devices),
+            lambda: book.pending,
+            {"name": model.name, "source": model.source, "task": model.task.name},
+            lambda: [_labels(entry) for entry in engine.roster],
+        )
     )
     first = engine.roster.named(engine.default_variant).choice.device
     devices = sorted(plan.devices, key=lambda each: each.device != first)

@@ -311,7 +311,7 @@ class Timing(google.protobuf.message.Message):
     tokenize_ns: builtins.int
     """0 when the caller sent tokens"""
     queue_ns: builtins.int
-    """accepted until its last sequence was put into a batch"""
+    """accepted until its last sequence was put into a batch, less what earlier ones ran"""
     compute_ns: builtins.int
     """summed over the windows in which its sequences ran"""
     total_ns: builtins.int

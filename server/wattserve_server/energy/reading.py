@@ -50,7 +50,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class MeterStatus:
-    """What is known of the meter at an instant. Times in seconds; None where not known yet."""
+    """What is known of the meter at an instant. Times in seconds; None where not known yet.
+
+    last_read_ns: when it was last read successfully, on the monotonic clock.
+    """
 
     source: Source
     poll_period_s: float
@@ -64,3 +67,4 @@ class MeterStatus:
     lag_s: float | None = None
     ramp_s: float | None = None
     neighbours: int | None = None
+    last_read_ns: int | None = None

@@ -195,7 +195,8 @@ class Engine:
         lane = self.lanes[self.roster.named(window.variant).choice.device]
         costs = provisional_uj(lane.law(), window)
         for request in {sequence.request for sequence in result.sequences}:
-            request.last_started_ns = max(request.last_started_ns, window.start_ns)
+            if window.start_ns > request.last_started_ns:
+                request.last_started_ns, request.last_compute_ns = window.start_ns, window.duration_ns
             request.compute_ns += window.duration_ns
         for position, sequence in enumerate(result.sequences):
             line, request = sequence.line, sequence.request

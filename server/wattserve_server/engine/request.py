@@ -34,7 +34,8 @@ class Request:
 
     variant: the name under which it runs. resident: what runs it, kept in memory until it has.
     accepted_ns, deadline_ns: monotonic clock; None: no deadline. rows: one output row per sequence, filled
-    as they finish. remaining: sequences that have neither run nor left the queue. answer: resolved when the
+    as they finish. remaining: sequences that have neither run nor left the queue. last_compute_ns: of the
+    batch that started last. answer: resolved when the
     last of them is done.
     """
 
@@ -49,9 +50,15 @@ class Request:
     rows: list[NDArray[np.float32] | None] = field(default_factory=list)
     remaining: int = 0
     last_started_ns: int = 0
+    last_compute_ns: int = 0
     compute_ns: int = 0
     error: Exception | None = None
     is_cancelled: bool = False
+
+    @property
+    def queue_ns(self) -> int:
+        """From being accepted until its last sequence was in a batch, less the time that earlier ones ran."""
+        return max(0, self.last_started_ns - self.accepted_ns - (self.compute_ns - self.last_compute_ns))
 
     def add(self, item: Item, length: int) -> None:
         line = Line(self.receipt, length)

@@ -71,6 +71,8 @@ class Nvml(Protocol):
     def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[int]) -> Any: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
 
 
 class NotOfferedError(MeterError):
@@ -103,6 +105,15 @@ class Board:
     def average_power_mw(self) -> int:
         """The board's power in milliwatts; on most boards since Ampere the mean of the last second."""
         return self._ask("average power", self._nvml.nvmlDeviceGetPowerUsage)
+
+    def utilization_percent(self) -> int:
+        """Of the last moments (a sixth of a second to a second), in how many anything computed."""
+        return int(self._ask("utilization", self._nvml.nvmlDeviceGetUtilizationRates).gpu)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """What is in use, and what there is."""
+        memory = self._ask("memory", self._nvml.nvmlDeviceGetMemoryInfo)
+        return int(memory.used), int(memory.total)
 
     def neighbours(self) -> int | None:
         """How many processes beside this one compute on the board; None where the driver does not tell.

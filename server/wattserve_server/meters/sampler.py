@@ -74,6 +74,7 @@ class Sampler:
         self._look_around_ns = 0
         self._reads = 0
         self._failed_reads = 0
+        self._last_read_ns: int | None = None
         self._ledger = self._accountant.ledger.copy()
 
     @property
@@ -102,6 +103,7 @@ class Sampler:
             lag_s=self._accountant.response.lag_s,
             ramp_s=self._accountant.response.ramp_s,
             neighbours=self._neighbours,
+            last_read_ns=self._last_read_ns,
         )
 
     def start(self) -> None:
@@ -122,6 +124,7 @@ class Sampler:
         else:
             self._costs_ns.append(self._clock_ns() - begun_ns)
             self._last_error = ""
+            self._last_read_ns = begun_ns
             self._accountant.observe(reading)
             self._look_around(begun_ns)
         self._reads += 1

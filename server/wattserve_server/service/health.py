@@ -28,12 +28,17 @@ class HealthService:
     def __init__(self, services: Iterable[str]) -> None:
         self._known = {"", *services}
         self._serving = False
+        self._is_over = False
         self._changed = asyncio.Event()
 
     def say(self, serving: bool) -> None:
         self._serving = serving
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._wake()
+
+    def end(self) -> None:
+        """End every watch: they would keep a server that stops from stopping."""
+        self._is_over = True
+        self._wake()
 
     async def Check(self, request: Any, context: Any) -> Any:
         if request.service not in self._known:
@@ -46,13 +51,17 @@ class HealthService:
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The status now, and whenever it changes; SERVICE_UNKNOWN for a service that is not here."""
         last = None
-        while True:
+        while not self._is_over:
             changed = self._changed
             reply = self._reply(request.service)
             if reply != last:
                 yield reply
                 last = reply
             await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _reply(self, service: str) -> Any:
         if service not in self._known:

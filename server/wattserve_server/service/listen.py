@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import grpc
+from google.protobuf import duration_pb2
+from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -29,6 +31,14 @@ NATIVE_PATH = _NATIVE.full_name
 OIP_PATH = f"{OIP_PACKAGE}.{_OIP.name}"
 REFLECTION_PATHS = (f"{REFLECTION_PACKAGE}.{_REFLECTION.name}", _REFLECTION.full_name)
 
+_REFLECTED = (
+    pb.DESCRIPTOR,
+    health_pb2.DESCRIPTOR,
+    reflection_pb2.DESCRIPTOR,
+    duration_pb2.DESCRIPTOR,
+    error_details_pb2.DESCRIPTOR,  # so that tools can show what an error holds
+)
+
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server would quietly share the port
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -50,7 +60,7 @@ class Listener:
         self._server = grpc.aio.server(options=_OPTIONS)
         self._health = health.HealthService((NATIVE_PATH, OIP_PATH))
         names = (NATIVE_PATH, OIP_PATH, health.PATH, *REFLECTION_PATHS)
-        pool = reflection_pool((pb.DESCRIPTOR, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR))
+        pool = reflection_pool(_REFLECTED)
         mirror = reflection.aio.ReflectionServicer(names, pool)
         self._server.add_generic_rpc_handlers(
             (
@@ -83,4 +93,5 @@ class Listener:
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls at once; give those in progress `grace_s` to end."""
+        self._health.end()
         await self._server.stop(grace_s)

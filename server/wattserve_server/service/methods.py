@@ -1,12 +1,13 @@
 """From a service's descriptor and an object with its methods to what grpc registers.
 
 Messages are parsed here rather than by grpc, so that bytes which are no message end with INVALID_ARGUMENT
-like any other bad request, and every error passes the one table in `status`. The path under which a service
-is found need not be its descriptor's.
+like any other bad request, and every error passes the one table in `status`. Every call is counted, however
+it ends. The path under which a service is found need not be its descriptor's.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
@@ -17,25 +18,38 @@ from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.status import failure_of
+from wattserve_server.telemetry.calls import Calls, MethodCalls
+
+_CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
+"""By what a context says its code is: in some versions of grpc the code, in others its number."""
 
 
-def handlers(path: str, service: ServiceDescriptor, servicer: object) -> grpc.GenericRpcHandler:
-    """servicer: has an async method of the name of each of the service's."""
-    return grpc.method_handlers_generic_handler(
-        path, {method.name: _handler(method, getattr(servicer, method.name)) for method in service.methods}
-    )
+def handlers(path: str, service: ServiceDescriptor, servicer: object, calls: Calls) -> grpc.GenericRpcHandler:
+    """servicer: has an async method of the name of each of the service's. calls: counts them."""
+    found = {}
+    for method in service.methods:
+        counted = calls.method(_kind(method), path, method.name)
+        found[method.name] = _handler(method, getattr(servicer, method.name), counted)
+    return grpc.method_handlers_generic_handler(path, found)
 
 
-def _handler(method: MethodDescriptor, behaviour: Callable[..., Any]) -> Any:
+def _kind(method: MethodDescriptor) -> str:
+    """As go-grpc-prometheus calls it."""
+    if method.client_streaming:
+        return "bidi_stream" if method.server_streaming else "client_stream"
+    return "server_stream" if method.server_streaming else "unary"
+
+
+def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], calls: MethodCalls) -> Any:
     parse = _parser(method.input_type)
     write = GetMessageClass(method.output_type).SerializeToString
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            _streaming(behaviour, lambda requests: _parsed(requests, parse)), None, write
+            _streaming(behaviour, lambda requests: _parsed(requests, parse), calls), None, write
         )
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, parse), None, write)
-    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse), None, write)
+        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, parse, calls), None, write)
+    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, calls), None, write)
 
 
 def _parser(kind: Descriptor) -> Callable[[bytes], Message]:
@@ -58,35 +72,65 @@ async def _parsed(
 
 
 def _unary(
-    behaviour: Callable[[Any, Any], Awaitable[Message]], parse: Callable[[bytes], Message]
+    behaviour: Callable[[Any, Any], Awaitable[Message]],
+    parse: Callable[[bytes], Message],
+    calls: MethodCalls,
 ) -> Callable[[bytes, Any], Awaitable[Message]]:
     async def handle(data: bytes, context: Any) -> Message:
-        try:
-            return await behaviour(parse(data), context)
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await _abort(context, error)
+        with CountedCall(calls, context) as call:
+            try:
+                return await behaviour(parse(data), context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await call.abort(error)
 
     return handle
 
 
 def _streaming(
-    behaviour: Callable[[Any, Any], AsyncIterator[Message]], parse: Callable[[Any], Any]
+    behaviour: Callable[[Any, Any], AsyncIterator[Message]],
+    parse: Callable[[Any], Any],
+    calls: MethodCalls,
 ) -> Callable[[Any, Any], AsyncIterator[Message]]:
     async def handle(data: Any, context: Any) -> AsyncIterator[Message]:
-        try:
-            async for reply in behaviour(parse(data), context):
-                yield reply
-        except grpc.aio.AbortError:
-            raise
-        except Exception as error:
-            await _abort(context, error)
+        with CountedCall(calls, context) as call:
+            try:
+                async for reply in behaviour(parse(data), context):
+                    yield reply
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await call.abort(error)
 
     return handle
 
 
-async def _abort(context: Any, error: Exception) -> NoReturn:
-    failure = failure_of(error)
-    await context.abort(failure.kind.code, failure.message, failure.metadata())
-    raise AssertionError("abort returned")
+class CountedCall:
+    """A call in progress: counted when the block ends, by how it does."""
+
+    __slots__ = ("_begun_ns", "_calls", "_context")
+
+    def __init__(self, calls: MethodCalls, context: Any) -> None:
+        self._calls = calls
+        self._context = context
+
+    def __enter__(self) -> CountedCall:
+        self._begun_ns = self._calls.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._calls.end(self._begun_ns, self._code(kind))
+
+    async def abort(self, error: Exception) -> NoReturn:
+        failure = failure_of(error)
+        await self._context.abort(failure.kind.code, failure.message, failure.metadata())
+        raise AssertionError("abort returned")
+
+    def _code(self, kind: type[BaseException] | None) -> str:
+        if kind is None:
+            return "OK"
+        if issubclass(kind, (asyncio.CancelledError, GeneratorExit)):  # so gRPC ends a late call, too
+            left_s = self._context.time_remaining()
+            return "CANCELLED" if left_s is None or left_s > 0 else "DEADLINE_EXCEEDED"
+        return _CODES.get(self._context.code(), "UNKNOWN")

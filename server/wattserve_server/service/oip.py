@@ -8,7 +8,7 @@ from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.roster import State
-from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere, UnsupportedError
+from wattserve_server.errors import ConfigError, InvalidRequest, NotFound, NotPossibleHere, UnsupportedError
 from wattserve_server.service import oip_describe as describe
 from wattserve_server.service.checks import MAX_SHOWN
 from wattserve_server.service.oip_names import alias, alias_of, entry_of, variants_of
@@ -40,7 +40,10 @@ class OipService:
         if not self._serving.is_accepting:
             return oip.ModelReadyResponse(ready=False)
         engine = self._serving.get().engine
-        state = entry_of(engine, request.name, request.version, "name").state
+        try:
+            state = entry_of(engine, request.name, request.version, "name").state
+        except NotFound:  # as Triton says it: not ready, rather than an error
+            return oip.ModelReadyResponse(ready=False)
         would_load = engine.loader.rules.is_lazy and state is not State.FAILED
         return oip.ModelReadyResponse(ready=state is State.READY or would_load)
 

@@ -83,7 +83,7 @@ class Predictor:
         except Exception as error:
             self._failed(variant, kind_of(error).code.name, begun_ns)
             raise
-        self._metrics.request_answered(variant, answered.times)
+        self._metrics.request_answered(variant, answered.times, answered.request.receipt)
         self._statistics.answered(variant, len(answered.request.sequences), answered.times)
         return answered
 
@@ -107,12 +107,11 @@ class Predictor:
         ran_ns = time.monotonic_ns()
         if options.waits_for_energy:
             await until_settled(ready, done.receipt)
-        queue_ns = done.last_started_ns - done.accepted_ns
         times = Times(
             tokenize_ns=tokenize_ns,
-            queue_ns=queue_ns,
+            queue_ns=done.queue_ns,
             compute_ns=done.compute_ns,
-            output_ns=max(0, ran_ns - done.accepted_ns - queue_ns - done.compute_ns),
+            output_ns=max(0, ran_ns - done.accepted_ns - done.queue_ns - done.compute_ns),
             total_ns=time.monotonic_ns() - begun_ns,
         )
         return Answered(ready, done, times)

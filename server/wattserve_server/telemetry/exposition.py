@@ -1,28 +1,162 @@
-"""The HTTP side of the metrics."""
+"""The HTTP side of the metrics: a few pages, to be read only.
+
+Each connection is one request on a thread of its own, so that a slow reader keeps nobody waiting. It has so
+long to ask and so long to take its answer, however it trickles, and there are so many at the most.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, start_http_server
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
+from typing import Any
+from urllib.parse import urlsplit
 
 from wattserve_server.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
+Route = Callable[[str], tuple[str, bytes]]
+"""From the request's Accept header to the content type and the body of the page. Called on any thread."""
+
+CONNECTIONS = 32
+"""At the same time; more are closed unanswered."""
+
+ASK_S = 5.0
+ANSWER_S = 10.0
+MAX_HEAD_BYTES = 16 * 1024
+
+_REQUEST_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (\S+) HTTP/1\.[01]")
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_METHODS = ("GET", "HEAD")
+
 
 class Exposition:
-    """Serves a registry at http://host:port/metrics, on a thread of its own."""
+    """Serves pages by their paths at http://host:port, on threads of its own.
 
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+    routes: more may be added at any time."""
+
+    def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
         """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+        self.routes = dict(routes)
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server = _Server(self.routes, host, port)
         except OSError as error:
             raise ConfigError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
                 "choose another --metrics-port"
             ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="wattserve-metrics", daemon=True
+        )
+        self._thread.start()
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self._server.server_port}/metrics"
+        self.url = f"http://{shown}:{self._server.server_address[1]}/metrics"
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingMixIn, TCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
+        self.routes = routes
+        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = found[0]
+        super().__init__(address, _Connection)  # type: ignore[arg-type]  # of IPv6 there are four
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread was to be had
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a connection for metrics ended early", exc_info=True)
+
+
+class _Connection(BaseRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        head = self._read_head()
+        if not head:
+            return
+        status, kind, body = HTTPStatus.BAD_REQUEST, "", b""
+        line, _, fields = head.partition("\n")
+        asked = _REQUEST_LINE.fullmatch(line.rstrip("\r"))
+        if asked is not None:
+            status, kind, body = self._answer(asked[1], asked[2], fields)
+        if status is not HTTPStatus.OK:
+            kind, body = "text/plain; charset=utf-8", f"{status.value} {status.phrase}\n".encode()
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Connection: close",
+            "X-Content-Type-Options: nosniff",
+        ]
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            lines.append(f"Allow: {', '.join(_METHODS)}")
+        if asked is not None and asked[1] == "HEAD":
+            body = b""
+        self.request.settimeout(ANSWER_S)  # for all of it, in sendall
+        self.request.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+    def _answer(self, method: str, target: str, fields: str) -> tuple[HTTPStatus, str, bytes]:
+        try:
+            route = self.server.routes.get(urlsplit(target).path)
+        except ValueError:  # an address with half an IPv6 host
+            return HTTPStatus.BAD_REQUEST, "", b""
+        if route is None:
+            return HTTPStatus.NOT_FOUND, "", b""
+        if method not in _METHODS:
+            return HTTPStatus.METHOD_NOT_ALLOWED, "", b""
+        try:
+            return HTTPStatus.OK, *route(_accept(fields))
+        except Exception:
+            log.exception("the page %s failed", urlsplit(target).path)
+            return HTTPStatus.INTERNAL_SERVER_ERROR, "", b""
+
+    def _read_head(self) -> str:
+        """Up to the empty line; nothing of a request that does not come in time, or never ends."""
+        head, until = b"", time.monotonic() + ASK_S
+        while not _END_OF_HEAD.search(head):
+            left_s = until - time.monotonic()
+            if left_s <= 0 or len(head) > MAX_HEAD_BYTES:
+                return ""
+            self.request.settimeout(left_s)
+            try:
+                more = self.request.recv(4096)
+            except OSError:  # it took too long, or has gone
+                return ""
+            if not more:
+                return ""
+            head += more
+        return head.decode("latin-1")
+
+
+def _accept(fields: str) -> str:
+    found = (line.partition(":") for line in fields.splitlines())
+    return ",".join(value.strip() for name, _, value in found if name.lower() == "accept")

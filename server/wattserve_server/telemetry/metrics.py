@@ -1,155 +1,128 @@
 """The server's Prometheus metrics: base units, `_total` for counters, bounded labels.
 
 What happens per request is counted here; what the ledger and the meter say is read when scraped (`state`).
-Knows nothing of transports and models; names of variants come from the server, never from callers.
+All of them are declared in `declared_events` and `declared_state`. Knows nothing of transports and models;
+names of variants come from the server, never from callers. Written to on the event loop only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from wattserve_server.energy.receipt import Receipt
-from wattserve_server.telemetry.state import DeviceState, StateCollector, VariantLabels
+from wattserve_server.telemetry import declared_events as declared
+from wattserve_server.telemetry import scrape
+from wattserve_server.telemetry.board import BoardGauges
+from wattserve_server.telemetry.calls import Calls
+from wattserve_server.telemetry.series import Counters, Histograms, Read
+from wattserve_server.telemetry.state import ServerState, StateCollector
 from wattserve_server.telemetry.statistics import Times
-
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128)
-JOULES = (1e-4, 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for every counter
 
 NO_VARIANT = "none"
 """The variant label of a request that named none that exists."""
 
 
 class Metrics:
-    """Counts what happens. One per server; `registry` is what the exposition serves."""
+    """Counts what happens. One per server. calls: for who serves gRPC's methods."""
 
     def __init__(self, build: dict[str, str]) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        self._requests = Counter(
-            "wattserve_requests",
-            "Requests that ended, by gRPC status code.",
-            ["variant", "code"],
-            registry=self.registry,
-        )
-        self._latency = Histogram(
-            "wattserve_request_duration_seconds",
-            "From receiving a request to having its answer.",
-            ["variant"],
-            registry=self.registry,
-            buckets=SECONDS,
-        )
-        self._stages = Histogram(
-            "wattserve_stage_duration_seconds",
-            "Where the time of an answered request went: tokenize, queue, compute.",
-            ["variant", "stage"],
-            registry=self.registry,
-            buckets=SECONDS,
-        )
-        self._batches = Histogram(
-            "wattserve_batch_sequences",
-            "Sequences run together in one batch.",
-            ["variant"],
-            registry=self.registry,
-            buckets=SEQUENCES,
-        )
-        self._tokens = Counter(
-            "wattserve_tokens", "Real tokens of the sequences that ran.", ["variant"], registry=self.registry
-        )
-        self._padded_tokens = Counter(
-            "wattserve_padded_tokens",
-            "Tokens computed, padding included.",
-            ["variant"],
-            registry=self.registry,
-        )
-        self._energy = Histogram(
-            "wattserve_request_energy_joules",
-            "Settled active energy of a request.",
-            ["variant"],
-            registry=self.registry,
-            buckets=JOULES,
-        )
-        self._unknown = Counter(
-            "wattserve_unknown_receipts",
-            "Requests that ran and whose energy is not known.",
-            ["variant"],
-            registry=self.registry,
-        )
-        self._not_finite = Counter(
-            "wattserve_not_finite_answers",
-            "Sequences answered with NaN or infinity, which their callers were told as an error.",
-            ["variant"],
-            registry=self.registry,
-        )
-        self._provisional_error = Histogram(
-            "wattserve_provisional_error_ratio",
-            "Distance of a request's provisional energy from its settled one, relative to the latter.",
-            ["variant"],
-            registry=self.registry,
-            buckets=RATIOS,
-        )
-        self._by_variant: dict[str, tuple[Histogram, Histogram]] = {}
-        Gauge("wattserve_build_info", "Versions.", list(build), registry=self.registry).labels(**build).set(1)
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self._requests = Counters(declared.REQUESTS, registry)
+        self._latency = Histograms(declared.REQUEST_DURATION, registry)
+        self._stages = Histograms(declared.STAGE_DURATION, registry)
+        self._batches = Histograms(declared.BATCH_SEQUENCES, registry)
+        self._tokens = Counters(declared.TOKENS, registry)
+        self._padded_tokens = Counters(declared.PADDED_TOKENS, registry)
+        self._energy = Histograms(declared.REQUEST_ENERGY, registry)
+        self._unknown = Counters(declared.UNKNOWN_RECEIPTS, registry)
+        self._not_finite = Counters(declared.NOT_FINITE, registry)
+        self._provisional_error = Histograms(declared.PROVISIONAL_ERROR, registry)
+        self.calls = Calls(registry)
+        registry.register(_Build(build))
+        self._boards: Sequence[BoardGauges] = ()
+        self._answered_by: dict[str, _Answered] = {}
+
+    def page(self, accept: str) -> tuple[str, bytes]:
+        """The scrape, as its Accept header wants it: content type and page. Any thread."""
+        return scrape.render(self.registry, self._boards, accept)
 
     def request_ended(self, variant: str, code: str) -> None:
         """variant: empty when the request named none that exists."""
-        self._requests.labels(variant or NO_VARIANT, code).inc()
+        self._requests.of(variant or NO_VARIANT, code).add()
 
-    def request_answered(self, variant: str, times: Times) -> None:
-        self.request_ended(variant, "OK")
-        self._latency.labels(variant).observe(times.total_ns / 1e9)
-        self._stages.labels(variant, "tokenize").observe(times.tokenize_ns / 1e9)
-        self._stages.labels(variant, "queue").observe(times.queue_ns / 1e9)
-        self._stages.labels(variant, "compute").observe(times.compute_ns / 1e9)
+    def request_answered(self, variant: str, times: Times, receipt: Receipt | None = None) -> None:
+        answered = self._answered_by.get(variant)
+        if answered is None:
+            answered = self._answered_by[variant] = _Answered(
+                variant, self._requests, self._latency, self._stages
+            )
+        answered.count(times, receipt)
 
     def batch_ran(
         self, variant: str, sequences: int, tokens: int, padded_tokens: int, not_finite: int = 0
     ) -> None:
         """not_finite: of the sequences, those answered with NaN or infinity."""
-        self._batches.labels(variant).observe(sequences)
-        self._tokens.labels(variant).inc(tokens)
-        self._padded_tokens.labels(variant).inc(padded_tokens)
+        self._batches.of(variant).observe(sequences)
+        self._tokens.of(variant).add(tokens)
+        self._padded_tokens.of(variant).add(padded_tokens)
         if not_finite:
-            self._not_finite.labels(variant).inc(not_finite)
+            self._not_finite.of(variant).add(not_finite)
 
     def receipt_final(self, receipt: Receipt) -> None:
         energy_uj, provisional_uj = receipt.energy_uj, receipt.provisional_uj
         if energy_uj is None:
-            self._unknown.labels(receipt.variant).inc()
+            self._unknown.of(receipt.variant).add()
             return
-        energy, error = self._of_variant(receipt.variant)
-        energy.observe(energy_uj / 1e6)
+        self._energy.of(receipt.variant).observe(energy_uj / 1e6, receipt)
         if provisional_uj is not None and energy_uj > 0:
-            error.observe(abs(provisional_uj - energy_uj) / energy_uj)
+            error = abs(provisional_uj - energy_uj) / energy_uj
+            self._provisional_error.of(receipt.variant).observe(error)
 
-    def _of_variant(self, variant: str) -> tuple[Histogram, Histogram]:
-        """Looked up once: finding a label's series costs as much as counting in it."""
-        found = self._by_variant.get(variant)
-        if found is None:
-            found = (self._energy.labels(variant), self._provisional_error.labels(variant))
-            self._by_variant[variant] = found
-        return found
-
-    def serve_state(
-        self,
-        devices: Sequence[DeviceState],
-        queued: Callable[[], int],
-        model: dict[str, str],
-        variants: Callable[[], Sequence[VariantLabels]],
-    ) -> None:
+    def serve_state(self, state: ServerState) -> None:
         """Once the model is loaded: what is read at every scrape."""
-        for variant in variants():  # series exist from the start, so that rates have a first point
-            self._requests.labels(variant.name, "OK")
-            self._tokens.labels(variant.name)
-            self._padded_tokens.labels(variant.name)
-            self._unknown.labels(variant.name)
-            self._not_finite.labels(variant.name)
-        self.registry.register(StateCollector(devices, queued, model, variants))
+        for variant in state.variants():  # series exist from the start, so that rates have a first point
+            self._requests.of(variant.name, "OK")
+            for family in (self._tokens, self._padded_tokens, self._unknown, self._not_finite):
+                family.of(variant.name)
+        self._boards = [board for device in state.devices for board in device.boards]
+        self.registry.register(StateCollector(state))
+
+
+class _Answered:
+    """What an answered request of one variant counts in. Looked up once: finding a series costs as much as
+    counting in it."""
+
+    __slots__ = ("_compute", "_latency", "_output", "_queue", "_requests", "_tokenize")
+
+    def __init__(self, variant: str, requests: Counters, latency: Histograms, stages: Histograms) -> None:
+        self._requests = requests.of(variant, "OK")
+        self._latency = latency.of(variant)
+        self._tokenize, self._queue, self._compute, self._output = (
+            stages.of(variant, stage) for stage in declared.STAGES
+        )
+
+    def count(self, times: Times, receipt: Receipt | None) -> None:
+        self._requests.add()
+        self._latency.observe(times.total_ns / 1e9, receipt)
+        self._tokenize.observe(times.tokenize_ns / 1e9)
+        self._queue.observe(times.queue_ns / 1e9)
+        self._compute.observe(times.compute_ns / 1e9)
+        self._output.observe(times.output_ns / 1e9)
+
+
+class _Build(Collector):
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._labels = labels
+
+    def collect(self) -> Sequence[Metric]:
+        read = Read()
+        read.add_labelled(declared.BUILD, 1, self._labels)
+        return list(read.families())

@@ -5,16 +5,19 @@ Knows nothing of requests, transports and models.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import MeterStatus
-from wattserve_server.telemetry.meter_figures import MeterFigures, counter, gauge
+from wattserve_server.telemetry import declared_state as declared
+from wattserve_server.telemetry.board import BoardGauges
+from wattserve_server.telemetry.meter_figures import MeterFigures
+from wattserve_server.telemetry.series import Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,81 +37,73 @@ class VariantLabels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceState:
-    """One device's ledger and meter, as they are when asked."""
+    """One device's ledger and meter, as they are when asked. busy_ns: for how long it has run batches.
+    boards: of a GPU metered by NVML."""
 
     device: str
     ledger: Callable[[], Ledger]
     meter: Callable[[], MeterStatus]
     figures: MeterFigures
+    busy_ns: Callable[[], int]
+    boards: Sequence[BoardGauges] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServerState:
+    """A server that has its model. queue_limit: of sequences that wait, all devices together. model: the
+    labels of wattserve_model_info."""
+
+    devices: Sequence[DeviceState]
+    queued: Callable[[], int]
+    queue_limit: int
+    pending_receipts: Callable[[], int]
+    model: dict[str, str]
+    variants: Callable[[], Sequence[VariantLabels]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateCollector(Collector):
-    devices: Sequence[DeviceState]
-    queued: Callable[[], int]
-    model: dict[str, str]
-    variants: Callable[[], Sequence[VariantLabels]]
+    state: ServerState
 
     def collect(self) -> Iterable[Metric]:
-        variants = self.variants()
-        yield gauge("wattserve_queue_sequences", "Sequences that wait.", self.queued())
-        yield InfoMetricFamily("wattserve_model", "The hosted model.", value=self.model)
-        yield from _variants(variants)
-        families: dict[str, Metric] = {}
-        for state in self.devices:
-            own = [variant.name for variant in variants if variant.device == state.device]
-            for family in _of_device(state, own):
-                for index, sample in enumerate(family.samples):
-                    family.samples[index] = sample._replace(labels={"device": state.device, **sample.labels})
-                families.setdefault(family.name, family)
-                if families[family.name] is not family:
-                    families[family.name].samples.extend(family.samples)
-        yield from families.values()
+        state, read = self.state, Read()
+        variants = state.variants()
+        read.add(declared.QUEUE, state.queued())
+        read.add(declared.QUEUE_LIMIT, state.queue_limit)
+        read.add(declared.PENDING_RECEIPTS, state.pending_receipts())
+        for device in state.devices:
+            read.add(declared.DEVICE_BUSY, device.busy_ns() / 1e9, device.device)
+        read.add_labelled(declared.MODEL, 1, state.model)
+        _add_variants(read, variants)
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        for device in state.devices:
+            device.figures.add(read, device.device, device.meter(), offset_ns)
+        for device in state.devices:
+            names = [variant.name for variant in variants if variant.device == device.device]
+            ledger = device.ledger()
+            if ledger.since_ns is not None and ledger.until_ns is not None:
+                _add_energy(read, device.device, ledger, names)
+                read.add(declared.LAST_CHANGE, (ledger.until_ns + offset_ns) / 1e9, device.device)
+        return read.families()
 
 
-def _of_device(state: DeviceState, variants: Sequence[str]) -> Iterable[Metric]:
-    yield from state.figures.collect(state.meter())
-    ledger = state.ledger()
-    if ledger.since_ns is not None:
-        yield from _energy(ledger, variants)
-
-
-def _variants(variants: Sequence[VariantLabels]) -> Iterable[Metric]:
-    info = GaugeMetricFamily(
-        "wattserve_variant_info",
-        "What a variant really runs; proxy and verified say how far its name can be trusted.",
-        labels=["variant", "device", "dtype", "kernels", "proxy", "verified"],
-    )
-    ready = GaugeMetricFamily("wattserve_variant_ready", "1 for a variant in memory.", labels=["variant"])
-    size = GaugeMetricFamily(
-        "wattserve_variant_parameter_bytes", "Weights and scales of a variant.", labels=["variant"]
-    )
-    warmup = GaugeMetricFamily(
-        "wattserve_variant_warmup_seconds", "Time that warming a variant up took.", labels=["variant"]
-    )
+def _add_variants(read: Read, variants: Sequence[VariantLabels]) -> None:
     for variant in variants:
-        ready.add_metric([variant.name], float(variant.is_ready))
+        read.add(declared.VARIANT_READY, variant.is_ready, variant.name)
         if variant.is_ready:
-            trust = [variant.proxy, "true" if variant.is_verified else "false"]
-            info.add_metric([variant.name, variant.device, variant.dtype, variant.kernels, *trust], 1)
-            size.add_metric([variant.name], variant.parameter_bytes)
-            warmup.add_metric([variant.name], variant.warmup_seconds)
-    return [info, ready, size, warmup]
+            trust = (variant.proxy, "true" if variant.is_verified else "false")
+            labels = (variant.name, variant.device, variant.dtype, variant.kernels, *trust)
+            read.add(declared.VARIANT, 1, *labels)
+            read.add(declared.VARIANT_BYTES, variant.parameter_bytes, variant.name)
+            read.add(declared.VARIANT_WARMUP, variant.warmup_seconds, variant.name)
 
 
-def _energy(ledger: Ledger, variants: Sequence[str]) -> Iterable[Metric]:
-    active = CounterMetricFamily(
-        "wattserve_energy_active_joules", "Settled active energy, by variant.", labels=["variant"]
-    )
+def _add_energy(read: Read, device: str, ledger: Ledger, variants: Sequence[str]) -> None:
     for variant in variants:
         totals = ledger.active.get(variant)
-        active.add_metric([variant], totals.active_uj / 1e6 if totals else 0.0)
-    yield active
-    accounts = CounterMetricFamily(
-        "wattserve_energy_account_joules",
-        "Settled energy, by account; with the pending energy they sum to what was measured.",
-        labels=["account"],
-    )
+        read.add(declared.ACTIVE_ENERGY, totals.active_uj / 1e6 if totals else 0, device, variant)
+        read.add(declared.SETTLED_SEQUENCES, totals.sequences if totals else 0, device, variant)
+        read.add(declared.SETTLED_TOKENS, totals.tokens if totals else 0, device, variant)
     for account, amount_uj in (
         ("active", sum(totals.active_uj for totals in ledger.active.values())),
         ("warmup", ledger.warmup_uj),
@@ -116,9 +111,9 @@ def _energy(ledger: Ledger, variants: Sequence[str]) -> Iterable[Metric]:
         ("unattributed", ledger.unattributed_uj),
         ("gap", ledger.gap_uj),
     ):
-        accounts.add_metric([account], amount_uj / 1e6)
-    yield accounts
-    yield counter("wattserve_energy_measured_joules", "What the meter counted.", ledger.measured_uj / 1e6)
-    yield gauge("wattserve_energy_pending_joules", "Metered, not settled yet.", ledger.pending_uj / 1e6)
-    yield counter("wattserve_meter_gaps", "Intervals without a usable reading.", ledger.gap_count)
-    yield counter("wattserve_meter_gap_seconds", "How long they lasted.", ledger.gap_ns / 1e9)
+        read.add(declared.ACCOUNTS, amount_uj / 1e6, device, account)
+    read.add(declared.IDLE_SHOWN, ledger.idle_shared_uj / 1e6, device)
+    read.add(declared.MEASURED, ledger.measured_uj / 1e6, device)
+    read.add(declared.PENDING, ledger.pending_uj / 1e6, device)
+    read.add(declared.METER_GAPS, ledger.gap_count, device)
+    read.add(declared.METER_GAP_SECONDS, ledger.gap_ns / 1e9, device)

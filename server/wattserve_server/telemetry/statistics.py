@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 class Times:
     """Where the time of one answered request went, in nanoseconds of the server's monotonic clock.
 
-    tokenize: 0 when the caller sent tokens. queue: accepted until its last sequence was put into a batch.
-    compute: the windows of its batches. output: what of its way through the engine neither of them explains.
+    tokenize: 0 when the caller sent tokens. queue: accepted until its last sequence was put into a batch, less what
+    earlier ones computed. compute: the windows of its batches. output: what of its way through the engine neither of them explains.
     total: received until the answer was ready, a wait for settled energy included.
     """
 
@@ -42,8 +42,8 @@ class Duration:
 
 @dataclass(slots=True)
 class VariantStatistics:
-    """Of one variant. batches: how long those of each size computed. last_unix_ms: when the last request was
-    answered; 0: none was."""
+    """Of one variant. batches: how long those of each size computed. settled: requests whose energy became
+    known, and its sum. last_unix_ms: when the last request was answered; 0: none was."""
 
     sequences: int = 0
     success: Duration = field(default_factory=Duration)
@@ -53,6 +53,8 @@ class VariantStatistics:
     compute: Duration = field(default_factory=Duration)
     output: Duration = field(default_factory=Duration)
     batches: dict[int, Duration] = field(default_factory=lambda: defaultdict(Duration))
+    settled: int = 0
+    settled_uj: int = 0
     last_unix_ms: int = 0
 
     @property
@@ -82,6 +84,12 @@ class Statistics:
     def batch_ran(self, variant: str, sequences: int, compute_ns: int) -> None:
         self._variants[variant].batches[sequences].add(compute_ns)
 
+    def receipt_final(self, variant: str, energy_uj: int | None) -> None:
+        """energy_uj: None when it is not known."""
+        if energy_uj is not None:
+            self._variants[variant].settled += 1
+            self._variants[variant].settled_uj += energy_uj
+
     def of(self, variants: Iterable[str]) -> VariantStatistics:
         """The sum over these variants."""
         total = VariantStatistics()
@@ -90,6 +98,8 @@ class Statistics:
             if found is None:
                 continue
             total.sequences += found.sequences
+            total.settled += found.settled
+            total.settled_uj += found.settled_uj
             total.last_unix_ms = max(total.last_unix_ms, found.last_unix_ms)
             pairs = [*zip(total.durations, found.durations, strict=True)]
             pairs += [(total.batches[size], batches) for size, batches in found.batches.items()]

@@ -1,0 +1,218 @@
+"""Both protocols lead to one engine: the same answers, the same ledger, nothing left open by either."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.clients.oip_stub import OipStub, infer_request, rows, told
+from tests.fixtures.models import save_classifier
+from tests.fixtures.server import RunningServer, running_server
+from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
+
+VARIANTS = ("fp32", "bf16")
+LENGTHS = ((3,), (1, 30, 2, 64), (9,) * 7, (17, 16, 15), (64,))
+LONG = np.full((240, 60), 4, np.int64)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = save_classifier(tmp_path_factory.mktemp("models") / "tiny")
+    with running_server(
+        *("--model", str(folder), "--variants", ",".join(VARIANTS), "--threads", "1"),
+        *("--meter", "simulated", "--calibration-seconds", "0.2", "--max-batch-sequences", "2"),
+    ) as running:
+        yield running
+
+
+@dataclass
+class Both:
+    oip: OipStub
+    native: Any
+
+    def settled(self, receipt_id: str) -> pb.Receipt:
+        asked = pb.GetReceiptRequest(receipt_id=receipt_id, wait_until_settled=True)
+        receipt: pb.Receipt = self.native.GetReceipt(asked, timeout=20)
+        assert receipt.state == pb.ENERGY_STATE_SETTLED
+        return receipt
+
+    def report(self) -> pb.EnergyReport:
+        report: pb.EnergyReport = self.native.GetEnergyReport(pb.GetEnergyReportRequest())
+        assert report.pending_receipts == 0
+        return report
+
+
+@pytest.fixture(scope="module")
+def both(server: RunningServer) -> Iterator[Both]:
+    with grpc.insecure_channel(server.address) as channel:
+        yield Both(OipStub(channel), pb_grpc.InferenceStub(channel))
+
+
+@pytest.fixture
+async def channel(server: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(server.address) as made:
+        yield made
+
+
+def sequences(lengths: tuple[int, ...]) -> list[list[int]]:
+    return [[4 + (length + place) % 6 for place in range(length)] for length in lengths]
+
+
+def padded(of: list[list[int]]) -> dict[str, np.ndarray]:
+    longest = max(map(len, of))
+    return {
+        "attention_mask": np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in of]),
+        "input_ids": np.array([ids + [0] * (longest - len(ids)) for ids in of]),
+    }
+
+
+def typed(request: oip.ModelInferRequest) -> oip.ModelInferRequest:
+    """The same request, its elements in fields."""
+    made = oip.ModelInferRequest()
+    made.CopyFrom(request)
+    for tensor, raw in zip(made.inputs, request.raw_input_contents, strict=True):
+        tensor.contents.int64_contents.extend(np.frombuffer(raw, np.int64))
+    del made.raw_input_contents[:]
+    return made
+
+
+def active(report: pb.EnergyReport) -> dict[str, tuple[int, int, int]]:
+    return {each.variant: (each.active_uj, each.sequences, each.tokens) for each in report.active}
+
+
+def grown(before: pb.EnergyReport, after: pb.EnergyReport) -> dict[str, tuple[int, ...]]:
+    """What each variant was charged in between: microjoules, sequences, tokens."""
+    old = active(before)
+    return {
+        name: tuple(int(each) for each in np.subtract(values, old[name]))
+        for name, values in active(after).items()
+    }
+
+
+def test_a_sweep_by_either_protocol_gives_the_same_answers_and_the_same_ledger(both: Both) -> None:
+    start = both.report()
+    answers, charged = {}, {}
+    for variant in VARIANTS:
+        for lengths in LENGTHS:
+            ids = sequences(lengths)
+            tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=each) for each in ids])
+            reply = both.native.Predict(pb.PredictRequest(variant=variant, tokens=tokens))
+            answers[variant, lengths] = np.frombuffer(reply.output.data, "<f4").reshape(reply.output.shape)
+            receipt = both.settled(reply.receipt.receipt_id)
+            charged[variant] = charged.get(variant, 0) + receipt.energy_uj
+    by_native = grown(start, middle := both.report())
+    assert {name: uj for name, (uj, _, _) in by_native.items()} == charged
+    charged = dict.fromkeys(VARIANTS, 0)
+    for number, (variant, lengths) in enumerate(answers):
+        model, asked = ("tiny", {"variant": variant}) if number % 2 else (f"tiny@{variant}", {})
+        request = infer_request(model, asked, **padded(sequences(lengths)))
+        reply = both.oip.ModelInfer(typed(request) if number % 3 else request)
+        np.testing.assert_allclose(rows(reply), answers[variant, lengths], atol=1e-5)
+        assert told(reply)["variant"] == variant
+        receipt = both.settled(str(told(reply)["receipt_id"]))
+        assert receipt.variant == variant
+        assert [line.tokens for line in receipt.lines] == list(lengths)
+        charged[variant] += receipt.energy_uj
+    by_oip = grown(middle, both.report())
+    assert {name: uj for name, (uj, _, _) in by_oip.items()} == charged
+    wanted = (sum(map(len, LENGTHS)), sum(map(sum, LENGTHS)))
+    for variant in VARIANTS:
+        assert by_native[variant][1:] == by_oip[variant][1:] == wanted
+
+
+def test_a_settled_reply_says_what_its_receipt_says_afterwards(both: Both) -> None:
+    for variant in VARIANTS:
+        request = infer_request(f"tiny@{variant}", {"energy": "settled"}, text=["good film", "a bad film"])
+        found = told(both.oip.ModelInfer(request))
+        receipt = both.settled(str(found["receipt_id"]))
+        for field in ("energy_uj", "energy_low_uj", "energy_high_uj", "idle_share_uj", "variant"):
+            assert found[field] == getattr(receipt, field)
+        assert found["energy_state"] == "settled"
+        assert found["energy_source"] == receipt.source.name
+        assert (found["energy_method"], found["energy_quality"]) == (receipt.source.method, "simulated")
+        assert found["tokens"] == sum(line.tokens for line in receipt.lines) == 4 + 5
+        assert found["padded_tokens"] == sum(line.padded_tokens for line in receipt.lines)
+        assert found["batch_size"] == max(line.batch_size for line in receipt.lines)
+
+
+def test_a_provisional_reply_says_what_its_receipt_remembers(both: Both) -> None:
+    found = told(both.oip.ModelInfer(infer_request("tiny", input_ids=np.array([[2, 4, 3]]))))
+    assert found["energy_state"] == "provisional"
+    assert found["energy_uj"] == both.settled(str(found["receipt_id"])).provisional_energy_uj
+
+
+def test_the_ledger_adds_up_to_the_meter(both: Both) -> None:
+    report = both.report()
+    accounts = (report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj)
+    assert report.measured_uj == sum(each.active_uj for each in report.active) + sum(accounts)
+    assert (report.gap_count, report.unknown_sequences) == (0, 0)
+
+
+async def until_pending(native: Any, receipts: int) -> None:
+    """Wait until so many requests are accepted and their energy is not final."""
+    async with asyncio.timeout(20):
+        report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+        while report.pending_receipts != receipts:
+            report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+
+
+def metric(server: RunningServer, name: str) -> float:
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + " ")), 0.0)
+
+
+def fails(statistics: oip.ModelStatisticsResponse) -> int:
+    return statistics.model_stats[0].inference_stats.fail.count
+
+
+def waiting(ids: np.ndarray, **given: int) -> oip.ModelInferRequest:
+    """A request that lets all others pass."""
+    return infer_request("tiny", {"priority": 3, **given}, input_ids=ids)
+
+
+async def test_a_cancelled_call_leaves_the_queue_and_nothing_open(
+    server: RunningServer, channel: grpc.aio.Channel
+) -> None:
+    calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
+    await until_pending(native, 0)
+    asked = oip.ModelStatisticsRequest(name="tiny@fp32")
+    before = fails(await calls.ModelStatistics(asked))
+    start = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+    busy = [calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG)) for _ in range(3)]
+    going = calls.ModelInfer(waiting(LONG[:200]))
+    streamed = calls.ModelStreamInfer(iter([waiting(LONG[:100])]))
+    await until_pending(native, 5)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await calls.ModelInfer(waiting(LONG[:1], timeout=5000))
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert metric(server, "wattserve_queue_sequences") > 300  # behind the busy ones
+    going.cancel()
+    streamed.cancel()
+    for call in busy:
+        assert rows(await call).shape == (240, 3)
+    await until_pending(native, 0)
+    end = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+    assert grown(start, end)["fp32"][1] == 3 * 240  # of the others nothing ran
+    assert metric(server, "wattserve_queue_sequences") == 0
+    assert metric(server, 'wattserve_requests_total{code="CANCELLED",variant="fp32"}') == 2
+    assert fails(await calls.ModelStatistics(asked)) - before == 3
+
+
+async def test_an_urgent_request_overtakes_those_that_wait(channel: grpc.aio.Channel) -> None:
+    calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
+    busy = [calls.ModelInfer(infer_request("tiny", {"priority": 3}, input_ids=LONG)) for _ in range(3)]
+    await until_pending(native, 3)
+    await calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG[:1]))
+    assert not busy[-1].done()
+    for call in busy:
+        await call

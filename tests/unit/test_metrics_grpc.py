@@ -1,0 +1,262 @@
+"""Every call of gRPC is counted once, however it ends, by names that are the server's own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.errors import NotFound, OverloadedError
+from wattserve_server.service.methods import handlers
+from wattserve_server.telemetry.calls import Calls, go_name
+from wattserve_server.telemetry.metrics import Metrics
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
+PATH = SERVICE.full_name
+
+
+class Servicer:
+    """Does what the request's id says."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.left = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return None  # methods that no test calls
+
+    async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
+        await self._act(request.request_id, context)
+        return pb.PredictResponse()
+
+    async def WatchReceipts(
+        self, request: pb.WatchReceiptsRequest, context: Any
+    ) -> AsyncIterator[pb.Receipt]:
+        try:
+            for action in request.receipt_ids:
+                while action == "flood":
+                    yield pb.Receipt(receipt_id="x" * 100_000)
+                yield pb.Receipt(receipt_id=action)
+                await self._act(action, context)
+        finally:
+            self.left += 1
+
+    async def PredictStream(
+        self, requests: AsyncIterator[pb.PredictRequest], context: Any
+    ) -> AsyncIterator[pb.PredictStreamResponse]:
+        async for request in requests:
+            await self._act(request.request_id, context)
+            yield pb.PredictStreamResponse(request_id=request.request_id)
+
+    async def _act(self, action: str, context: Any) -> None:
+        if action == "not found":
+            raise NotFound("no such thing", "variant")
+        if action == "overloaded":
+            raise OverloadedError("too much")
+        if action == "bug":
+            raise ZeroDivisionError
+        if action == "abort":
+            await context.abort(grpc.StatusCode.DATA_LOSS, "gone")
+        if action == "wait":
+            self.entered.set()
+            await asyncio.sleep(60)
+
+
+class Rig:
+    """A server in this loop, and its metrics."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics({"version": "test"})
+        self.servicer = Servicer()
+        self.server = grpc.aio.server()
+        self.server.add_generic_rpc_handlers((handlers(PATH, SERVICE, self.servicer, self.metrics.calls),))
+        self.channel: grpc.aio.Channel
+
+    async def __aenter__(self) -> Rig:
+        port = self.server.add_insecure_port("127.0.0.1:0")
+        await self.server.start()
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+        await self.server.stop(0)
+
+    def predict(self, action: str | bytes, **given: Any) -> Any:
+        data = (
+            action if isinstance(action, bytes) else pb.PredictRequest(request_id=action).SerializeToString()
+        )
+        return self.channel.unary_unary(f"/{PATH}/Predict")(data, **given)
+
+    def watch(self, *actions: str, **given: Any) -> Any:
+        data = pb.WatchReceiptsRequest(receipt_ids=actions).SerializeToString()
+        return self.channel.unary_stream(f"/{PATH}/WatchReceipts")(data, **given)
+
+    def stream(self, *data: bytes) -> Any:
+        return self.channel.stream_stream(f"/{PATH}/PredictStream")(iter(data))
+
+    def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(self.metrics.page("")[1].decode()):
+            for each in family.samples:
+                names = ("grpc_type", "grpc_method", "grpc_code")
+                labels = tuple(each.labels[name] for name in names if name in each.labels)
+                if each.name.startswith("grpc_server_") and not each.name.endswith("_bucket"):
+                    assert each.labels["grpc_service"] == PATH
+                    found.setdefault(each.name.removeprefix("grpc_server_"), {})[labels] = each.value
+        return found
+
+    async def handled(self, *calls: str) -> dict[tuple[str, ...], float]:
+        """Once every call of these methods has ended."""
+        async with asyncio.timeout(10):
+            while True:
+                found = self.samples()
+                started, ended = found.get("started_total", {}), found.get("handled_total", {})
+                if sum(started.values()) == sum(ended.values()) and {key[1] for key in started} == {*calls}:
+                    durations = found["handling_seconds_count"]
+                    assert durations == started
+                    return ended
+                await asyncio.sleep(0.01)
+
+
+async def ended_as(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def read(call: Any) -> grpc.StatusCode:
+    try:
+        async for _ in call:
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+ENDS = [
+    ("", "OK", "OK"),
+    ("not found", "NOT_FOUND", "NotFound"),
+    ("overloaded", "RESOURCE_EXHAUSTED", "ResourceExhausted"),
+    ("bug", "INTERNAL", "Internal"),
+    ("abort", "DATA_LOSS", "DataLoss"),
+]
+
+
+@pytest.mark.parametrize(("action", "code", "name"), ENDS)
+async def test_a_call_is_counted_by_the_code_that_its_caller_got(action: str, code: str, name: str) -> None:
+    async with Rig() as rig:
+        assert (await ended_as(rig.predict(action))).name == code
+        assert await rig.handled("Predict") == {("unary", "Predict", name): 1}
+
+
+@pytest.mark.parametrize(("action", "code", "name"), ENDS)
+async def test_a_stream_is_one_call(action: str, code: str, name: str) -> None:
+    async with Rig() as rig:
+        assert (await read(rig.watch("", "", action))).name == code
+        assert await rig.handled("WatchReceipts") == {("server_stream", "WatchReceipts", name): 1}
+
+
+async def test_bytes_that_are_no_message_are_counted_as_refused() -> None:
+    async with Rig() as rig:
+        rubbish = b"\x0a\xff\xff\xff\xff\x7f rubbish"
+        assert (await ended_as(rig.predict(rubbish))).name == "INVALID_ARGUMENT"
+        good = pb.PredictRequest(request_id="a").SerializeToString()
+        assert (await read(rig.stream(good, rubbish))).name == "INVALID_ARGUMENT"
+        assert await rig.handled("Predict", "PredictStream") == {
+            ("unary", "Predict", "InvalidArgument"): 1,
+            ("bidi_stream", "PredictStream", "InvalidArgument"): 1,
+        }
+
+
+async def test_a_call_that_its_caller_ends_is_canceled() -> None:
+    async with Rig() as rig:
+        call = rig.predict("wait")
+        await rig.servicer.entered.wait()
+        assert rig.samples()["started_total"] == {("unary", "Predict"): 1}
+        assert "handled_total" not in rig.samples()
+        call.cancel()
+        assert await rig.handled("Predict") == {("unary", "Predict", "Canceled"): 1}
+
+
+async def test_a_call_whose_deadline_passes_is_told_from_one_that_is_canceled() -> None:
+    async with Rig() as rig:
+        assert (await ended_as(rig.predict("wait", timeout=0.2))).name == "DEADLINE_EXCEEDED"
+        assert (await read(rig.watch("wait", timeout=0.2))).name == "DEADLINE_EXCEEDED"
+        assert await rig.handled("Predict", "WatchReceipts") == {
+            ("unary", "Predict", "DeadlineExceeded"): 1,
+            ("server_stream", "WatchReceipts", "DeadlineExceeded"): 1,
+        }
+
+
+async def test_a_stream_that_its_caller_leaves_is_counted_with_its_whole_length() -> None:
+    async with Rig() as rig:
+        call = rig.watch("", "wait")
+        await rig.servicer.entered.wait()
+        await asyncio.sleep(0.2)
+        call.cancel()
+        assert await rig.handled("WatchReceipts") == {("server_stream", "WatchReceipts", "Canceled"): 1}
+        ((_, seconds),) = rig.samples()["handling_seconds_sum"].items()
+        assert 0.2 <= seconds < 10
+        assert rig.servicer.left == 1
+
+
+async def test_a_caller_that_reads_nothing_more_and_goes_is_counted() -> None:
+    async with Rig() as rig:
+        call = rig.watch("flood")  # more than a connection holds: the handler waits at a yield
+        await call.read()
+        await asyncio.sleep(0.1)
+        call.cancel()
+        assert await rig.handled("WatchReceipts") == {("server_stream", "WatchReceipts", "Canceled"): 1}
+
+
+async def test_methods_and_services_that_are_not_here_make_no_series() -> None:
+    async with Rig() as rig:
+        for number in range(50):
+            name = f"{random.randbytes(4).hex()}{number}"
+            for path in (
+                f"/{PATH}/{name}",
+                f"/{name}/Predict",
+                f"/{PATH}/predict",
+                f"/{PATH}/Predict/{name}",
+            ):
+                code = await ended_as(rig.channel.unary_unary(path)(b""))
+                assert code is grpc.StatusCode.UNIMPLEMENTED
+        assert rig.samples() == {}
+
+
+def test_codes_are_spelt_as_in_go() -> None:
+    assert {code.name: go_name(code.name) for code in grpc.StatusCode} == {
+        "OK": "OK",
+        "CANCELLED": "Canceled",
+        "UNKNOWN": "Unknown",
+        "INVALID_ARGUMENT": "InvalidArgument",
+        "DEADLINE_EXCEEDED": "DeadlineExceeded",
+        "NOT_FOUND": "NotFound",
+        "ALREADY_EXISTS": "AlreadyExists",
+        "PERMISSION_DENIED": "PermissionDenied",
+        "UNAUTHENTICATED": "Unauthenticated",
+        "RESOURCE_EXHAUSTED": "ResourceExhausted",
+        "FAILED_PRECONDITION": "FailedPrecondition",
+        "ABORTED": "Aborted",
+        "UNIMPLEMENTED": "Unimplemented",
+        "INTERNAL": "Internal",
+        "UNAVAILABLE": "Unavailable",
+        "OUT_OF_RANGE": "OutOfRange",
+        "DATA_LOSS": "DataLoss",
+    }
+
+
+def test_a_method_has_no_series_before_its_first_call() -> None:
+    made = Metrics({"version": "test"})
+    assert isinstance(made.calls, Calls)
+    made.calls.method("unary", PATH, "Predict")
+    assert b"grpc_method" not in made.page("")[1]

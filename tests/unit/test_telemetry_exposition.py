@@ -1,0 +1,224 @@
+"""The HTTP server of the metrics: a few pages, read only, whoever asks."""
+
+import contextlib
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from wattserve_server.errors import ConfigError
+from wattserve_server.telemetry import exposition as module
+from wattserve_server.telemetry.exposition import CONNECTIONS, Exposition
+
+
+@pytest.fixture
+def exposition() -> Iterator[Exposition]:
+    made = Exposition(
+        {"/metrics": lambda accept: ("text/plain", f"accept={accept}\n".encode())}, "127.0.0.1", 0
+    )
+    yield made
+    made.close()
+
+
+def address(exposition: Exposition) -> tuple[str, int]:
+    host, _, port = exposition.url.removeprefix("http://").removesuffix("/metrics").rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def ask(
+    exposition: Exposition, method: str, path: str, headers: dict[str, str] | None = None
+) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(*address(exposition), timeout=10)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers or {})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+
+
+def say(exposition: Exposition, sent: bytes) -> bytes:
+    """All that the server answers to these bytes, which need be no HTTP."""
+    with socket.create_connection(address(exposition), timeout=10) as connection:
+        connection.sendall(sent)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_WR)
+        found = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := connection.recv(65536):
+                found += more
+        return found
+
+
+def test_a_page_is_found_by_its_path_and_told_what_is_accepted(exposition: Exposition) -> None:
+    status, headers, body = ask(exposition, "GET", "/metrics", {"Accept": "a/b;q=0.5"})
+    assert (status, body) == (200, b"accept=a/b;q=0.5\n")
+    assert headers["content-type"] == "text/plain"
+    assert headers["content-length"] == str(len(body))
+
+
+def test_a_query_is_no_part_of_the_path(exposition: Exposition) -> None:
+    assert ask(exposition, "GET", "/metrics?name[]=up")[0] == 200
+    assert say(exposition, b"GET http://somewhere/metrics HTTP/1.1\r\n\r\n").startswith(
+        b"HTTP/1.1 200 OK\r\n"
+    )
+
+
+def test_head_has_the_headers_of_get_and_no_body(exposition: Exposition) -> None:
+    _, got, body = ask(exposition, "GET", "/metrics")
+    status, headed, empty = ask(exposition, "HEAD", "/metrics")
+    assert (status, headed, empty) == (200, got, b"")
+    assert body
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/favicon.ico", "/metrics/", "//metrics", "/metrics/../x", "/%6detrics"]
+)
+def test_no_other_path_is_answered(exposition: Exposition, path: str) -> None:
+    for method in ("GET", "POST"):
+        assert ask(exposition, method, path)[::2] == (404, b"404 Not Found\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
+def test_the_pages_are_to_be_read_only(exposition: Exposition, method: str) -> None:
+    status, headers, body = ask(exposition, method, "/metrics")
+    assert (status, body) == (405, b"405 Method Not Allowed\n")
+    assert headers["allow"] == "GET, HEAD"
+
+
+def test_a_page_may_be_added_later(exposition: Exposition) -> None:
+    exposition.routes["/"] = lambda accept: ("text/html", b"<p>status")
+    assert ask(exposition, "GET", "/?a=b")[::2] == (200, b"<p>status")
+
+
+def test_a_page_that_fails_says_nothing_of_why(
+    exposition: Exposition, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(accept: str) -> tuple[str, bytes]:
+        raise RuntimeError("a secret")
+
+    exposition.routes["/broken"] = fail
+    assert ask(exposition, "GET", "/broken")[::2] == (500, b"500 Internal Server Error\n")
+    assert ask(exposition, "GET", "/metrics")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /metrics\r\n\r\n",
+        b"GET /metrics HTTP/2.0\r\n\r\n",
+        b"GET /metrics extra HTTP/1.1\r\n\r\n",
+        b"GET  /metrics HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"\xff\xfe\x00 /metrics HTTP/1.1\r\n\r\n",
+        b"GET http://[::1/metrics HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"A" * 33 + b" /metrics HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_refused_in_one_line(
+    exposition: Exposition, sent: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer = say(exposition, sent)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answer.endswith(b"\r\n\r\n400 Bad Request\n")
+    assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /met", b"GET /metrics HTTP/1.1\r\nAccept: x\r\n", b"x" * 20_000])
+def test_a_request_that_never_ends_has_no_answer(
+    exposition: Exposition, sent: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert say(exposition, sent) == b""
+    assert "Traceback" not in "".join(capfd.readouterr())
+    assert ask(exposition, "GET", "/metrics")[0] == 200
+
+
+def test_odd_headers_hurt_nobody(exposition: Exposition) -> None:
+    sent = b"GET /metrics HTTP/1.1\nno colon\n: empty\nACCEPT:  a \nAccept: b\nX: \xff\n\n"
+    assert say(exposition, sent).endswith(b"accept=a,b\n")
+
+
+def test_a_client_that_trickles_is_given_so_long_in_all(
+    exposition: Exposition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_S", 0.3)
+    begun = time.monotonic()
+    with socket.create_connection(address(exposition), timeout=10) as connection:
+        connection.settimeout(0.05)
+        while time.monotonic() < begun + 5:
+            try:
+                connection.sendall(b"x")
+                if connection.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    assert 0.2 < time.monotonic() - begun < 3
+
+
+def test_clients_that_say_nothing_keep_nobody_waiting(exposition: Exposition) -> None:
+    with contextlib.ExitStack() as silent:
+        for _ in range(CONNECTIONS - 1):
+            silent.enter_context(socket.create_connection(address(exposition), timeout=10))
+        assert ask(exposition, "GET", "/metrics")[0] == 200
+
+
+def test_there_are_so_many_connections_at_the_most(
+    exposition: Exposition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_S", 2.0)
+    with contextlib.ExitStack() as silent:
+        made = [
+            silent.enter_context(socket.create_connection(address(exposition), timeout=10))
+            for _ in range(CONNECTIONS + 20)
+        ]
+        for connection in made[CONNECTIONS:]:
+            assert connection.recv(1) == b""
+        threads = [each for each in threading.enumerate() if "process_request" in each.name]
+        assert len(threads) <= CONNECTIONS
+    until = time.monotonic() + 10  # the others have hung up
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            assert ask(exposition, "GET", "/metrics")[0] == 200
+            break
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_reader_that_does_not_read_is_dropped(
+    exposition: Exposition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    exposition.routes["/large"] = lambda accept: ("text/plain", b"x" * 50_000_000)
+    with socket.create_connection(address(exposition), timeout=10) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        time.sleep(0.6)
+        taken = 0
+        with contextlib.suppress(ConnectionResetError):
+            while more := connection.recv(1 << 20):
+                taken += len(more)
+    assert taken < 50_000_000
+
+
+def test_a_port_in_use_is_the_operators_to_change(exposition: Exposition) -> None:
+    with pytest.raises(ConfigError, match="--metrics-port"):
+        Exposition({}, *address(exposition))
+    with pytest.raises(ConfigError, match="--metrics-port"):
+        Exposition({}, "no.such.host.invalid", 0)
+
+
+def test_it_listens_on_ipv6_too() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        made = Exposition({"/metrics": lambda accept: ("text/plain", b"")}, "::1", 0)
+    except ConfigError:
+        pytest.skip("no IPv6 here")
+    assert made.url.startswith("http://[::1]:")
+    assert ask(made, "GET", "/metrics")[0] == 200
+    made.close()
