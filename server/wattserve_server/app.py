@@ -17,8 +17,10 @@ from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import Predictor
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
 from wattserve_server.service.tls import Tls
+from wattserve_server.service.watching import Watching
 from wattserve_server.starting import make_plan, say, start
 from wattserve_server.telemetry.exposition import Exposition
+from wattserve_server.telemetry.failures import Failures
 from wattserve_server.telemetry.metrics import Metrics
 from wattserve_server.telemetry.statistics import Statistics
 
@@ -37,8 +39,9 @@ async def serve(config: ServerConfig) -> None:
     plan = make_plan(config)
     async with AsyncExitStack() as undo:
         metrics = Metrics({"version": version("wattserve"), "python": platform.python_version()})
-        serving, statistics = Serving(), Statistics()
-        predictor = Predictor(serving, metrics, statistics)
+        serving, statistics, failures = Serving(), Statistics(), Failures()
+        predictor = Predictor(serving, metrics, statistics, failures)
+        watching = Watching(serving, statistics, failures)
         listener = Listener(
             InferenceService(serving, predictor),
             OipService(serving, predictor, statistics),
@@ -47,7 +50,8 @@ async def serve(config: ServerConfig) -> None:
             config.port,
             Tls(config.tls_cert, config.tls_key, config.tls_client_ca) if config.tls_cert else None,
         )
-        exposition = Exposition({"/metrics": metrics.page}, config.host, config.metrics_port)
+        pages = {"/": watching.page, "/metrics": metrics.page}
+        exposition = Exposition(pages, config.host, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
@@ -59,6 +63,8 @@ async def serve(config: ServerConfig) -> None:
             os._exit(130)  # loading and warming up run on threads that cannot be cancelled
         ready = starting.result()
         serving.ready = ready
+        keeping = asyncio.create_task(watching.keep_history())
+        undo.callback(keeping.cancel)
         listener.say(serving=True)
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
         await interrupted

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from wattserve_server.config import ServerConfig
+from wattserve_server.energy.receipt import Receipt
 from wattserve_server.energy.window import Charge
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import resolve_device, usable_cores
@@ -104,10 +105,13 @@ async def start(
     for device in plan.devices:
         say(device.chosen.notice)
     model, materials = await asyncio.to_thread(_load, config, plan)
-    book = ReceiptBook(
-        config.receipt_retention_seconds, config.receipt_retention_count, metrics.receipt_final
-    )
     loop = asyncio.get_running_loop()
+
+    def on_final(receipt: Receipt) -> None:
+        metrics.receipt_final(receipt)
+        statistics.receipt_final(receipt.variant, receipt.energy_uj)
+
+    book = ReceiptBook(config.receipt_retention_seconds, config.receipt_retention_count, on_final)
 
     def on_charges(charges: Sequence[Charge]) -> None:
         loop.call_soon_threadsafe(book.charge, charges)

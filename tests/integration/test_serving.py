@@ -181,6 +181,19 @@ def test_bad_input_is_refused_with_its_reason(
     assert client.predict([2, 4, 3]).label  # and nothing else is disturbed
 
 
+def test_the_status_page_shows_what_happened(server: RunningServer, client: Client) -> None:
+    with pytest.raises(NotFound):
+        client.predict("good", variant="<b>int3")
+    client.predict("good", variant="fp32", wait_for_settled_energy=True)
+    with urllib.request.urlopen(server.metrics_url.removesuffix("metrics"), timeout=10) as answer:
+        html = answer.read().decode()
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "<title>tiny · ready</title>" in html
+    assert "The joules are simulated, not measured" in html
+    assert "unknown variant &#39;&lt;b&gt;int3&#39;" in html
+    assert "<script" not in html
+
+
 def test_the_metrics_count_what_happened(client: Client, server: RunningServer) -> None:
     client.predict([2, 4, 3], wait_for_settled_energy=True)
     text = urllib.request.urlopen(server.metrics_url, timeout=10).read().decode()

@@ -14,7 +14,8 @@ from wattserve_server.engine.tasks import Item
 from wattserve_server.errors import NotPossibleHere
 from wattserve_server.service.checks import check_ids
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
-from wattserve_server.service.status import kind_of
+from wattserve_server.service.status import LATE, LEFT, Kind, kind_of
+from wattserve_server.telemetry.failures import FailedRequest, Failures
 from wattserve_server.telemetry.metrics import Metrics
 from wattserve_server.telemetry.statistics import Statistics, Times
 
@@ -62,10 +63,13 @@ class Answered:
 class Predictor:
     """One per server: every prediction goes through it and is counted once."""
 
-    def __init__(self, serving: Serving, metrics: Metrics, statistics: Statistics) -> None:
+    def __init__(
+        self, serving: Serving, metrics: Metrics, statistics: Statistics, failures: Failures
+    ) -> None:
         self._serving = serving
         self._metrics = metrics
         self._statistics = statistics
+        self._failures = failures
 
     async def predict(self, call: Call, left_s: float | None = None) -> Answered:
         """left_s: until the caller's deadline. Raises WattserveError."""
@@ -78,17 +82,21 @@ class Predictor:
                 answered = await self._answer(ready, call.read(ready), variant, begun_ns, deadline_ns)
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
             is_late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
-            self._failed(variant, "DEADLINE_EXCEEDED" if is_late else "CANCELLED", begun_ns)
+            if is_late:
+                self._failed(variant, LATE, "the caller's deadline passed", begun_ns)
+            else:
+                self._failed(variant, LEFT, "the caller left", begun_ns)
             raise
         except Exception as error:
-            self._failed(variant, kind_of(error).code.name, begun_ns)
+            self._failed(variant, kind_of(error), str(error), begun_ns)
             raise
         self._metrics.request_answered(variant, answered.times, answered.request.receipt)
         self._statistics.answered(variant, len(answered.request.sequences), answered.times)
         return answered
 
-    def _failed(self, variant: str, code: str, begun_ns: int) -> None:
-        self._metrics.request_ended(variant, code)
+    def _failed(self, variant: str, kind: Kind, message: str, begun_ns: int) -> None:
+        self._metrics.request_ended(variant, kind.code.name)
+        self._failures.add(FailedRequest(time.time(), variant, kind.code.name, kind.reason, message))
         if variant:
             self._statistics.failed(variant, time.monotonic_ns() - begun_ns)
 

@@ -62,13 +62,13 @@ def server_info(ready: Ready) -> pb.ServerInfo:
     info.CopyFrom(ready.info)
     info.default_variant = ready.engine.default_variant
     info.variants.extend(variant_info(ready.engine, entry) for entry in ready.engine.roster)
-    first, *others = (_meter_now(meter) for meter in ready.meters.values())
+    first, *others = (meter_now(meter) for meter in ready.meters.values())
     info.meter.CopyFrom(first)
     info.other_meters.extend(others)
     return info
 
 
-def _meter_now(meter: DeviceMeter) -> pb.MeterInfo:
+def meter_now(meter: DeviceMeter) -> pb.MeterInfo:
     info = pb.MeterInfo()
     info.CopyFrom(meter.info)
     add_status(info, meter.sampler.status)
@@ -77,12 +77,12 @@ def _meter_now(meter: DeviceMeter) -> pb.MeterInfo:
 
 def energy_report(ready: Ready) -> pb.EnergyReport:
     """The ledger of the default variant's device, with those of other devices in it."""
-    first, *others = (_device_report(ready, meter) for meter in ready.meters.values())
+    first, *others = (device_report(ready, meter) for meter in ready.meters.values())
     first.other_devices.extend(others)
     return first
 
 
-def _device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
+def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
     ledger, status = meter.sampler.ledger, meter.sampler.status
     message = pb.EnergyReport(
         source=meter.info.source,

@@ -50,6 +50,10 @@ KINDS: dict[type[errors.WattserveError], Kind] = {
     errors.InferenceError: Kind(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),
 }
 
+LATE = Kind(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+LEFT = Kind(grpc.StatusCode.CANCELLED, "")
+"""Callers who are not there any more to be told anything."""
+
 BUG = Kind(grpc.StatusCode.INTERNAL, "INTERNAL")
 """An error that is in no table."""
 
