@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu clean
+.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -75,6 +75,12 @@ bench-metrics: $(READY) ## What the metrics take of a request: less than 10 us
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
 	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)
+
+image: ## Build the image (ARGS="--target cuda", or --no-registry where no container registry can be reached)
+	bash deploy/image/build.sh $(ARGS)
+
+image-test: $(READY) ## Run the image: health, a request with its receipt, drain (ARGS=IMAGE for another)
+	PYTHON=$(BIN)/python bash deploy/image/test.sh $(ARGS)
 
 clean: ## Remove what the targets made (the demo model's cache stays)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)

@@ -51,7 +51,7 @@ async def serve(config: ServerConfig) -> None:
             Tls(config.tls_cert, config.tls_key, config.tls_client_ca) if config.tls_cert else None,
         )
         pages = {"/": watching.page, "/metrics": metrics.page}
-        exposition = Exposition(pages, config.host, config.metrics_port)
+        exposition = Exposition(pages, config.metrics_address, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
@@ -88,8 +88,12 @@ async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener:
             await ready.engine.until_idle()
     except TimeoutError:
         say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
-    for meter in ready.meters.values():
-        await asyncio.to_thread(meter.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+        await listener.stop(0)
+        await ready.engine.until_idle()  # what runs is still charged
+    samplers = [meter.sampler for meter in ready.meters.values()]
+    await asyncio.gather(
+        *(asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S) for sampler in samplers)
+    )
     await asyncio.sleep(0)  # for the charges that the sampler has just handed over
     ready.engine.book.close()
     await listener.stop(CLOSING_S)

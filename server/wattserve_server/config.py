@@ -57,7 +57,7 @@ class ServerConfig:
         "", "for the weights of all variants of a device, e.g. 2GB (default: no limit)", "BYTES"
     )
     default_variant: str = _setting("", "the one for requests that name none (default: the first)", "NAME")
-    host: str = _setting("127.0.0.1", "address to listen on, for gRPC and metrics", "HOST")
+    host: str = _setting("127.0.0.1", "address to listen on", "HOST")
     insecure: bool = _setting(False, "allow a --host that other machines reach without TLS")
     tls_cert: str = _setting("", "PEM file with the server's certificate and its chain: turns TLS on", "FILE")
     tls_key: str = _setting("", "PEM file with its private key, without a passphrase", "FILE")
@@ -65,7 +65,12 @@ class ServerConfig:
         "", "PEM file: only clients that show a certificate signed by it are served (mutual TLS)", "FILE"
     )
     port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
-    metrics_port: int = _setting(9464, "HTTP port of /metrics; 0 picks a free one", "PORT")
+    metrics_port: int = _setting(
+        9464, "HTTP port of the status page and /metrics; 0 picks a free one", "PORT"
+    )
+    metrics_host: str = _setting(
+        "", "address for them, plain HTTP (default: --host; with TLS 127.0.0.1)", "HOST"
+    )
     meter: str = _setting(
         "auto", "auto, nvml, rapl, estimate, simulated, replay, none, or a sum such as nvml+rapl", "METER"
     )
@@ -99,7 +104,9 @@ class ServerConfig:
     threads: int = _setting(0, "CPU threads for the model (default, or 0: all cores)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
     receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N")
-    drain_seconds: float = _setting(30.0, "how long a shutdown waits for accepted requests", "S")
+    drain_seconds: float = _setting(
+        15.0, "how long a shutdown waits for accepted requests; settling them takes up to 10 s more", "S"
+    )
     trust_remote_code: bool = _setting(False, "run code that comes with the model")
 
     def __post_init__(self) -> None:
@@ -131,6 +138,11 @@ class ServerConfig:
                 f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "
                 f"{self.max_queue_sequences}: such a request could never be accepted"
             )
+
+    @property
+    def metrics_address(self) -> str:
+        """Where metrics are served: beside a server with TLS, only to this machine unless told otherwise."""
+        return self.metrics_host or ("127.0.0.1" if self.tls_cert else self.host)
 
     def _check_who_may_listen(self) -> None:
         if bool(self.tls_cert) != bool(self.tls_key):

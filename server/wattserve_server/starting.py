@@ -122,7 +122,8 @@ async def start(
         metrics.batch_ran(
             window.variant, len(window.lengths), tokens, window.computed_tokens, result.not_finite
         )
-        statistics.batch_ran(window.variant, len(window.lengths), window.duration_ns)
+        if result.rows is not None:
+            statistics.batch_ran(window.variant, len(window.lengths), window.duration_ns)
 
     for device in plan.devices:
         await device.probe(on_charges)

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
@@ -26,6 +27,8 @@ GOAL_US = 10.0
 VARIANTS = ("fp32", "bf16", "int8", "fp32@cpu")
 REQUESTS = 20_000
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+NO_DEADLINE: Any = SimpleNamespace(time_remaining=lambda: None)
+"""All that a call's context is asked for."""
 
 
 class Work:
@@ -40,7 +43,7 @@ class Work:
         pass
 
     def grpc(self, variant: str, receipt: Receipt, times: Times) -> None:
-        with CountedCall(self.call, None):
+        with CountedCall(self.call, NO_DEADLINE):
             pass
 
     def answer(self, variant: str, receipt: Receipt, times: Times) -> None:

@@ -173,3 +173,12 @@ def test_a_provisional_receipt_without_a_law_says_that_it_will_settle() -> None:
     assert message.state == pb.ENERGY_STATE_PROVISIONAL
     assert not message.HasField("energy_uj")
     assert message.unknown_reason == "the cost law of 'fp32' is not known yet; this will settle"
+
+
+def test_token_types_are_taken_when_there_is_one_segment_only() -> None:
+    zeros = np.zeros_like(IDS)
+    (first, _) = convert.items_of(tensors(("input_ids", IDS), ("token_type_ids", zeros)), TEXT, 3)
+    assert first.tolist() == IDS[0].tolist()
+    with pytest.raises(InvalidRequest) as caught:
+        convert.items_of(tensors(("input_ids", IDS), ("token_type_ids", zeros + 1)), TEXT, 3)
+    assert caught.value.field == "tensors.tensors[1].data"

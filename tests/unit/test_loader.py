@@ -89,7 +89,7 @@ def broken(error: Callable[[], Exception]) -> Kind:
 
 async def test_what_is_not_loaded_is_refused_and_says_how_to_load_it(model: LoadedModel) -> None:
     async with rig(model, choice("fp32")) as it:
-        with pytest.raises(NotPossibleHere, match="variant 'fp32' is not loaded; LoadVariant loads it"):
+        with pytest.raises(NotPossibleHere, match="variant 'fp32' is not loaded; LoadVariant or RepositoryModelLoad"):
             await it.engine.predict([IDS], "fp32")
         await it.engine.loader.load("fp32")
         assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None

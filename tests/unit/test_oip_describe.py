@@ -6,11 +6,16 @@ from tests.clients.oip_world import NAME, ready, unload
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.roster import State
 from wattserve_server.service import oip_describe as describe
+from wattserve_server.service.serving import Ready
 from wattserve_server.telemetry.statistics import Statistics, Times
 
 
 def tensors(metadata: oip.ModelMetadataResponse) -> list[tuple[str, str, list[int]]]:
     return [(each.name, each.datatype, list(each.shape)) for each in (*metadata.inputs, *metadata.outputs)]
+
+
+def configured(name: str, variant: str, server: Ready) -> oip.ModelConfig:
+    return describe.model_config(name, server, server.engine.roster.named(variant).choice)
 
 
 def test_the_metadata_of_a_model_of_text() -> None:
@@ -33,12 +38,12 @@ def test_without_a_tokenizer_there_is_no_text() -> None:
 def test_the_metadata_of_a_model_of_images() -> None:
     found = describe.model_metadata(NAME, ready(pixel_shape=(3, 32, 48)))
     assert tensors(found) == [("pixel_values", "FP32", [-1, 3, 32, 48]), ("logits", "FP32", [-1, 3])]
-    (given,) = describe.model_config(NAME, ready(pixel_shape=(3, 32, 48)), "fp32").input
+    (given,) = configured(NAME, "fp32", ready(pixel_shape=(3, 32, 48))).input
     assert not given.optional
 
 
 def test_the_configuration_says_limits_scheduling_and_variants() -> None:
-    config = describe.model_config(f"{NAME}@bf16", ready(), "bf16")
+    config = configured(f"{NAME}@bf16", "bf16", ready())
     assert config.max_batch_size == 3  # of one request
     assert [list(each.dims) for each in (*config.input, *config.output)] == [[-1], [-1], [1], [3]]
     batching = config.dynamic_batching
@@ -53,7 +58,7 @@ def test_the_configuration_says_limits_scheduling_and_variants() -> None:
 
 
 def test_an_output_without_labels_is_as_wide_as_the_model() -> None:
-    (output,) = describe.model_config(NAME, ready(labels=()), "fp32").output
+    (output,) = configured(NAME, "fp32", ready(labels=())).output
     assert list(output.dims) == [32]
 
 

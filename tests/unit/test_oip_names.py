@@ -1,4 +1,4 @@
-"""Names of the Open Inference Protocol: which variant each stands for, and whose requests it counts."""
+"""Names of the Open Inference Protocol: which variant each stands for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients.oip_world import NAME, VARIANTS, ready
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.oip_names import alias, alias_of, entry_of, variants_of
+from wattserve_server.service.oip_names import DESCRIBED, INFERRED, alias, alias_of, entry_of
 
 ENGINE = ready().engine
 
@@ -22,14 +22,13 @@ ENGINE = ready().engine
     ],
 )
 def test_a_name_stands_for_its_variant(name: str, version: str, variant: str | None) -> None:
-    assert alias_of(ENGINE, name, version, "name") == variant
-    assert entry_of(ENGINE, name, version, "name").choice.name == (variant or "fp32")
-    assert variants_of(ENGINE, name, version, "name") == (tuple(VARIANTS) if variant is None else (variant,))
+    assert alias_of(ENGINE, name, version, DESCRIBED) == variant
+    assert entry_of(ENGINE, name, version, DESCRIBED).choice.name == (variant or "fp32")
 
 
 def test_every_variant_has_a_name_that_stands_for_it() -> None:
     for variant in VARIANTS:
-        assert alias_of(ENGINE, alias(ENGINE, variant), "", "name") == variant
+        assert alias_of(ENGINE, alias(ENGINE, variant), "", DESCRIBED) == variant
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_other_names_and_versions_are_refused(
     name: str, version: str, error: type[Exception], field: str, words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        alias_of(ENGINE, name, version, "model_name")
+        alias_of(ENGINE, name, version, INFERRED)
     assert words in str(caught.value)
     assert getattr(caught.value, "field", "") == field
 
@@ -64,5 +63,5 @@ def test_other_names_and_versions_are_refused(
 def test_the_field_of_a_refusal_is_that_of_the_message_asked_with() -> None:
     for name, version, field in (("other", "", "name"), (NAME, "2", "version")):
         with pytest.raises(NotFound) as caught:
-            alias_of(ENGINE, name, version, "name")
+            alias_of(ENGINE, name, version, DESCRIBED)
         assert caught.value.field == field

@@ -12,6 +12,7 @@ from wattserve_server.engine.policy import BatchLimits, choose_batch, wake_at
 class Item:
     length: int
     queued_ns: int = 0
+    deadline_ns: int | None = None
 
 
 LIMITS = BatchLimits(max_sequences=4, max_tokens=400)
@@ -63,6 +64,19 @@ def test_a_partial_batch_waits_for_company_and_a_full_one_does_not() -> None:
     limits = BatchLimits(max_sequences=2, max_tokens=100, max_wait_ns=30)
     assert wake_at([Item(5, queued_ns=70)], limits) == 100
     assert wake_at([Item(5, queued_ns=70), Item(5, queued_ns=80)], limits) == 70
+
+
+def test_nobody_waits_for_company_until_its_deadline() -> None:
+    limits = BatchLimits(max_sequences=3, max_tokens=100, max_wait_ns=30)
+    assert wake_at([Item(5, queued_ns=70, deadline_ns=90)], limits) == 80
+    assert wake_at([Item(5, queued_ns=70), Item(5, queued_ns=80, deadline_ns=84)], limits) == 82
+    assert wake_at([Item(5, queued_ns=70, deadline_ns=60)], limits) == 70
+
+
+def test_an_urgent_latecomer_does_not_make_the_others_wait_longer() -> None:
+    limits = BatchLimits(max_sequences=3, max_tokens=100, max_wait_ns=30)
+    urgent_first = [Item(5, queued_ns=99), Item(5, queued_ns=70)]
+    assert wake_at(urgent_first, limits) == 100
 
 
 @given(

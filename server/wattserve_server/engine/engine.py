@@ -22,7 +22,7 @@ from wattserve_server.engine.loader import Loader, LoadingRules
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
 from wattserve_server.engine.request import Request
-from wattserve_server.engine.roster import Roster
+from wattserve_server.engine.roster import Resident, Roster
 from wattserve_server.engine.runlog import RunLog
 from wattserve_server.engine.runner import BatchResult
 from wattserve_server.engine.tasks import Item
@@ -134,7 +134,7 @@ class Engine:
         has started is still charged.
         """
         accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
-        resident = await self.loader.ready(variant)
+        resident = await self._resident(variant, deadline_ns)
         ready = resident.variant
         lane = self.lanes[ready.device]
         receipt = self.book.open(request_id, variant, str(ready.device))
@@ -153,12 +153,18 @@ class Engine:
         resident.enter()
         self._open_requests += 1
         self._idle.clear()
+        expiry = None  # the runner looks between two batches only
+        if deadline_ns is not None:
+            expiry = self._loop.call_at(deadline_ns / 1e9, self._expire_waiting, lane, request)
         try:
             await request.answer
         except asyncio.CancelledError:
             request.is_cancelled = True
             self._leave(request, lane.batcher.withdraw(request))
             raise
+        finally:
+            if expiry is not None:
+                expiry.cancel()
         if request.error is not None:
             raise request.error
         return request
@@ -179,6 +185,21 @@ class Engine:
             self._idle.set()
         if not request.answer.done():
             request.answer.set_result(None)
+
+    async def _resident(self, variant: str, deadline_ns: int | None) -> Resident:
+        """What runs it, loaded within the deadline if it must be."""
+        resident = self.roster.named(variant).resident
+        if resident is not None:
+            return resident
+        try:
+            async with asyncio.timeout_at(None if deadline_ns is None else deadline_ns / 1e9):
+                return await self.loader.ready(variant)
+        except TimeoutError:
+            raise ExpiredError(f"the deadline passed while variant {variant!r} was loaded") from None
+
+    def _expire_waiting(self, lane: Lane, request: Request) -> None:
+        if count := lane.batcher.withdraw(request):
+            self._expire(request, count)
 
     def _expire_soon(self, request: Request, count: int) -> None:
         self._loop.call_soon_threadsafe(self._expire, request, count)

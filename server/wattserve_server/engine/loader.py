@@ -94,14 +94,18 @@ class Loader:
         entry = self._roster.named(name)
         while entry.resident is None:
             if entry.state is State.FAILED:
-                raise NotPossibleHere(f"variant {name!r} could not be loaded: {entry.reason}", "variant")
+                raise _not_loaded(name, entry.reason)
             if not self.rules.is_lazy and entry.state is State.UNLOADED:
-                raise NotPossibleHere(f"variant {name!r} is not loaded; LoadVariant loads it", "variant")
-            try:
-                await self.load(name)
-            except ConfigError as error:
-                raise NotPossibleHere(f"variant {name!r} could not be loaded: {error}", "variant") from error
+                raise NotPossibleHere(f"variant {name!r} is not loaded; LoadVariant or RepositoryModelLoad loads it")
+            await self.load_on_request(name)
         return entry.resident
+
+    async def load_on_request(self, name: str, field: str = "") -> None:
+        """As `load`, for a caller. Raises NotFound; NotPossibleHere, naming the field of the request."""
+        try:
+            await self.load(name)
+        except ConfigError as error:
+            raise _not_loaded(name, str(error), field) from error
 
     async def _load(self, entry: Entry) -> Resident:
         entry.state, entry.reason = State.LOADING, ""
@@ -155,6 +159,10 @@ class Loader:
                     "raise the limit"
                 )
         return build_variant(self._model, choice, self._materials)
+
+
+def _not_loaded(name: str, reason: str, field: str = "") -> NotPossibleHere:
+    return NotPossibleHere(f"variant {name!r} could not be loaded: {reason}", field)
 
 
 def _explained(choice: Choice, error: Exception) -> ConfigError:

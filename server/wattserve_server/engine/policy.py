@@ -25,13 +25,16 @@ def turn_ns(queued_ns: int, priority: int) -> int:
 
 
 class Waiting(Protocol):
-    """What the policy needs to know of a sequence: its tokens, and when it was queued."""
+    """What the policy needs to know of a sequence: its tokens, when it was queued, until when it may wait."""
 
     @property
     def length(self) -> int: ...
 
     @property
     def queued_ns(self) -> int: ...
+
+    @property
+    def deadline_ns(self) -> int | None: ...
 
 
 Item = TypeVar("Item", bound=Waiting)
@@ -50,10 +53,17 @@ class BatchLimits:
 
 
 def wake_at(waiting: Items[Item], limits: BatchLimits) -> int:
-    """The instant from which an idle device should run a batch of `waiting` (oldest first)."""
+    """The instant from which an idle device should run a batch of `waiting`: when it is full, or when one of
+    them has waited for company for as long as it may, or for half of the time that its caller gives it."""
     if len(waiting) >= limits.max_sequences:
         return waiting[0].queued_ns
-    return waiting[0].queued_ns + limits.max_wait_ns
+    return min(_patience_ends(item, limits.max_wait_ns) for item in waiting)
+
+
+def _patience_ends(item: Waiting, max_wait_ns: int) -> int:
+    if item.deadline_ns is not None:
+        max_wait_ns = min(max_wait_ns, max(0, item.deadline_ns - item.queued_ns) // 2)
+    return item.queued_ns + max_wait_ns
 
 
 def choose_batch(waiting: Items[Item], limits: BatchLimits, overhead_tokens: float) -> list[Item]:

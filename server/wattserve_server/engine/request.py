@@ -27,6 +27,10 @@ class Sequence:
     turn_ns: int
     line: Line
 
+    @property
+    def deadline_ns(self) -> int | None:
+        return self.request.deadline_ns
+
 
 @dataclass(slots=True, eq=False)
 class Request:

@@ -59,7 +59,8 @@ class Entry:
 
     @property
     def variant(self) -> Variant | None:
-        return None if self.resident is None else self.resident.variant
+        resident = self.resident  # once: a scrape asks from another thread
+        return None if resident is None else resident.variant
 
 
 class Roster:

@@ -58,6 +58,7 @@ class NativeCall:
     """A PredictRequest, to be read once there is a server to hold it against."""
 
     request: pb.PredictRequest
+    variant_field = "variant"
 
     def variant(self, ready: Ready) -> str:
         return ready.engine.variant_named(self.request.variant)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere
+from wattserve_server.errors import InvalidRequest
 from wattserve_server.service import convert, report
 from wattserve_server.service.prediction import Answered, Predictor, until_settled
 from wattserve_server.service.serving import Serving
 from wattserve_server.service.status import failure_of
-
-STREAM_IN_FLIGHT = 1024
-"""Requests of one stream whose answers are not sent yet; the server reads no more of it until some are."""
+from wattserve_server.service.streams import answers
 
 
 class InferenceService:
@@ -28,59 +25,25 @@ class InferenceService:
     async def PredictStream(
         self, request_iterator: AsyncIterator[pb.PredictRequest], context: Any
     ) -> AsyncIterator[pb.PredictStreamResponse]:
-        answers: asyncio.Queue[pb.PredictStreamResponse | None] = asyncio.Queue()
-        room = asyncio.Semaphore(STREAM_IN_FLIGHT)
-        in_flight: dict[str, asyncio.Task[None]] = {}
+        open_ids: set[str] = set()
 
-        async def answer(request: pb.PredictRequest) -> None:
+        async def answer(request: pb.PredictRequest) -> pb.PredictStreamResponse:
+            request_id = request.request_id
+            if not request_id or request_id in open_ids:
+                why = "is in flight already" if request_id else "is empty"
+                error = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
+                return _stream_error(request_id, error)
+            open_ids.add(request_id)
             try:
-                reply = pb.PredictStreamResponse(
-                    request_id=request.request_id, response=await self._predict(request, None)
-                )
+                response = await self._predict(request, context.time_remaining())
             except Exception as error:
-                reply = _stream_error(request.request_id, error)
-            in_flight.pop(request.request_id, None)
-            answers.put_nowait(reply)
-
-        async def read() -> None:
-            async for request in request_iterator:
-                await room.acquire()
-                if not request.request_id or request.request_id in in_flight:
-                    why = "is in flight already" if request.request_id else "is empty"
-                    error = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
-                    answers.put_nowait(_stream_error(request.request_id, error))
-                    continue
-                in_flight[request.request_id] = asyncio.create_task(answer(request))
-
-        async def read_all() -> None:
-            reader = asyncio.create_task(read())
-            draining = asyncio.create_task(self._serving.draining.wait())
-            try:
-                await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
-                was_cut_short = not reader.done()
-                if was_cut_short:
-                    reader.cancel()
-                while in_flight:
-                    await asyncio.wait(list(in_flight.values()))
-                if was_cut_short:
-                    self._serving.check_not_draining()
-                else:
-                    reader.result()
+                return _stream_error(request_id, error)
             finally:
-                reader.cancel()
-                draining.cancel()
-                answers.put_nowait(None)
+                open_ids.discard(request_id)
+            return pb.PredictStreamResponse(request_id=request_id, response=response)
 
-        feeder = asyncio.create_task(read_all())
-        try:
-            while (reply := await answers.get()) is not None:
-                yield reply
-                room.release()
-            await feeder
-        finally:
-            feeder.cancel()
-            for task in list(in_flight.values()):
-                task.cancel()
+        async for reply in answers(request_iterator, answer, self._serving, in_order=False):
+            yield reply
 
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
         ready = self._serving.get()
@@ -119,10 +82,7 @@ class InferenceService:
     async def LoadVariant(self, request: pb.LoadVariantRequest, context: Any) -> pb.VariantInfo:
         engine = self._serving.get().engine
         self._serving.check_not_draining()
-        try:
-            await engine.loader.load(request.variant)
-        except ConfigError as error:
-            raise NotPossibleHere(f"{request.variant!r} could not be loaded: {error}", "variant") from error
+        await engine.loader.load_on_request(request.variant, "variant")
         return report.variant_info(engine, engine.roster.named(request.variant))
 
     async def UnloadVariant(self, request: pb.UnloadVariantRequest, context: Any) -> pb.VariantInfo:

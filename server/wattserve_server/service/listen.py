@@ -46,6 +46,9 @@ _OPTIONS = (
     # Clients may ask every 10 s whether the connection still stands, also while they wait for nothing.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # A client that has vanished is noticed within 80 s rather than hours.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
 )
 
 

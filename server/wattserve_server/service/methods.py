@@ -8,7 +8,8 @@ it ends. The path under which a service is found need not be its descriptor's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NoReturn
 
 import grpc
@@ -17,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
+from wattserve_server.service.deadlines import is_late
 from wattserve_server.service.status import failure_of
 from wattserve_server.telemetry.calls import Calls, MethodCalls
 
@@ -25,9 +27,11 @@ _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.valu
 
 
 def handlers(path: str, service: ServiceDescriptor, servicer: object, calls: Calls) -> grpc.GenericRpcHandler:
-    """servicer: has an async method of the name of each of the service's. calls: counts them."""
+    """servicer: has async methods of the names of the service's. calls: counts them."""
     found = {}
     for method in service.methods:
+        if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
+            continue
         counted = calls.method(_kind(method), path, method.name)
         found[method.name] = _handler(method, getattr(servicer, method.name), counted)
     return grpc.method_handlers_generic_handler(path, found)
@@ -89,15 +93,16 @@ def _unary(
 
 
 def _streaming(
-    behaviour: Callable[[Any, Any], AsyncIterator[Message]],
+    behaviour: Callable[[Any, Any], AsyncGenerator[Message, None]],
     parse: Callable[[Any], Any],
     calls: MethodCalls,
 ) -> Callable[[Any, Any], AsyncIterator[Message]]:
     async def handle(data: Any, context: Any) -> AsyncIterator[Message]:
         with CountedCall(calls, context) as call:
             try:
-                async for reply in behaviour(parse(data), context):
-                    yield reply
+                async with aclosing(behaviour(parse(data), context)) as replies:
+                    async for reply in replies:
+                        yield reply
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
@@ -109,11 +114,12 @@ def _streaming(
 class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
-    __slots__ = ("_begun_ns", "_calls", "_context")
+    __slots__ = ("_begun_ns", "_calls", "_context", "_total_s")
 
     def __init__(self, calls: MethodCalls, context: Any) -> None:
         self._calls = calls
         self._context = context
+        self._total_s = context.time_remaining()
 
     def __enter__(self) -> CountedCall:
         self._begun_ns = self._calls.start()
@@ -131,6 +137,6 @@ class CountedCall:
         if kind is None:
             return "OK"
         if issubclass(kind, (asyncio.CancelledError, GeneratorExit)):  # so gRPC ends a late call, too
-            left_s = self._context.time_remaining()
-            return "CANCELLED" if left_s is None or left_s > 0 else "DEADLINE_EXCEEDED"
+            was_late = is_late(self._context.time_remaining(), self._total_s)
+            return "DEADLINE_EXCEEDED" if was_late else "CANCELLED"
         return _CODES.get(self._context.code(), "UNKNOWN")

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.roster import State
-from wattserve_server.errors import ConfigError, InvalidRequest, NotFound, NotPossibleHere, UnsupportedError
+from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
 from wattserve_server.service import oip_describe as describe
 from wattserve_server.service.checks import MAX_SHOWN
-from wattserve_server.service.oip_names import alias, alias_of, entry_of, variants_of
-from wattserve_server.service.oip_reply import parameter, response
+from wattserve_server.service.oip_names import DESCRIBED, LOADED, alias, alias_of, entry_of
+from wattserve_server.service.oip_reply import parameter, response, stream_error
 from wattserve_server.service.oip_request import OipCall
 from wattserve_server.service.prediction import Predictor
 from wattserve_server.service.serving import Serving
 from wattserve_server.service.status import failure_of
+from wattserve_server.service.streams import answers
 from wattserve_server.telemetry.statistics import Statistics
-
-STREAM_IN_FLIGHT = 1024
-"""Requests of one stream whose answers are not sent yet; the server reads no more of it until some are."""
 
 
 class OipService:
@@ -41,7 +38,7 @@ class OipService:
             return oip.ModelReadyResponse(ready=False)
         engine = self._serving.get().engine
         try:
-            state = entry_of(engine, request.name, request.version, "name").state
+            state = entry_of(engine, request.name, request.version, DESCRIBED).state
         except NotFound:  # as Triton says it: not ready, rather than an error
             return oip.ModelReadyResponse(ready=False)
         would_load = engine.loader.rules.is_lazy and state is not State.FAILED
@@ -54,13 +51,13 @@ class OipService:
         self, request: oip.ModelMetadataRequest, context: Any
     ) -> oip.ModelMetadataResponse:
         ready = self._serving.get()
-        entry_of(ready.engine, request.name, request.version, "name")
+        entry_of(ready.engine, request.name, request.version, DESCRIBED)
         return describe.model_metadata(request.name, ready)
 
     async def ModelConfig(self, request: oip.ModelConfigRequest, context: Any) -> oip.ModelConfigResponse:
         ready = self._serving.get()
-        entry = entry_of(ready.engine, request.name, request.version, "name")
-        return oip.ModelConfigResponse(config=describe.model_config(request.name, ready, entry.choice.name))
+        entry = entry_of(ready.engine, request.name, request.version, DESCRIBED)
+        return oip.ModelConfigResponse(config=describe.model_config(request.name, ready, entry.choice))
 
     async def ModelStatistics(
         self, request: oip.ModelStatisticsRequest, context: Any
@@ -72,8 +69,8 @@ class OipService:
             names = [engine.model.name, *(alias(engine, name) for name in engine.roster.names)]
         message = oip.ModelStatisticsResponse()
         for name in names:
-            variant = alias_of(engine, name, request.version, "name")
-            found = self._statistics.of(variants_of(engine, name, request.version, "name"))
+            variant = alias_of(engine, name, request.version, DESCRIBED)
+            found = self._statistics.of(engine.roster.names if variant is None else [variant])
             entry = None if variant is None else engine.roster.named(variant)
             message.model_stats.append(describe.model_statistics(name, found, entry))
         return message
@@ -85,39 +82,12 @@ class OipService:
         self, request_iterator: AsyncIterator[oip.ModelInferRequest], context: Any
     ) -> AsyncIterator[oip.ModelStreamInferResponse]:
         """Answers come in the order of the requests, as Triton's do for models that answer each once."""
-        answers: asyncio.Queue[asyncio.Task[oip.ModelStreamInferResponse] | None] = asyncio.Queue()
-        room = asyncio.Semaphore(STREAM_IN_FLIGHT)
 
-        async def read() -> None:
-            async for request in request_iterator:
-                await room.acquire()
-                answers.put_nowait(asyncio.create_task(self._streamed(request)))
+        async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
+            return await self._streamed(request, context.time_remaining())
 
-        async def read_all() -> None:
-            reader = asyncio.create_task(read())
-            draining = asyncio.create_task(self._serving.draining.wait())
-            try:
-                await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                answers.put_nowait(None)
-                reader.cancel()
-                draining.cancel()
-            if reader.done() and not reader.cancelled():
-                reader.result()
-            else:
-                self._serving.check_not_draining()
-
-        feeder = asyncio.create_task(read_all())
-        try:
-            while (answer := await answers.get()) is not None:
-                yield await answer
-                room.release()
-            await feeder
-        finally:
-            feeder.cancel()
-            while not answers.empty():
-                if (answer := answers.get_nowait()) is not None:
-                    answer.cancel()
+        async for reply in answers(request_iterator, answer, self._serving, in_order=True):
+            yield reply
 
     async def RepositoryIndex(
         self, request: oip.RepositoryIndexRequest, context: Any
@@ -135,11 +105,8 @@ class OipService:
                 f"parameters[{name[:MAX_SHOWN]}]",
             )
         name = request.model_name or request.repository_name
-        variant = entry_of(engine, name, "", "model_name").choice.name
-        try:
-            await engine.loader.load(variant)
-        except ConfigError as error:
-            raise NotPossibleHere(f"{variant!r} could not be loaded: {error}", "model_name") from error
+        variant = entry_of(engine, name, "", LOADED).choice.name
+        await engine.loader.load_on_request(variant, LOADED.name)
         return oip.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
     async def RepositoryModelUnload(
@@ -147,7 +114,7 @@ class OipService:
     ) -> oip.RepositoryModelUnloadResponse:
         engine = self._serving.get().engine
         name = request.model_name or request.repository_name
-        await engine.loader.unload(entry_of(engine, name, "", "model_name").choice.name)
+        await engine.loader.unload(entry_of(engine, name, "", LOADED).choice.name)
         return oip.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def SystemSharedMemoryStatus(
@@ -168,14 +135,13 @@ class OipService:
     async def _infer(self, request: oip.ModelInferRequest, left_s: float | None) -> oip.ModelInferResponse:
         return response(request, await self._predictor.predict(OipCall(request), left_s))
 
-    async def _streamed(self, request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
+    async def _streamed(
+        self, request: oip.ModelInferRequest, left_s: float | None
+    ) -> oip.ModelStreamInferResponse:
         """An error ends its request, not the stream."""
         try:
-            reply = await self._infer(request, None)
+            reply = await self._infer(request, left_s)
         except Exception as error:
-            failure = failure_of(error)
-            empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
-            told = f"[{failure.kind.code.name}] {failure.message}"
-            return oip.ModelStreamInferResponse(error_message=told, infer_response=empty)
+            return stream_error(request, failure_of(error))
         reply.parameters["triton_final_response"].CopyFrom(parameter(True))
         return oip.ModelStreamInferResponse(infer_response=reply)

@@ -8,13 +8,21 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.policy import LAST_PRIORITY, NORMAL_PRIORITY
 from wattserve_server.engine.roster import Entry, State
+from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.service.oip_names import VERSION, alias
 from wattserve_server.service.serving import Ready
 from wattserve_server.telemetry.statistics import Duration, VariantStatistics
 
 SERVER_NAME = "wattserve"
 
-EXTENSIONS = ("classification", "model_configuration", "model_repository", "parameters", "statistics")
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
 
 _STATES = {
     State.READY: "READY",
@@ -32,38 +40,40 @@ def server_metadata() -> oip.ServerMetadataResponse:
 
 def model_metadata(name: str, ready: Ready) -> oip.ModelMetadataResponse:
     """Shapes with the batch dimension."""
-    config = model_config(name, ready, "")
     return oip.ModelMetadataResponse(
         name=name,
         versions=[VERSION],
-        platform=config.platform,
+        platform=SERVER_NAME,
         inputs=[
             _Tensor(name=each.name, datatype=_datatype(each.data_type), shape=(-1, *each.dims))
-            for each in config.input
+            for each in _inputs(ready)
         ],
         outputs=[
             _Tensor(name=each.name, datatype=_datatype(each.data_type), shape=(-1, *each.dims))
-            for each in config.output
+            for each in _outputs(ready.engine)
         ],
     )
 
 
-def model_config(name: str, ready: Ready, variant: str) -> oip.ModelConfig:
-    """Dimensions without that of the batch. variant: the one that the name stands for."""
+def model_config(name: str, ready: Ready, choice: Choice) -> oip.ModelConfig:
+    """Dimensions without that of the batch. choice: the variant that the name stands for."""
     engine = ready.engine
-    model, limits = engine.model, engine.limits
-    device = engine.roster.named(engine.default_variant).choice.device
-    parameters = {"task": model.task.name, "variant": variant, "variants": ",".join(engine.roster.names)}
+    limits = engine.limits.batch[choice.device]
+    parameters = {
+        "task": engine.model.task.name,
+        "variant": choice.name,
+        "variants": ",".join(engine.roster.names),
+    }
     return oip.ModelConfig(
         name=name,
         platform=SERVER_NAME,
         backend=SERVER_NAME,
-        max_batch_size=limits.max_request,
+        max_batch_size=engine.limits.max_request,
         input=_inputs(ready),
-        output=[oip.ModelOutput(name=model.task.output_name, data_type=oip.TYPE_FP32, dims=[_width(engine)])],
+        output=_outputs(engine),
         dynamic_batching=oip.ModelDynamicBatching(
-            preferred_batch_size=[limits.batch[device].max_sequences],
-            max_queue_delay_microseconds=limits.batch[device].max_wait_ns // 1000,
+            preferred_batch_size=[limits.max_sequences],
+            max_queue_delay_microseconds=limits.max_wait_ns // 1000,
             priority_levels=LAST_PRIORITY,
             default_priority_level=NORMAL_PRIORITY,
         ),
@@ -85,6 +95,11 @@ def _inputs(ready: Ready) -> list[oip.ModelInput]:
     if ready.tokenizer is not None:
         inputs.append(oip.ModelInput(name="text", data_type=oip.TYPE_STRING, dims=[1], optional=True))
     return inputs
+
+
+def _outputs(engine: Engine) -> list[oip.ModelOutput]:
+    name = engine.model.task.output_name
+    return [oip.ModelOutput(name=name, data_type=oip.TYPE_FP32, dims=[_width(engine)])]
 
 
 def _width(engine: Engine) -> int:

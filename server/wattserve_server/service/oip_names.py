@@ -6,6 +6,8 @@ version, "1": a precision is no version, and clients read versions as whole numb
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import Entry
 from wattserve_server.errors import InvalidRequest, NotFound
@@ -19,42 +21,44 @@ def alias(engine: Engine, variant: str) -> str:
     return f"{engine.model.name}@{variant}"
 
 
-def alias_of(engine: Engine, name: str, version: str, field: str) -> str | None:
-    """The variant that a model's name holds; None for the plain name. Raises NotFound or InvalidRequest,
-    naming `field`."""
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where a message holds a model's name and version."""
+
+    name: str
+    version: str
+
+
+INFERRED = Fields("model_name", "model_version")
+DESCRIBED = Fields("name", "version")
+LOADED = Fields("model_name", "")
+
+
+def alias_of(engine: Engine, name: str, version: str, fields: Fields) -> str | None:
+    """The variant that a model's name holds; None for the plain name. Raises NotFound or InvalidRequest."""
     if version not in ("", VERSION):
         if not version.isdecimal():
             raise InvalidRequest(
                 f"version {shown(version)}: a version is a whole number, here {VERSION!r} or none; a "
                 'variant is chosen by the parameter "variant" or the name MODEL@VARIANT',
-                "model_version" if field == "model_name" else "version",
+                fields.version,
             )
-        raise NotFound(
-            f"version {shown(version)}: this server has version {VERSION!r} only",
-            "model_version" if field == "model_name" else "version",
-        )
+        raise NotFound(f"version {shown(version)}: this server has version {VERSION!r} only", fields.version)
     own = engine.model.name
     if name == own:
         return None
     prefix, variant = name[: len(own) + 1], name[len(own) + 1 :]
     if prefix != f"{own}@":
         raise NotFound(
-            f"unknown model {shown(name)}; this server has {own!r}, and each variant as {own}@VARIANT", field
+            f"unknown model {shown(name)}; this server has {own!r}, and each variant as {own}@VARIANT",
+            fields.name,
         )
     if variant not in engine.roster.names:
-        raise NotFound(
-            f"unknown variant {shown(variant)} of {own!r}; this server has {', '.join(engine.roster.names)}",
-            field,
-        )
+        known = ", ".join(engine.roster.names)
+        raise NotFound(f"unknown variant {shown(variant)} of {own!r}; this server has {known}", fields.name)
     return variant
 
 
-def entry_of(engine: Engine, name: str, version: str, field: str) -> Entry:
+def entry_of(engine: Engine, name: str, version: str, fields: Fields) -> Entry:
     """The variant that a name stands for. Raises as `alias_of`."""
-    return engine.roster.named(alias_of(engine, name, version, field) or engine.default_variant)
-
-
-def variants_of(engine: Engine, name: str, version: str, field: str) -> tuple[str, ...]:
-    """Whose requests are counted under a name: the plain one's are everybody's. Raises as `alias_of`."""
-    variant = alias_of(engine, name, version, field)
-    return engine.roster.names if variant is None else (variant,)
+    return engine.roster.named(alias_of(engine, name, version, fields) or engine.default_variant)

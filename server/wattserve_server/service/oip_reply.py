@@ -19,6 +19,7 @@ from wattserve_server.service.convert import quality_word, unknown_reason
 from wattserve_server.service.oip_names import VERSION
 from wattserve_server.service.oip_parameters import whole_parameter
 from wattserve_server.service.prediction import Answered
+from wattserve_server.service.status import Failure
 
 
 def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
@@ -60,6 +61,20 @@ def response(request: oip.ModelInferRequest, answered: Answered) -> oip.ModelInf
         message.outputs.add(name=model.task.output_name, datatype="FP32", shape=rows.shape)
     message.raw_output_contents.append(data)
     return message
+
+
+def stream_error(request: oip.ModelInferRequest, failure: Failure) -> oip.ModelStreamInferResponse:
+    """What a stream has instead of a status and its details."""
+    told = {"error_reason": failure.kind.reason, "error_field": failure.field}
+    parameters = {name: parameter(value) for name, value in told.items() if value}
+    if failure.kind.retry_after_ms:
+        parameters["retry_after_ms"] = parameter(failure.kind.retry_after_ms)
+    return oip.ModelStreamInferResponse(
+        error_message=f"[{failure.kind.code.name}] {failure.message}",
+        infer_response=oip.ModelInferResponse(
+            model_name=request.model_name, id=request.id, parameters=parameters
+        ),
+    )
 
 
 def _classification(

@@ -9,7 +9,7 @@ from typing import Any
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest, NotFound
 from wattserve_server.service.checks import check_count, check_rank, check_tensors, check_texts, shown
-from wattserve_server.service.oip_names import alias_of
+from wattserve_server.service.oip_names import INFERRED, alias_of
 from wattserve_server.service.oip_parameters import read_options, text_parameter
 from wattserve_server.service.oip_reply import classes_asked
 from wattserve_server.service.prediction import Asked
@@ -36,9 +36,13 @@ class OipCall:
 
     request: oip.ModelInferRequest
 
+    @property
+    def variant_field(self) -> str:
+        return "parameters[variant]" if "variant" in self.request.parameters else "model_name"
+
     def variant(self, ready: Ready) -> str:
         request, engine = self.request, ready.engine
-        alias = alias_of(engine, request.model_name, request.model_version, "model_name")
+        alias = alias_of(engine, request.model_name, request.model_version, INFERRED)
         asked = text_parameter(request.parameters, "variant")
         if alias and asked and alias != asked:
             raise InvalidRequest(

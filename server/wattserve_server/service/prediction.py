@@ -13,6 +13,7 @@ from wattserve_server.engine.request import Request
 from wattserve_server.engine.tasks import Item
 from wattserve_server.errors import NotPossibleHere
 from wattserve_server.service.checks import check_ids
+from wattserve_server.service.deadlines import is_late
 from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
 from wattserve_server.service.status import LATE, LEFT, Kind, kind_of
 from wattserve_server.telemetry.failures import FailedRequest, Failures
@@ -42,7 +43,11 @@ class Asked:
 
 
 class Call(Protocol):
-    """A request of one of the protocols. Both methods raise RequestError."""
+    """A request of one of the protocols. Its methods raise RequestError."""
+
+    @property
+    def variant_field(self) -> str:
+        """Where it names the variant."""
 
     def variant(self, ready: Ready) -> str:
         """The variant that it names."""
@@ -79,10 +84,10 @@ class Predictor:
         try:
             with self._serving.accept() as ready:
                 variant = call.variant(ready)
-                answered = await self._answer(ready, call.read(ready), variant, begun_ns, deadline_ns)
+                answered = await self._answer(ready, call, variant, begun_ns, deadline_ns)
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
-            is_late = deadline_ns is not None and time.monotonic_ns() >= deadline_ns
-            if is_late:
+            own_left_s = None if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / 1e9
+            if is_late(own_left_s, left_s):
                 self._failed(variant, LATE, "the caller's deadline passed", begun_ns)
             else:
                 self._failed(variant, LEFT, "the caller left", begun_ns)
@@ -101,8 +106,9 @@ class Predictor:
             self._statistics.failed(variant, time.monotonic_ns() - begun_ns)
 
     async def _answer(
-        self, ready: Ready, asked: Asked, variant: str, begun_ns: int, deadline_ns: int | None
+        self, ready: Ready, call: Call, variant: str, begun_ns: int, deadline_ns: int | None
     ) -> Answered:
+        asked = call.read(ready)
         items, tokenize_ns = asked.items, 0
         if asked.texts:
             items = await _encode(ready, asked)
@@ -111,7 +117,13 @@ class Predictor:
         if options.timeout_ns is not None:
             own_ns = begun_ns + options.timeout_ns
             deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
-        done = await ready.engine.predict(items, variant, options.request_id, deadline_ns, options.priority)
+        try:
+            done = await ready.engine.predict(
+                items, variant, options.request_id, deadline_ns, options.priority
+            )
+        except NotPossibleHere as error:
+            error.field = error.field or call.variant_field
+            raise
         ran_ns = time.monotonic_ns()
         if options.waits_for_energy:
             await until_settled(ready, done.receipt)

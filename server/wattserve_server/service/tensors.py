@@ -25,6 +25,8 @@ _WHOLE: _Datatypes = {"INT64": np.dtype("<i8"), "INT32": np.dtype("<i4")}
 _REAL: _Datatypes = {"FP32": np.dtype("<f4")}
 
 
+_OF_TEXT = ("input_ids", "attention_mask", "token_type_ids")
+
 MAX_IDS = 1 << 20
 """Of one tensor, padding included: more would keep the event loop from others for too long."""
 
@@ -52,16 +54,15 @@ def ids_of_tensors(
 ) -> list[Ids]:
     """The token ids of each row, without what its attention mask covers. place: of the tensors in the
     request."""
-    found = {
-        tensor.name: tensor
-        for tensor in _named(tensors, ("input_ids", "attention_mask"), "input_ids and attention_mask")
-    }
+    found = {tensor.name: tensor for tensor in _named(tensors, _OF_TEXT, "input_ids and attention_mask")}
     if "input_ids" not in found:
         raise InvalidRequest("tensor 'input_ids' is missing", place)
     ids = _rows(found["input_ids"], max_sequences)
     lengths = np.full(len(ids), ids.shape[1])
     if "attention_mask" in found:
         lengths = _lengths(found["attention_mask"], ids, max_sequences)
+    if "token_type_ids" in found:
+        _check_no_segments(found["token_type_ids"], max_sequences)
     rows = [ids[row, :length] for row, length in enumerate(lengths)]
     check_ids(rows, facts, found["input_ids"].data_field, "row")
     return rows
@@ -81,6 +82,14 @@ def _rows(tensor: GivenTensor, max_sequences: int) -> Ids:
             f"{tensor.field}.shape",
         )
     return _array(tensor, _WHOLE).astype(np.int64)
+
+
+def _check_no_segments(tensor: GivenTensor, max_sequences: int) -> None:
+    """Tokenizers give them beside the ids, all 0 for one text."""
+    if _rows(tensor, max_sequences).any():
+        raise InvalidRequest(
+            "segments other than 0 are not taken: leave token_type_ids out", tensor.data_field
+        )
 
 
 def _lengths(tensor: GivenTensor, ids: Ids, max_sequences: int) -> NDArray[np.int64]:

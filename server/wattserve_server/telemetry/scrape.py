@@ -17,7 +17,7 @@ _END = b"# EOF\n"
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics, and before plain text: what is preferred comes first.
+    """Whether an Accept header names OpenMetrics, and before plain text: scrapers put first what they prefer.
 
     prometheus_client's own choice raises for a version that is no number, and repeats whatever it reads.
     """

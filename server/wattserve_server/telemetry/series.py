@@ -115,14 +115,15 @@ class Histograms(Collector):
         name, family = self.declared.name, self.declared.new_family()
         for values, series in tuple(self._series.items()):
             labels = _labels(self.declared, values)
-            counted, seen = 0, dict(series.seen)
-            for number, count in enumerate(tuple(series.counts)):
+            counts, total, seen = tuple(series.counts), series.total, dict(series.seen)
+            counted = 0
+            for number, count in enumerate(counts):
                 counted += count
                 exemplar = seen[number].exemplar() if number in seen else None
                 bucket = {**labels, "le": self._bounds[number]}
                 family.add_sample(f"{name}_bucket", bucket, counted, exemplar=exemplar)
             family.add_sample(f"{name}_count", labels, counted)
-            family.add_sample(f"{name}_sum", labels, series.total)
+            family.add_sample(f"{name}_sum", labels, total)
         return [family]
 
 

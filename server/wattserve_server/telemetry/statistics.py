@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 class Times:
     """Where the time of one answered request went, in nanoseconds of the server's monotonic clock.
 
-    tokenize: 0 when the caller sent tokens. queue: accepted until its last sequence was put into a batch, less
-    what earlier ones took. compute: the windows of its batches. output: what of its way through the engine is
-    in neither. total: received until the answer was ready, a wait for settled energy included.
+    tokenize: 0 when the caller sent tokens. queue: accepted until its last sequence was put into a batch,
+    less what earlier ones took. compute: the windows of its batches. output: what of its way through the
+    engine is in neither. total: received until the answer was ready, a wait for settled energy included.
     """
 
     tokenize_ns: int
