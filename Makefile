@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -34,6 +34,11 @@ test: $(READY) ## Run the tests that need no GPU
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
+
+test-stack: $(READY) ## Watch loaded servers with a real Prometheus: every panel, rule and alert
+	PYTHON=$(BIN)/python bash tests/stack/get_stack.sh build/stack
+	WATTSERVE_STACK=build/stack $(BIN)/python -m pytest tests/stack/test_schema.py \
+	  tests/stack/test_dashboards.py tests/stack/test_rules.py tests/stack/test_live.py $(ARGS)
 
 test-clients: $(READY) ## Try perf_analyzer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf

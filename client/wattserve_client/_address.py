@@ -45,13 +45,17 @@ def host_and_port(address: str) -> tuple[str, int]:
 def list_of(several: Sequence[str]) -> str:
     """gRPC's own form of several addresses, which holds numeric ones only: names are looked up now, once.
 
-    `Unavailable` for a name that has no address. A name with several gives all of them.
+    A name with several addresses gives all of them. One without is passed over, as a server out of reach is;
+    `Unavailable` when none is left.
     """
-    found = [
-        (ipaddress.ip_address(numeric), port)
-        for host, port in map(host_and_port, several)
-        for numeric in _numeric(host, ", ".join(several))
-    ]
+    found, missing = [], []
+    for host, port in map(host_and_port, several):
+        try:
+            found += [(ipaddress.ip_address(numeric), port) for numeric in _numeric(host)]
+        except (OSError, UnicodeError) as error:  # UnicodeError: not even of the form of a name
+            missing.append(f"the name {host!r} has no address: {error}")
+    if not found:
+        raise Unavailable("; ".join(missing), "UNAVAILABLE", ", ".join(several))
     if all(address.version == 4 for address, _ in found):
         return "ipv4:" + ",".join(f"{address}:{port}" for address, port in found)
     # One list holds one family: here an address of IPv4 is written as the one of IPv6 that stands for it.
@@ -61,10 +65,6 @@ def list_of(several: Sequence[str]) -> str:
     return "ipv6:" + ",".join(f"[{address}]:{port}" for address, port in as_ipv6)
 
 
-def _numeric(host: str, target: str) -> list[str]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        message = f"the name {host!r} has no address: {error}"
-        raise Unavailable(message, "UNAVAILABLE", target) from error
+def _numeric(host: str) -> list[str]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))

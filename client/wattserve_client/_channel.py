@@ -3,7 +3,8 @@
 Retries are gRPC's own, by a service config: it heeds the server's push-back and varies its pauses. A read
 may be repeated when the server was out of reach. A prediction is repeated only where the server promises
 that nothing of it ran: by gRPC on RESOURCE_EXHAUSTED, and by `Tries` when the server says that it is
-starting or stopping. One whose fate is not known is never repeated, because it would be charged twice.
+starting or stopping, or where no server took it. One whose fate is not known is never repeated, because it
+would be charged twice.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import grpc.aio
 from wattserve_client._address import addresses, host_and_port, list_of
 from wattserve_client._details import details_in
 from wattserve_client._requests import MAX_MESSAGE_BYTES
+from wattserve_client._status import was_never_sent
 from wattserve_client._tls import Tls, explained
 from wattserve_client.errors import Cancelled, ServerError, Unavailable, WattserveError, error_for
 
@@ -125,8 +127,13 @@ class Link:
             options.append(("grpc.service_config", json.dumps(config)))
         if self._tls is not None:
             name = self._tls.server_name
-            if self.has_several:  # numeric by now, and one channel expects one name
-                name = name or host_and_port(self.addresses[0])[0]
+            if self.has_several and not name:  # they are numeric by now, and one channel expects one name
+                name, *others = dict.fromkeys(host_and_port(address)[0] for address in self.addresses)
+                if others:
+                    raise ValueError(
+                        "several hosts with TLS: the certificates of all must show one name, and "
+                        "Tls.server_name must say which; or make a client for each host"
+                    )
             if name:
                 options.append(("grpc.ssl_target_name_override", name))
         return options
@@ -150,9 +157,15 @@ class Link:
             error.details() or "",
             details_in(error.trailing_metadata()),
         )
+        never_sent = code == "UNAVAILABLE" and not error.trailing_metadata() and was_never_sent(message)
         if code == "UNAVAILABLE" and not details.reason:
-            message = explained(message, self._tls)
+            hinted = explained(message, self._tls)
+            if never_sent and hinted == message:
+                hinted = f"no server took the call, so nothing ran ({message})"
+            message = hinted
         failure = error_for(code, message, self.target, details)
+        if isinstance(failure, Unavailable):
+            failure.never_sent = never_sent
         failure.__cause__ = error
         return failure
 
@@ -173,7 +186,7 @@ class Link:
 
 
 class Tries:
-    """The tries of one prediction that a server may refuse because it is starting or stopping."""
+    """The tries of one prediction that servers may refuse, or not take, while starting or stopping."""
 
     def __init__(self, link: Link, timeout_s: float | None) -> None:
         self._may_repeat = link.retry
@@ -188,7 +201,8 @@ class Tries:
     def pause_s(self, failure: Unavailable) -> float | None:
         """How long to wait before the next try; None when there must be none, or no time for one."""
         self._refused += 1
-        if not self._may_repeat or failure.reason != _NOTHING_RAN or self._refused >= _MAX_TRIES:
+        nothing_ran = failure.never_sent or failure.reason == _NOTHING_RAN
+        if not self._may_repeat or not nothing_ran or self._refused >= _MAX_TRIES:
             return None
         longest_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2 ** (self._refused - 1))
         pause_s = longest_s * random.uniform(0.5, 1)  # else those refused together would come back together

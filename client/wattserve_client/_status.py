@@ -1,4 +1,4 @@
-"""The status with which a server really ended a stream, under grpc.aio.
+"""What a call's status really says: whether a server took it, and under grpc.aio, how one ended a stream.
 
 A server may end a stream while the client is still writing to it. The write that fails then replaces the
 call's status by INTERNAL, "Internal error from Core", often after the true one has come
@@ -17,6 +17,18 @@ import grpc.aio
 T = TypeVar("T")
 
 _MASK = "Internal error from Core"
+_NO_SERVER = (
+    "connections to all backends failing",
+    "failed to connect to all addresses",
+    "errors resolving ",
+    "DNS resolution failed",
+)
+
+
+def was_never_sent(message: str) -> bool:
+    """Whether gRPC says of an UNAVAILABLE call that there was no server to send it to, or none that is ready
+    (`backend unhealthy`, by its health check). A connection lost under a call has other words."""
+    return message.startswith(_NO_SERVER)
 
 
 class StatusNotes:

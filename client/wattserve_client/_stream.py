@@ -106,8 +106,11 @@ class StreamBook:
         return self.broken(DeadlineExceeded(message, "DEADLINE_EXCEEDED", self._link.target))
 
     def broken(self, error: WattserveError) -> WattserveError:
-        """The error that ends the stream, with a note that names the inputs it leaves unanswered."""
-        if self._unanswered:
+        """The error that ends the stream, with a note that names the inputs it leaves unanswered.
+
+        Of a stream that no server took there is none: the fate of its inputs is known.
+        """
+        if self._unanswered and not (isinstance(error, Unavailable) and error.never_sent):
             indices = ", ".join(map(str, self._unanswered.values()))
             error.add_note(f"sent and not answered, so their fate is not known: inputs {indices}")
         return error

@@ -83,7 +83,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; open calls end with `Cancelled`. May be called twice."""
+        """Close it: open calls end with `Cancelled`, new ones raise RuntimeError. May be called twice."""
         self._closed = True
         for member in self._members:
             await member.close()
@@ -164,10 +164,10 @@ class AsyncClient:
     ) -> AsyncGenerator[Answer, None]:
         """Predict each item over one stream; yields an `Answer` for each as it finishes.
 
-        As `Client.predict_many`, except that inputs are taken by a task of their own, so that answers
-        do not wait for a slow source (a plain iterable that blocks still blocks the event loop). After
-        a `break` the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` makes
-        it immediate.
+        As `Client.predict_many` (nothing is repeated, also not an item refused as OVERLOADED or
+        STARTING_OR_STOPPING), except that inputs are taken by a task of their own, so that answers do not
+        wait for a slow source (a plain iterable that blocks still blocks the event loop). After a `break`
+        the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` does it at once.
         """
         bare = bare_request(
             variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority

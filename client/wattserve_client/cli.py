@@ -166,6 +166,14 @@ def _add_predict(subparsers: _Commands) -> None:
     )
     parser.add_argument("--variant", default="", metavar="NAME", help="default: the server's")
     parser.add_argument("--settled", action="store_true", help="wait until the energy is settled")
+    parser.add_argument(
+        "--priority",
+        type=int,
+        choices=range(4),
+        default=0,
+        metavar="N",
+        help="whose turn it is while requests wait: 1 goes first, 3 last; 2 and 0 (the default) as usual",
+    )
 
 
 def _add_connection(parser: argparse.ArgumentParser, *, defaults: bool) -> None:

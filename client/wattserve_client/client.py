@@ -50,11 +50,11 @@ class Client:
     """A connection to one server, or to several; opened by the first call, usable from several threads.
 
     `target`: host:port. A list of those spreads the predictions over these servers in turn, passing over
-    the ones out of reach; a `predict_many` stays with one. Host names in a list are looked up once, now.
-    What concerns one server is asked of each of `members`. `timeout_s`: the deadline in seconds of every
-    call that names none of its own. `retry`: repeat what is safe to repeat (see `_channel`); off, every
-    refusal is seen, for measuring. `tls`: True, or a `Tls` that says more; of several servers, each must
-    show the same name: `Tls.server_name`, or else the first host's.
+    the ones out of reach; a `predict_many` stays with one. Host names in a list are looked up once, now; one
+    without an address counts as out of reach. What concerns one server is asked of each of `members`.
+    `timeout_s`: the deadline in seconds of every call that names none of its own. `retry`: repeat what is
+    safe to repeat (see `_channel`); off, every refusal is seen, for measuring. `tls`: True, or a `Tls` that
+    says more; several hosts must all show one name, `Tls.server_name`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; open calls end with `Cancelled`. May be called twice."""
+        """Close it: open calls end with `Cancelled`, new ones raise RuntimeError. May be called twice."""
         self._closed.set()
         for member in self._members:
             member.close()
@@ -177,9 +177,10 @@ class Client:
 
         The iterable is taken from lazily and on the caller's thread, between answers: at most
         `in_flight` inputs are with the server. An item that fails, or that cannot be sent, yields an
-        Answer with an error and does not disturb the others; what ends the stream is raised. `timeout_s`
-        bounds the silence: the longest wait for the next answer, by default the client's deadline.
-        Leaving the loop, or closing the generator, cancels what is in flight.
+        Answer with an error and does not disturb the others; what ends the stream is raised. Unlike with
+        `predict`, nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING.
+        `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's
+        deadline. Leaving the loop, or closing the generator, cancels what is in flight.
         """
         bare = bare_request(
             variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority

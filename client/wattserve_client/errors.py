@@ -91,7 +91,13 @@ class Overloaded(WattserveError):
 
 
 class Unavailable(WattserveError):
-    """UNAVAILABLE: no server, or one that is shutting down. A prediction may have run."""
+    """UNAVAILABLE: no server, or one that is starting or shutting down.
+
+    A prediction may have run, unless the reason is STARTING_OR_STOPPING, or the call was `never_sent`: no
+    server took it.
+    """
+
+    never_sent: bool = False
 
 
 class DeadlineExceeded(WattserveError):

@@ -16,7 +16,8 @@ under test uses the real `Client` or `AsyncClient`.
 
 No model runs and nothing is measured: energies are what the test says, and every receipt says that they
 are simulated by a fake. A sequence for which nothing was scripted is refused (INVALID_ARGUMENT), never
-answered with something made up.
+answered with something made up; and so is what the real server refuses: an empty text, a priority above 3, or
+what is beyond the limits that `server_info` tells.
 """
 
 from __future__ import annotations

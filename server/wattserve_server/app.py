@@ -66,6 +66,9 @@ async def serve(config: ServerConfig) -> None:
         keeping = asyncio.create_task(watching.keep_history())
         undo.callback(keeping.cancel)
         listener.say(serving=True)
+        if config.tls_cert:
+            asked = "shows a certificate" if config.tls_client_ca else "likes"
+            say(f"gRPC speaks TLS, with whoever {asked}; metrics are plain HTTP")
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
         await interrupted
         for number in SIGNALS:  # a second one ends the server at once

@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
 from tests.fixtures.server import RunningServer, running_server
-from wattserve_client import Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
+from wattserve_client import Cancelled, Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
 
 SERVICE = "wattserve.v1.Inference"
 
@@ -283,6 +283,32 @@ def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
         assert len(settled) == len(answered)
     assert "drained:" in running.error_text
     assert "pending 0.000" in running.error_text
+    assert "Traceback" not in running.error_text
+
+
+def test_a_drain_that_takes_too_long_cancels_what_is_left_and_charges_what_ran(model_folder: Path) -> None:
+    limits = ("--max-batch-sequences", "1", "--drain-seconds", "0.2", "--max-queue-sequences", "20000")
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--meter", "simulated", *limits)
+    many = ("--max-request-sequences", "20000", "--threads", "1", "--calibration-seconds", "0")
+    with running_server(*arguments, *many) as running, Client(running.address, retry=False) as client:
+        ended: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                client.predict([[2, *[4] * 60, 3]] * 20_000, timeout_s=120)
+            except Exception as error:
+                ended.append(error)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while not client.energy_report().pending_receipts:
+            time.sleep(0.01)
+        assert running.terminate() == 0
+        asking.join(timeout=60)
+    (error,) = ended
+    assert isinstance(error, Unavailable | Cancelled)
+    assert "some requests did not end within 0.2 s; they are cancelled" in running.error_text
+    assert "drained: simulated" in running.error_text
     assert "Traceback" not in running.error_text
 
 

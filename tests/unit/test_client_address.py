@@ -69,13 +69,29 @@ def test_a_host_name_becomes_all_its_numeric_addresses(monkeypatch: pytest.Monke
     assert list_of(["gpu-1:1", "gpu-2:2"]) == "ipv4:10.0.0.1:1,10.0.0.2:2,10.0.0.3:2"
 
 
-def test_a_name_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_each_named_when_none_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def look_up(host: str, *_: object, **__: object) -> list[Any]:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with pytest.raises(Unavailable, match=r"the name 'gpu-1' has no address: .*not known"):
+    both = r"the name 'gpu-1' has no address: .*not known; the name 'gpu-2' has no address: .*not known"
+    with pytest.raises(Unavailable, match=both) as caught:
         Client(["gpu-1:1", "gpu-2:2"])
+    assert caught.value.target == "gpu-1:1, gpu-2:2"
+
+
+@pytest.mark.parametrize("missing", ["gpu-1", "gpu..1"], ids=["unknown", "not of the form of a name"])
+def test_a_name_without_an_address_is_passed_over_for_those_with_one(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    def look_up(host: str, *_: object, **__: object) -> list[tuple[Any, ...]]:
+        host.encode("idna")  # as the real one does
+        if host == "gpu-2":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.2", 0))]
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert list_of([f"{missing}:1", "gpu-2:2"]) == "ipv4:10.0.0.2:2"
 
 
 @pytest.mark.parametrize("target", ["gpu-1:50051", ["gpu-1:50051"], "dns:///gpu-1:50051", "unix:/tmp/x"])
@@ -113,11 +129,15 @@ def test_a_vanished_server_is_noticed_while_a_call_waits_and_never_by_a_forbidde
     [
         ("gpu-1:1", True, None),  # the host's own
         ("gpu-1:1", Tls(server_name="wattserve.test"), "wattserve.test"),
-        (["10.0.0.1:1", "10.0.0.2:1"], True, "10.0.0.1"),
-        (["[::1]:1", "10.0.0.2:1"], True, "::1"),
+        (["127.0.0.1:1", "127.0.0.1:2"], True, "127.0.0.1"),
         (["10.0.0.1:1", "10.0.0.2:1"], Tls(server_name="wattserve.test"), "wattserve.test"),
         (["10.0.0.1:1", "10.0.0.2:1"], False, None),
     ],
 )
 def test_the_name_that_a_certificate_must_show(target: Any, tls: bool | Tls, name: str | None) -> None:
     assert options(link(target, tls=tls)).get("grpc.ssl_target_name_override") == name
+
+
+def test_several_hosts_with_tls_need_the_name_that_all_certificates_show() -> None:
+    with pytest.raises(ValueError, match=r"Tls\.server_name must say which"):
+        options(link(["10.0.0.1:1", "10.0.0.2:1"], tls=True))

@@ -197,6 +197,16 @@ def test_an_async_client_may_be_made_before_there_is_an_event_loop(server: Scrip
     assert asyncio.run(use()) == "positive"
 
 
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_closed_client_refuses_new_calls_and_the_docs_say_so(server: ScriptedServer, kind: Any) -> None:
+    with kind(server.target) as client:
+        client.close()
+        for call in (lambda: client.predict("a film"), lambda: list(client.predict_many(["a film"]))):
+            with pytest.raises(RuntimeError, match="this client is closed"):
+                call()
+    assert all("RuntimeError" in (each.close.__doc__ or "") for each in (Client, AsyncClient))
+
+
 def test_one_client_serves_several_threads(server: ScriptedServer) -> None:
     with Client(server.target) as client:
         labels: list[str] = []

@@ -77,7 +77,7 @@ def test_texts_are_one_request_with_a_row_each_and_one_receipt(capsys: Output, s
 def test_a_provisional_figure_says_how_to_get_the_settled_one(capsys: Output, server: FakeServer) -> None:
     out = shown(capsys, server, "predict", "bad")
     assert "0.0021 J above idle (provisional, simulated)" in out
-    receipt_id = out.partition("`wattserve-client receipt ")[2].split()[0]
+    receipt_id = out.partition("`receipt ")[2].split()[0]
     assert "0.0021 J above idle (settled, simulated)" in shown(capsys, server, "receipt", receipt_id)
 
 
@@ -89,6 +89,12 @@ def test_options_may_stand_among_the_texts_and_behind_the_command(capsys: Output
 def test_token_ids_are_sequences(capsys: Output, server: FakeServer) -> None:
     out = shown(capsys, server, "predict", "--tokens", "101,7592,102")
     assert "positive  0.900       3       3     0.5  provisional  3 token ids" in out
+
+
+def test_a_priority_reaches_the_server_from_the_texts(capsys: Output, server: FakeServer) -> None:
+    shown(capsys, server, "predict", "bad", "--priority", "3")
+    shown(capsys, server, "predict", "bad")
+    assert [each.priority for each in server.requests] == [3, 0]
 
 
 def test_an_embedding_is_shown_by_its_beginning(capsys: Output) -> None:
@@ -193,6 +199,7 @@ def test_the_target_may_come_from_the_environment(
         (["predict"], "predict takes TEXT, --file or --tokens, and only one of them"),
         (["predict", "a", "--file", "b"], "predict takes TEXT, --file or --tokens, and only one of them"),
         (["predict", "--tokens", "1,x"], "argument --tokens: '1,x' is not a list of token ids"),
+        (["predict", "a", "--priority", "4"], "argument --priority: invalid choice: 4 (choose from 0, 1, 2"),
         (["predict", "a", "--settld"], "unrecognized arguments: --settld"),
         (["--target", "here", "info"], "argument --target: 'here' is not HOST:PORT, like 127.0.0.1:50051"),
         (["--target", "a:1", "--target", "a:1", "info"], "--target names the same address twice"),

@@ -122,6 +122,23 @@ def test_a_stream_that_breaks_names_the_lines_it_leaves_open(
     assert error[1] == f"wattserve-client: {server.target}: draining (UNAVAILABLE, STARTING_OR_STOPPING)"
 
 
+def test_a_stream_that_reached_no_server_leaves_no_line_in_doubt(capsys: Output, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("abc\n")
+    with FakeServer() as gone:
+        pass
+    assert run(gone, path) == 1
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"wattserve-client: {gone.target}: out of reach: no server took the call")
+
+
+def test_each_line_has_the_priority_that_was_asked_for(server: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("abc\nabcdef\n")
+    assert run(server, path, "--priority", "1") == 0
+    assert [each.priority for each in server.requests] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

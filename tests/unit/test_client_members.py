@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +76,18 @@ def test_a_server_that_was_never_there_is_passed_over(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_name_without_an_address_is_passed_over_and_has_its_member(kind: Any) -> None:
+    with ScriptedServer() as there:
+        targets = [there.target, "no-such-host.invalid:50051"]
+        with kind(targets) as client:
+            assert client.predict("a film").label == "positive"
+            assert [member.target for member in client.members] == targets
+            client.members[0].server_info()
+            with pytest.raises(Unavailable):
+                client.members[1].server_info(timeout_s=1)
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_when_no_server_is_there_the_error_names_all(kind: Any) -> None:
     with ScriptedServer() as first, ScriptedServer() as second:
         targets = [first.target, second.target]
@@ -90,6 +104,41 @@ def test_a_server_that_says_it_does_not_serve_is_passed_over_until_it_does(serve
     assert servers[0].calls == {}
     servers[0].say_health(serving=True)
     until_both_serve(client, servers)
+
+
+def say_that_none_serves(servers: Two) -> None:
+    for each in servers:
+        each.say_health(serving=False)
+
+
+def test_a_prediction_that_no_server_is_ready_for_waits_until_one_is(servers: Two, client: Any) -> None:
+    say_that_none_serves(servers)
+    ready = threading.Timer(0.3, servers[1].say_health, [True])
+    ready.start()
+    assert client.predict("a film").label == "positive"
+    assert (len(servers[0].calls["Predict"]), len(servers[1].calls["Predict"])) == (0, 1)
+
+
+def test_a_prediction_that_no_server_is_ready_for_keeps_its_deadline(servers: Two, client: Any) -> None:
+    say_that_none_serves(servers)
+    begun = time.monotonic()
+    with pytest.raises(Unavailable):
+        client.predict("a film", timeout_s=0.3)
+    assert time.monotonic() - begun < 1.2  # all the pauses together are longer
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_when_no_server_is_ready_the_error_says_that_nothing_ran(servers: Two, kind: Any) -> None:
+    say_that_none_serves(servers)
+    with kind([each.target for each in servers], retry=False) as client:
+        with pytest.raises(Unavailable, match=r"^no server took the call, so nothing ran \(") as caught:
+            client.predict("a film")
+        with pytest.raises(Unavailable, match="so nothing ran") as caught_of_many:
+            list(client.predict_many(texts(5)))
+    for error in (caught.value, caught_of_many.value):
+        assert (error.never_sent, error.reason) == (True, "")  # a reason would be the server's own word
+        assert not hasattr(error, "__notes__")  # of inputs whose fate is not known
+    assert servers[0].calls == servers[1].calls == {}
 
 
 def test_a_prediction_refused_by_a_server_that_stops_goes_to_the_other(servers: Two, client: Any) -> None:

@@ -137,6 +137,10 @@ def test_a_prediction_of_which_nothing_ran_is_sent_again_when_the_server_is_back
         refuse_with_details("UNAVAILABLE", "lost", "SOMETHING_ELSE"),
         refuse_with_details("UNAVAILABLE", "lost", "STARTING_OR_STOPPING", domain="proxy.example"),
         refuse_with_details("INTERNAL", "lost", "STARTING_OR_STOPPING"),
+        refuse_with_details("UNAVAILABLE", "failed to connect to all addresses: lost", "PROXY", domain="p"),
+        Refuse("UNAVAILABLE", "failed to connect to all addresses: lost", (("via", "proxy"),)),
+        Refuse("UNAVAILABLE", "lost: failed to connect to all addresses"),
+        Refuse("UNAVAILABLE", "lost: Socket closed"),
     ],
 )
 def test_only_the_servers_own_promise_makes_it_safe(server: Any, client: Any, refusal: Refuse) -> None:
@@ -175,6 +179,30 @@ def test_there_is_no_pause_that_the_deadline_would_cut() -> None:
 
 def test_without_retry_there_is_one_try() -> None:
     assert pauses(Tries(Link("h:1", timeout_s=1000, retry=False), None)) == [None] * 6
+
+
+def test_a_call_that_no_server_took_is_tried_again_and_one_that_was_lost_is_not() -> None:
+    link = Link("h:1", timeout_s=1000, retry=True)
+    failure = refused(reason="")
+    assert Tries(link, None).pause_s(failure) is None
+    failure.never_sent = True
+    assert Tries(link, None).pause_s(failure) is not None
+    assert Tries(Link("h:1", timeout_s=1000, retry=False), None).pause_s(failure) is None
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_call_cut_while_a_server_had_it_is_not_taken_for_never_sent(server: Any, kind: Any) -> None:
+    def vanish(request: Any, call: Any) -> pb.PredictResponse:
+        threading.Thread(target=server.stop).start()
+        call.ended.wait(timeout=5)
+        return reply("positive")
+
+    server.script["Predict"] = [vanish]
+    with kind(server.target) as client, pytest.raises(WattserveError) as caught:
+        client.predict("a film")
+    assert not getattr(caught.value, "never_sent", False)
+    assert "nothing ran" not in caught.value.message
+    assert len(server.calls["Predict"]) == 1
 
 
 def test_closing_the_client_ends_a_prediction_that_waits_for_its_next_try(

@@ -33,6 +33,22 @@ def test_every_input_is_answered_with_its_index(server: Any, client: Any) -> Non
     assert {request.variant for request in asked(server)} == {"bf16"}
 
 
+@pytest.mark.parametrize("reason", ["OVERLOADED", "STARTING_OR_STOPPING"])
+def test_a_refused_input_is_not_repeated_and_the_docs_say_so(server: Any, client: Any, reason: str) -> None:
+    def refuse(requests: Iterator[pb.PredictRequest], call: Any) -> Iterator[pb.PredictStreamResponse]:
+        code = {"OVERLOADED": 8, "STARTING_OR_STOPPING": 14}[reason]
+        for request in requests:
+            error = pb.PredictError(code=code, reason=reason, message="not now")
+            yield pb.PredictStreamResponse(request_id=request.request_id, error=error)
+
+    server.script["PredictStream"] = [refuse]
+    assert [answer.error.reason for answer in client.predict_many(texts(3))] == [reason] * 3
+    assert len(asked(server)) == 3
+    for kind in (Client, AsyncClient):
+        told = " ".join((kind.predict_many.__doc__ or "").split())
+        assert "nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING" in told
+
+
 def test_waiting_for_settled_energy_is_asked_for_each_input(server: Any, client: Any) -> None:
     list(client.predict_many(texts(2), wait_for_settled_energy=True))
     assert [request.wait_for_settled_energy for request in asked(server)] == [True, True]

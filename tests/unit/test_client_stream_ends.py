@@ -67,8 +67,9 @@ def test_the_servers_reason_is_not_lost_when_it_leaves_amid_the_sending(server: 
 def test_no_server_raises_rather_than_hangs(kind: Any) -> None:
     with ScriptedServer() as gone:
         target = gone.target
-    with kind(target) as client, pytest.raises(Unavailable):
+    with kind(target) as client, pytest.raises(Unavailable) as caught:
         list(client.predict_many(texts(100)))
+    assert not hasattr(caught.value, "__notes__")  # nothing was sent, so no fate is unknown
 
 
 def test_a_stream_that_ends_too_early_raises(server: Any, client: Any) -> None:

@@ -155,7 +155,7 @@ def test_a_server_that_is_not_there_is_no_matter_of_tls(kind: Any, ours: Files) 
 
 
 @both
-def test_several_servers_with_tls_show_the_first_hosts_name(
+def test_several_servers_of_one_host_with_tls_show_its_name(
     kind: Any, server: Any, authority: trustme.CA, ours: Files
 ) -> None:
     tls = Tls(ca=ours.ca)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -27,7 +29,7 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Built, Kind, Materials, Support
 from wattserve_server.engine.weights import tensor_bytes
-from wattserve_server.errors import ConfigError, NotFound, NotPossibleHere, OutOfMemoryError
+from wattserve_server.errors import ConfigError, ExpiredError, NotFound, NotPossibleHere, OutOfMemoryError
 
 CPU = torch.device("cpu")
 OTHER = torch.device("cpu", 0)
@@ -89,10 +91,46 @@ def broken(error: Callable[[], Exception]) -> Kind:
 
 async def test_what_is_not_loaded_is_refused_and_says_how_to_load_it(model: LoadedModel) -> None:
     async with rig(model, choice("fp32")) as it:
-        with pytest.raises(NotPossibleHere, match="variant 'fp32' is not loaded; LoadVariant or RepositoryModelLoad"):
+        with pytest.raises(NotPossibleHere, match="variant 'fp32' is not loaded: LoadVariant"):
             await it.engine.predict([IDS], "fp32")
         await it.engine.loader.load("fp32")
         assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None
+
+
+async def test_a_deadline_holds_while_the_variant_is_loaded(model: LoadedModel) -> None:
+    may_go_on = threading.Event()
+
+    def build(materials: Materials, device: torch.device) -> Built:
+        may_go_on.wait(timeout=60)
+        return KINDS["fp32"].build(materials, device)
+
+    slow = replace(KINDS["fp32"], name="slow", build=build)
+    async with rig(model, choice("slow", kind=slow), is_lazy=True) as it:
+        with pytest.raises(ExpiredError, match="passed while variant 'slow' was loaded"):
+            await it.engine.predict([IDS], "slow", deadline_ns=time.monotonic_ns() + 1_000_000)
+        may_go_on.set()
+        assert (await it.engine.predict([IDS], "slow")).rows[0] is not None
+
+
+async def test_a_deadline_holds_while_the_device_is_busy(model: LoadedModel) -> None:
+    may_go_on = threading.Event()
+    async with rig(model, choice("fp32")) as it:
+        await it.engine.loader.load("fp32")
+        is_busy = threading.Event()
+
+        def chore() -> None:
+            is_busy.set()
+            may_go_on.wait(timeout=60)
+
+        it.engine.lanes[CPU].batcher.add_chore(chore)
+        await asyncio.to_thread(is_busy.wait, 60)
+        try:
+            with pytest.raises(ExpiredError, match="waited in the queue"):
+                await it.engine.predict([IDS], "fp32", deadline_ns=time.monotonic_ns() + 50_000_000)
+            assert it.engine.queued == 0
+        finally:
+            may_go_on.set()
+        await it.engine.until_idle()
 
 
 async def test_a_lazy_server_loads_what_is_asked_for_once_however_many_ask(model: LoadedModel) -> None:

@@ -108,7 +108,7 @@ def test_statistics_are_told_with_the_counts_that_clients_compare() -> None:
         *(stats.success, stats.fail, stats.queue),
         *(stats.compute_input, stats.compute_infer, stats.compute_output),
     )
-    assert [(each.count, each.ns) for each in told] == [(1, 20), (1, 5), (1, 2), (1, 1), (1, 3), (1, 4)]
+    assert [(each.count, each.ns) for each in told] == [(1, 10), (1, 5), (1, 2), (1, 1), (1, 3), (1, 4)]
     assert [(each.batch_size, each.compute_infer.ns) for each in found.batch_stats] == [(1, 7), (2, 7)]
     assert [(each.type, each.id, each.byte_size) for each in found.memory_usage] == [("CPU", 0, 1000)]
     unload(entry)

@@ -34,7 +34,10 @@ def predict(client: Client, options: argparse.Namespace) -> int:
             return _predict_lines(client, options, file, options.file)
     try:
         answer = client.predict(
-            options.texts or options.tokens, variant=options.variant, wait_for_settled_energy=options.settled
+            options.texts or options.tokens,
+            variant=options.variant,
+            wait_for_settled_energy=options.settled,
+            priority=options.priority,
         )
     except (TypeError, ValueError) as error:
         raise CliError(str(error)) from None
@@ -88,6 +91,7 @@ def _predict_lines(client: Client, options: argparse.Namespace, file: TextIO, na
         name,
         variant=options.variant,
         settled=options.settled,
+        priority=options.priority,
         as_json=options.json,
         width=width(),
     )

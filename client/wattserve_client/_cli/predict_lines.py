@@ -15,7 +15,7 @@ from wattserve_client._cli.errors_told import CliError, told, told_as_json
 from wattserve_client._cli.show import sequence
 from wattserve_client._cli.table import facts, flat, row_of, shortened
 from wattserve_client.client import Client
-from wattserve_client.errors import WattserveError
+from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.results import Prediction
 
 MAX_LINE = 1_000_000
@@ -93,7 +93,15 @@ class Sum:
 
 
 def predict_lines(
-    client: Client, file: TextIO, name: str, *, variant: str, settled: bool, as_json: bool, width: int
+    client: Client,
+    file: TextIO,
+    name: str,
+    *,
+    variant: str,
+    settled: bool,
+    priority: int,
+    as_json: bool,
+    width: int,
 ) -> int:
     """Print all answers, errors on stderr among them; the exit code. name: of the file, for errors."""
     total = Sum()
@@ -109,15 +117,17 @@ def predict_lines(
                 total.empty += 1
 
     try:
-        answers = client.predict_many(inputs(), variant=variant, wait_for_settled_energy=settled)
+        answers = client.predict_many(
+            inputs(), variant=variant, wait_for_settled_energy=settled, priority=priority
+        )
         for answer in answers:
             number, text = open_lines.pop(answer.index)
             if not total.answered and not as_json and answer.prediction:
                 print(row_of(_HEADS, _WIDTHS, _RIGHT))
             _show(number, text, answer.value, total, as_json, width)
             sys.stdout.flush()
-    except (WattserveError, CliError, KeyboardInterrupt):
-        if open_lines:
+    except (WattserveError, CliError, KeyboardInterrupt) as error:
+        if open_lines and not (isinstance(error, Unavailable) and error.never_sent):
             numbers = ", ".join(str(number) for number, _ in [*open_lines.values()][:_MOST_REMARKS])
             more = ", ..." if len(open_lines) > _MOST_REMARKS else ""
             print(f"wattserve-client: {name}: sent, and not answered: lines {numbers}{more}", file=sys.stderr)

@@ -145,7 +145,7 @@ def _cost(told: Receipt) -> list[tuple[str, str]]:
 
 def _hint(told: Receipt) -> str:
     if told.state is EnergyState.PROVISIONAL and told.receipt_id:
-        return f" (`wattserve-client receipt {told.receipt_id} --wait` tells the settled figure)"
+        return f" (`receipt {told.receipt_id} --wait` tells the settled figure)"
     return ""
 
 

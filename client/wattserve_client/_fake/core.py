@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from wattserve_client._fake import messages
 from wattserve_client._fake.books import Books, Entry
+from wattserve_client._fake.checks import check
 from wattserve_client._fake.errors import Refusal, refusal
 from wattserve_client._fake.script import Given, Reply, Request, Script
 from wattserve_client.reports import Variant, VariantState
@@ -51,6 +52,7 @@ class Core:
                 self.changed.wait_for(lambda: call.has_ended, self.delay_s)
             self.script.fail("Predict")
             variant = self._ready(request.variant)
+            check(message, request.inputs)
             found = [self.script.find(each, variant.name) for each in request.inputs]
         replies = [
             each if isinstance(each, Reply) else self._asked(each(given), given)

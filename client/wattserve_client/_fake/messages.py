@@ -10,6 +10,7 @@ import numpy as np
 
 from wattserve_client import _replies
 from wattserve_client._fake.books import SOURCE
+from wattserve_client._fake.checks import MAX_SEQUENCES, MAX_TOKENS, VOCABULARY_SIZE
 from wattserve_client._fake.errors import refusal
 from wattserve_client._fake.script import Given, Reply, Request, Script
 from wattserve_client.reports import Variant, VariantState
@@ -44,13 +45,11 @@ def fake_variant(name: str) -> Variant:
 
 
 def request_of(message: pb.PredictRequest, *, streamed: bool) -> Request:
-    """`Refusal` for a message that holds no input, or tensors that make no sense."""
+    """`Refusal` for tensors that make no sense."""
     try:
         inputs = _inputs(message)
     except ValueError as error:
         raise refusal("INVALID_ARGUMENT", str(error), field="tensors.tensors") from error
-    if not inputs:
-        raise refusal("INVALID_ARGUMENT", "a request needs at least one sequence", field="input")
     return Request(
         inputs=inputs,
         variant=message.variant,
@@ -152,12 +151,12 @@ def server_info(instance_id: str, labels: Sequence[str], variants: Sequence[Vari
             device=variants[0].device,
         ),
         limits=pb.Limits(
-            max_sequence_tokens=512,
+            max_sequence_tokens=MAX_TOKENS,
             max_batch_sequences=256,
             max_batch_tokens=65536,
             max_queue_sequences=65536,
-            max_request_sequences=256,
-            vocabulary_size=2**31 - 1,
+            max_request_sequences=MAX_SEQUENCES,
+            vocabulary_size=VOCABULARY_SIZE,
             receipt_retention_seconds=600,
             receipt_retention_count=100_000,
             settlement_limit_seconds=10,

@@ -96,7 +96,9 @@ class Loader:
             if entry.state is State.FAILED:
                 raise _not_loaded(name, entry.reason)
             if not self.rules.is_lazy and entry.state is State.UNLOADED:
-                raise NotPossibleHere(f"variant {name!r} is not loaded; LoadVariant or RepositoryModelLoad loads it")
+                raise NotPossibleHere(
+                    f"variant {name!r} is not loaded: LoadVariant, or RepositoryModelLoad, loads it"
+                )
             await self.load_on_request(name)
         return entry.resident
 

@@ -139,7 +139,7 @@ def source_message(source: Source) -> pb.EnergySource:
 
 def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
     """What is known of the receipt now."""
-    state = receipt.state
+    state = known_state(receipt, source)
     message = pb.Receipt(
         receipt_id=receipt.receipt_id,
         request_id=receipt.request_id,
@@ -168,6 +168,11 @@ def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
     if (provisional_uj := receipt.provisional_uj) is not None:
         message.provisional_energy_uj = provisional_uj
     return message
+
+
+def known_state(receipt: Receipt, source: pb.EnergySource) -> State:
+    """Without a meter nothing will ever be known, so it is final at once."""
+    return State.UNKNOWN if source.quality == pb.ENERGY_QUALITY_NONE else receipt.state
 
 
 def unknown_reason(receipt: Receipt, source: pb.EnergySource) -> str:

@@ -15,7 +15,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.checks import shown
-from wattserve_server.service.convert import quality_word, unknown_reason
+from wattserve_server.service.convert import known_state, quality_word, unknown_reason
 from wattserve_server.service.oip_names import VERSION
 from wattserve_server.service.oip_parameters import whole_parameter
 from wattserve_server.service.prediction import Answered
@@ -111,7 +111,7 @@ def _parameters(answered: Answered) -> dict[str, oip.InferParameter]:
 def _energy(receipt: Receipt, source: pb.EnergySource) -> dict[str, bool | int | str]:
     """What is not known is left out, and `energy_unknown_reason` says why."""
     values: dict[str, bool | int | str] = {
-        "energy_state": receipt.state.value,
+        "energy_state": known_state(receipt, source).value,
         "energy_source": source.name,
         "energy_method": source.method,
         "energy_quality": quality_word(source),

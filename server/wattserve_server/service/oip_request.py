@@ -66,9 +66,10 @@ class OipCall:
             return Asked(options, "inputs", [*images_of_tensors(inputs, "inputs", facts, limit)])
         if any(tensor.name == "text" for tensor in inputs):
             if len(inputs) > 1:
-                raise InvalidRequest("text stands alone: leave the other inputs out", "inputs")
+                raise InvalidRequest("text stands alone, and once: leave the other inputs out", "inputs")
             return Asked(options, inputs[0].data_field, texts=_texts(inputs[0], limit))
-        return Asked(options, "inputs", [*ids_of_tensors(inputs, "inputs", facts, limit)])
+        or_else = "" if ready.tokenizer is None else ", or text (BYTES)"
+        return Asked(options, "inputs", [*ids_of_tensors(inputs, "inputs", facts, limit, or_else)])
 
 
 def _given(request: oip.ModelInferRequest) -> list[GivenTensor]:

@@ -50,13 +50,14 @@ def describe_pixels(facts: InputFacts) -> str:
 
 
 def ids_of_tensors(
-    tensors: Sequence[GivenTensor], place: str, facts: InputFacts, max_sequences: int
+    tensors: Sequence[GivenTensor], place: str, facts: InputFacts, max_sequences: int, or_else: str = ""
 ) -> list[Ids]:
     """The token ids of each row, without what its attention mask covers. place: of the tensors in the
-    request."""
-    found = {tensor.name: tensor for tensor in _named(tensors, _OF_TEXT, "input_ids and attention_mask")}
+    request. or_else: what the protocol takes instead of them."""
+    wanted = f"input_ids and attention_mask{or_else}"
+    found = {tensor.name: tensor for tensor in _named(tensors, _OF_TEXT, wanted)}
     if "input_ids" not in found:
-        raise InvalidRequest("tensor 'input_ids' is missing", place)
+        raise InvalidRequest(f"tensor 'input_ids' is missing; this model takes {wanted}", place)
     ids = _rows(found["input_ids"], max_sequences)
     lengths = np.full(len(ids), ids.shape[1])
     if "attention_mask" in found:

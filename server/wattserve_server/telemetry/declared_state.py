@@ -235,7 +235,7 @@ READ_COST = Declared(
     Kind.GAUGE,
     "seconds",
     "What a read took at start-up.",
-    ("device", "quantile"),
+    ("device", "statistic"),
     _NOT_FOUND,
 )
 METER_PARTS = Declared(

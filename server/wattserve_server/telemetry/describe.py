@@ -41,7 +41,7 @@ _QUERIES = (
         " / sum by (device) (rate(wattserve_energy_measured_joules_total[5m]))",
     ),
     (
-        "Residual: metered and given to nobody",
+        "Unattributed: above idle, with no batch to explain it",
         'sum by (device) (rate(wattserve_energy_account_joules_total{account="unattributed"}[5m]))'
         " / sum by (device) (rate(wattserve_energy_measured_joules_total[5m]))",
     ),

@@ -28,6 +28,10 @@ NO_VARIANT = "none"
 """The variant label of a request that named none that exists."""
 
 
+WATCHED_CODES = ("OK", "INTERNAL", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAVAILABLE")
+"""Codes whose series are there from the start, so that the first one is seen by a rate, too."""
+
+
 class Metrics:
     """Counts what happens. One per server. calls: for who serves gRPC's methods."""
 
@@ -89,7 +93,8 @@ class Metrics:
     def serve_state(self, state: ServerState) -> None:
         """Once the model is loaded: what is read at every scrape."""
         for variant in state.variants():  # series exist from the start, so that rates have a first point
-            self._requests.of(variant.name, "OK")
+            for code in WATCHED_CODES:
+                self._requests.of(variant.name, code)
             for family in (self._tokens, self._padded_tokens, self._unknown, self._not_finite):
                 family.of(variant.name)
         self._boards = [board for device in state.devices for board in device.boards]

@@ -1,0 +1,1 @@
+"""`python -m deploy.grafana.making` writes deploy/grafana/dashboards/*.json; a test compares."""
