@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto docs cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -61,6 +61,10 @@ proto: $(READY) ## Generate the stubs beside the .proto files
 	  --mypy_out=quiet:proto $(NATIVE) $(OIP)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto --grpc_python_out=proto \
 	  --mypy_grpc_out=quiet:proto $(NATIVE)
+
+docs: $(READY) ## Write the generated reference pages
+	$(BIN)/python -m wattserve_server.telemetry.describe > docs/metrics.md
+	$(BIN)/python -m tests.docs.reference
 
 cover: $(READY) ## Run the tests and report what they do not reach
 	$(BIN)/python -m coverage run -m pytest $(ARGS)

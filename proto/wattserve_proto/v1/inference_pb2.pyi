@@ -533,9 +533,9 @@ class Receipt(google.protobuf.message.Message):
     energy_uj: builtins.int
     """active energy: above the device's idle draw"""
     energy_low_uj: builtins.int
-    """95 % interval of the apportioning; it does not"""
+    """lower end of the 95 % interval of the apportioning"""
     energy_high_uj: builtins.int
-    """contain the sensor's own calibration error"""
+    """upper end; the sensor's own calibration error is not in the interval"""
     idle_share_uj: builtins.int
     idle_policy: builtins.str
     """how idle_share_uj was chosen"""

@@ -82,8 +82,8 @@ class Listener:
                 bound = self._server.add_secure_port(f"{shown}:{port}", credentials)
         except RuntimeError as error:
             raise ConfigError(
-                f"cannot listen on {shown}:{port}: the port is in use, or the address is not this machine's or "
-                "none at all; choose another --port or --host"
+                f"cannot listen on {shown}:{port}: the port is in use, or the address is not this machine's "
+                "or none at all; choose another --port or --host"
             ) from error
         self.address = f"{shown}:{bound}"
 
