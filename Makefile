@@ -35,10 +35,12 @@ test: $(READY) ## Run the tests that need no GPU
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
 
-test-stack: $(READY) ## Watch loaded servers with a real Prometheus: every panel, rule and alert
+test-stack: $(READY) ## Try dashboards, rules and status page with a real Prometheus and browser; build and run the image
 	PYTHON=$(BIN)/python bash tests/stack/get_stack.sh build/stack
-	WATTSERVE_STACK=build/stack $(BIN)/python -m pytest tests/stack/test_schema.py \
-	  tests/stack/test_dashboards.py tests/stack/test_rules.py tests/stack/test_live.py $(ARGS)
+	WATTSERVE_STACK=build/stack $(BIN)/python -m pytest tests/stack $(ARGS)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  bash deploy/image/build.sh --no-registry && PYTHON=$(BIN)/python bash deploy/image/test.sh; \
+	else echo "The image is built without a registry by root on Debian only: make image, make image-test"; fi
 
 test-clients: $(READY) ## Try perf_analyzer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf

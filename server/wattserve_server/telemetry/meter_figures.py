@@ -26,7 +26,7 @@ class MeterFigures:
         source = status.source
         is_there = source.quality is not Quality.NONE
         read.add(declared.METER, 1, device, source.name, source.method, source.quality.value)
-        read.add(declared.METER_UP, not status.last_error if is_there else None, device)
+        read.add(declared.METER_UP, not status.last_error, device)
         read.add(declared.METER_READS, status.reads, device)
         read.add(declared.METER_FAILED_READS, status.failed_reads, device)
         if status.last_read_ns is not None:
