@@ -40,7 +40,7 @@ class Tls:
             raise TypeError(f"Tls.server_name is {self.server_name!r}; it must be a str")
         if (self.cert is None) != (self.key is None):
             given, missing = ("cert", "key") if self.key is None else ("key", "cert")
-            raise ValueError(f"Tls has a {given} and no {missing}: a client's certificate needs both")
+            raise ValueError(f"Tls.{given} without Tls.{missing}: a client's certificate needs both")
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """Contents of ca, key and cert. OSError or ValueError, naming the file, when they are no use."""
@@ -83,6 +83,8 @@ def explained(message: str, tls: Tls | None) -> str:
 
 
 def _hint(message: str, tls: Tls | None) -> str:
+    if "certificate has expired" in message:
+        return "the TLS handshake failed: the server's certificate has expired"
     if "CERTIFICATE_VERIFY_FAILED" in message:
         return "the TLS handshake failed: the server's certificate is not trusted; see Tls.ca"
     if "Hostname Verification Check failed" in message:

@@ -87,14 +87,14 @@ def _client(options: argparse.Namespace) -> Client:
         if any(each is not None for each in (*files, options.tls_server_name)):
             tls = Tls(*files, server_name=options.tls_server_name or "")
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(errors_told.in_flags(str(error))) from None
     targets = _targets(options.target)
     try:
         return Client(targets if len(targets) > 1 else targets[0], timeout_s=options.timeout, tls=tls)
     except OSError as error:
         raise CliError(f"{error.filename}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise CliError(str(error)) from None
+        raise CliError(errors_told.in_flags(str(error))) from None
 
 
 def _targets(given: list[list[str]] | None) -> list[str]:

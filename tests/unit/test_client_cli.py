@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from wattserve_client import Client, NotPossible, Overloaded, Tls, cli
+from wattserve_client import Client, NotPossible, Overloaded, Tls, Unavailable, cli
+from wattserve_client._cli.errors_told import told
 from wattserve_client._fake.messages import fake_variant
 from wattserve_client.testing import FakeServer
 
@@ -205,7 +206,7 @@ def test_the_target_may_come_from_the_environment(
         (["--target", "a:1", "--target", "a:1", "info"], "--target names the same address twice"),
         (["--timeout", "0", "info"], "argument --timeout: '0' is not a number of seconds above 0"),
         (["energy", "--watch", "nan"], "argument --watch: 'nan' is not a number of seconds above 0"),
-        (["--tls-cert", "c.pem", "info"], "Tls has a cert and no key"),
+        (["--tls-cert", "c.pem", "info"], "--tls-cert without --tls-key"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line_and_code_2(
@@ -245,7 +246,7 @@ def test_a_file_for_tls_that_is_no_use_is_one_line(capsys: Output, tmp_path: Pat
     assert complaint(capsys, 1, "--tls-ca", str(missing), "info") == (
         f"{missing}: cannot be read (No such file or directory)"
     )
-    assert f"Tls.ca {wrong}: not a certificate" in complaint(capsys, 1, "--tls-ca", str(wrong), "info")
+    assert f"--tls-ca {wrong}: not a certificate" in complaint(capsys, 1, "--tls-ca", str(wrong), "info")
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,12 @@ def test_a_reader_that_leaves_early_gets_no_traceback(server: FakeServer) -> Non
         ["bash", "-c", f"{program}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_hints_about_certificates_name_the_commands_own_options(capsys: Output) -> None:
+    assert cli.main(["info", "--tls-cert", "/nowhere/cert.pem"]) == 2
+    assert "--tls-cert without --tls-key: a client's certificate needs both" in capsys.readouterr().err
+    error = Unavailable("not trusted; see Tls.ca, or pass tls= (Tls.server_name)", "UNAVAILABLE", "a:1")
+    assert told(error) == (
+        "a:1: out of reach: not trusted; see --tls-ca, or pass --tls (--tls-server-name) (UNAVAILABLE)"
+    )

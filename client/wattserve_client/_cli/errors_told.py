@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from wattserve_client._cli.table import flat
 from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
+
+_TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
 
 
 class CliError(Exception):
@@ -16,9 +19,15 @@ class UsageError(CliError):
     """A mistake in the arguments; exit code 2."""
 
 
+def in_flags(words: str) -> str:
+    """The library's words, with the command's own options in place of its arguments."""
+    named = _TLS.sub(lambda found: f"--tls-{found[1].replace('_', '-')}", words)
+    return named.replace("pass tls=", "pass --tls")
+
+
 def told(error: WattserveError) -> str:
     """The server's words, the code with its reason, and who said so."""
-    words = " ".join(flat(error.message).split()) or "no message"
+    words = in_flags(" ".join(flat(error.message).split())) or "no message"
     if not error.reason and isinstance(error, Unavailable):
         words = f"out of reach: {words}"
     elif not error.reason and isinstance(error, DeadlineExceeded):
