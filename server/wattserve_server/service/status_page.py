@@ -14,6 +14,7 @@ from functools import cache
 import jinja2
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.engine.memory import format_bytes
 from wattserve_server.service.convert import quality_word
 from wattserve_server.telemetry.failures import FailedRequest
 from wattserve_server.telemetry.history import PERIOD_S, SAMPLES, Watts
@@ -107,7 +108,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"amount": amount, "duration": duration, "size": size, "clock": clock}
+    environment.filters |= {"amount": amount, "duration": duration, "size": format_bytes, "clock": clock}
     return environment.get_template("status.html.j2")
 
 
@@ -184,10 +185,6 @@ def duration(seconds: float) -> str:
     parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
     first = next((index for index, (count, _) in enumerate(parts) if count), len(parts) - 1)
     return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
-
-
-def size(amount_bytes: int) -> str:
-    return amount(float(amount_bytes), "B") if amount_bytes < 1e6 else f"{amount_bytes / 1e6:.4g} MB"
 
 
 def clock(unix_s: float) -> str:
