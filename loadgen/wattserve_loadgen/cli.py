@@ -21,7 +21,7 @@ from wattserve_loadgen.arguments import listed, pixel_shape, positive_float, pos
 from wattserve_loadgen.errors import LoadgenError
 
 if TYPE_CHECKING:
-    from wattserve_loadgen.schema import Results
+    from wattserve_loadgen.results.schema import Results
 
     _Commands = argparse._SubParsersAction["_Parser"]
 
@@ -201,7 +201,7 @@ def _add_report(commands: _Commands) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    from wattserve_loadgen import prepare
+    from wattserve_loadgen.data import prepare
 
     if options.input is not None:
         if options.tokenizer is None:
@@ -234,9 +234,9 @@ def _prepare(options: argparse.Namespace) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from wattserve_loadgen.progress import make_display
-    from wattserve_loadgen.report import write_report
-    from wattserve_loadgen.sweep import SweepOptions, run_sweep
+    from wattserve_loadgen.report.page import write_report
+    from wattserve_loadgen.sweeping.progress import make_display
+    from wattserve_loadgen.sweeping.sweep import SweepOptions, run_sweep
 
     wanted = SweepOptions(
         target=options.target,
@@ -275,7 +275,7 @@ def _say_how_it_ended(results: Results, report: Path) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from wattserve_loadgen.report import write_report
+    from wattserve_loadgen.report.page import write_report
 
     print(write_report(options.folder))
     return 0

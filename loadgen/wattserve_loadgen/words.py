@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen.figures.stats import Interval
 
 ABSENT = "–"
 

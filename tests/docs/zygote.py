@@ -73,8 +73,8 @@ def _import_everything() -> None:
     from transformers import DistilBertForSequenceClassification, PreTrainedTokenizerFast  # noqa: F401
 
     import wattserve_client.cli  # noqa: F401
-    import wattserve_loadgen.report
-    import wattserve_loadgen.sweep  # noqa: F401
+    import wattserve_loadgen.report.page
+    import wattserve_loadgen.sweeping.sweep  # noqa: F401
     import wattserve_server.app
     import wattserve_server.engine.export
     import wattserve_server.inspection.cli  # noqa: F401

@@ -17,8 +17,9 @@ from transformers import AutoModelForImageClassification
 from tests.fixtures.models import IMAGE_SHAPE, save_vit
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import AsyncClient, Client, InvalidRequest
-from wattserve_loadgen import cli, schedule
-from wattserve_loadgen.result import read_results
+from wattserve_loadgen import cli
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.results.folder import read_results
 
 RESNET_SHAPE = (3, 224, 224)
 SERVED = ("--task", "image-classification", "--meter", "simulated", "--threads", "1")

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from wattserve_loadgen.stats import wilson_interval
+from wattserve_loadgen.figures.stats import wilson_interval
 from wattserve_server.errors import ConfigError
 from wattserve_server.inspection import accuracy
 from wattserve_server.inspection.accuracy import (

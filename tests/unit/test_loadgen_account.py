@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.loadgen_results import make_record
-from wattserve_loadgen.account import (
+from wattserve_loadgen.figures.account import (
     LedgerGrowth,
     cell_energy,
     ledger_growth,

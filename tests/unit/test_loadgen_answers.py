@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.fixtures.loadgen_data import write_images, write_tensors
-from wattserve_loadgen import answers, dataset
-from wattserve_loadgen.schedule import Cell
-from wattserve_loadgen.worker import Failure, LoopResult
+from wattserve_loadgen.data import dataset
+from wattserve_loadgen.drive.closed import Failure, LoopResult
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.target import answers
 from wattserve_proto.v1 import inference_pb2 as pb
 
 CELL = Cell(position=5, block=2, variant="int8", concurrency=4, warmup_seconds=0.1, seconds=1.0)

@@ -90,7 +90,7 @@ def test_random_rows_need_a_vocabulary(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_missing_package_is_named_with_what_installs_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "wattserve_loadgen.report", raising=False)
+    monkeypatch.delitem(sys.modules, "wattserve_loadgen.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert complaint(capsys, "report", "d") == "jinja2 is not installed: pip install 'wattserve[loadgen]'"
 

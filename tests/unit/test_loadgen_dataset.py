@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.loadgen_data import write_tensors
-from wattserve_loadgen import dataset
+from wattserve_loadgen.data import dataset
 from wattserve_loadgen.errors import DatasetError
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, read, sweep
-from wattserve_loadgen.target import Target
+from wattserve_loadgen.target.native import Target
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.fixtures.loadgen_data import write_images, write_tensors
-from wattserve_loadgen import dataset
+from wattserve_loadgen.data import dataset
 from wattserve_loadgen.errors import DatasetError
 
 

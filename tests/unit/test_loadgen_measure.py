@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.loadgen_results import make_record
-from wattserve_loadgen.account import unknown_growth
-from wattserve_loadgen.measure import mean_batch_size, measure_cell, padding_share
-from wattserve_loadgen.schedule import Cell
-from wattserve_loadgen.schema import CellResult, Record
-from wattserve_loadgen.worker import LoopResult
+from wattserve_loadgen.drive.closed import LoopResult
+from wattserve_loadgen.figures.account import unknown_growth
+from wattserve_loadgen.figures.measure import mean_batch_size, measure_cell, padding_share
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.schema import CellResult, Record
 
 CELL = Cell(position=9, block=1, variant="fp32", concurrency=2, warmup_seconds=0.0, seconds=1.0)
 SECOND = 1_000_000_000

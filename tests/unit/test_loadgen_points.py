@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import make_cell, make_results
-from wattserve_loadgen import schedule
-from wattserve_loadgen.points import duration_floor_seconds, make_points, measure_accuracy
-from wattserve_loadgen.schema import Point, Results
+from wattserve_loadgen.figures.points import duration_floor_seconds, make_points, measure_accuracy
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.results.schema import Point, Results
 
 PLAN = schedule.make_plan("quick", ("fp32", "int8"), concurrencies=(4,))
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wattserve_loadgen import preflight
-from wattserve_loadgen.dataset import Dataset
-from wattserve_loadgen.environment import describe_client, is_this_machine
+from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.schedule import make_plan
+from wattserve_loadgen.plan.schedule import make_plan
+from wattserve_loadgen.sweeping import preflight
+from wattserve_loadgen.sweeping.environment import describe_client, is_this_machine
 from wattserve_proto.v1 import inference_pb2 as pb
 
 

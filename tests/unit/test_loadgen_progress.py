@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from tests.fixtures.loadgen_results import make_cell
-from wattserve_loadgen.progress import LiveDisplay, PlainDisplay, TimeLeft, describe_result
-from wattserve_loadgen.schedule import cells, make_plan
+from wattserve_loadgen.plan.schedule import cells, make_plan
+from wattserve_loadgen.sweeping.progress import LiveDisplay, PlainDisplay, TimeLeft, describe_result
 
 CELLS = cells(make_plan("look", ("fp32",), concurrencies=(1,)))  # one short heat-up cell, three of 2.3 s
 

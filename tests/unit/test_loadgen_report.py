@@ -11,12 +11,12 @@ import pytest
 
 from tests.fixtures.loadgen_pages import COLUMNS, Page
 from tests.fixtures.loadgen_results import make_cell, make_record, make_results, make_server, with_source
-from wattserve_loadgen import report_text
-from wattserve_loadgen.report import render, write_report
-from wattserve_loadgen.report_tables import closure_table, facts, summary_table, validity_table
-from wattserve_loadgen.result import ResultsFolder
-from wattserve_loadgen.schema import Results, Verdict
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.report import text as report_text
+from wattserve_loadgen.report.page import render, write_report
+from wattserve_loadgen.report.tables import closure_table, facts, summary_table, validity_table
+from wattserve_loadgen.results.folder import ResultsFolder
+from wattserve_loadgen.results.schema import Results, Verdict
 
 
 @cache

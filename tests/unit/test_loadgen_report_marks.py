@@ -11,8 +11,8 @@ import pytest
 
 from tests.fixtures.loadgen_pages import COLUMNS, Page
 from tests.fixtures.loadgen_results import make_results, make_server
-from wattserve_loadgen import report_text
-from wattserve_loadgen.report import render
+from wattserve_loadgen.report import text as report_text
+from wattserve_loadgen.report.page import render
 
 
 def standing_server(**changes: Any) -> dict[str, Any]:

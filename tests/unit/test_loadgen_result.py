@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.fixtures.loadgen_results import make_record, make_results
-from wattserve_loadgen import result
-from wattserve_loadgen.codec import message_to_plain, plain
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.result import ResultsFolder, read_columns, read_results, replace_file
+from wattserve_loadgen.results import folder as result
+from wattserve_loadgen.results.codec import message_to_plain, plain
+from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_results, replace_file
 from wattserve_proto.v1 import inference_pb2 as pb
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.schedule import PRESETS, cells, load_seconds, make_plan, row_order
+from wattserve_loadgen.plan.schedule import PRESETS, cells, load_seconds, make_plan, row_order
 
 PLAN = make_plan("look", ("fp32", "bf16", "int8"), seed=11)
 

@@ -11,8 +11,9 @@ import torch
 from tests.fixtures.loadgen_data import make_labelled, write_tensors
 from tests.fixtures.loadgen_server import LAWS, FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
-from wattserve_loadgen import cli, schedule
-from wattserve_loadgen.result import ResultsFolder
+from wattserve_loadgen import cli
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.results.folder import ResultsFolder
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattserve_loadgen import ink, words
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen import words
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.report import ink
 
 
 @given(st.lists(st.floats(-500, 500), max_size=12), st.floats(0.1, 40))

@@ -12,8 +12,8 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from wattserve_loadgen import worker
-from wattserve_loadgen.worker import ClosedLoop, Failure
+from wattserve_loadgen.drive import closed as worker
+from wattserve_loadgen.drive.closed import ClosedLoop, Failure
 
 
 def refuse(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_loadgen.stats import wilson_interval
-from wattserve_loadgen.tensor_files import NO_LABEL
+from wattserve_loadgen.data.tensor_files import NO_LABEL
+from wattserve_loadgen.figures.stats import wilson_interval
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.errors import ConfigError

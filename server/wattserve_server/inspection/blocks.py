@@ -14,7 +14,7 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_loadgen.stats import percentile, ratio_interval
+from wattserve_loadgen.figures.stats import percentile, ratio_interval
 from wattserve_server.engine.tasks import Inputs
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.inspection.joules import BusyClock, Joulemeter, NoFigure, Span

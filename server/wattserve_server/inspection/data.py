@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_loadgen.dataset import Dataset
-from wattserve_loadgen.dataset import load as load_dataset
+from wattserve_loadgen.data.dataset import Dataset
+from wattserve_loadgen.data.dataset import load as load_dataset
+from wattserve_loadgen.data.tensor_files import NO_LABEL
 from wattserve_loadgen.errors import DatasetError
-from wattserve_loadgen.tensor_files import NO_LABEL
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.activations import MIN_SAMPLES

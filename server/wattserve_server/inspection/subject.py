@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from wattserve_loadgen.dataset import Dataset
+from wattserve_loadgen.data.dataset import Dataset
 from wattserve_server.config import ServerConfig
 from wattserve_server.engine.checkpoint import without_path
 from wattserve_server.engine.device import resolve_device, usable_cores

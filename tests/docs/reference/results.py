@@ -9,7 +9,9 @@ from dataclasses import fields
 
 from tests.docs.reference import NOTE, table
 from tests.docs.reference.meanings import MEANINGS
-from wattserve_loadgen import schedule, schema, stats
+from wattserve_loadgen.figures import stats
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.results import schema
 
 _HEAD = f"""\
 # Results of a sweep

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from wattserve_loadgen import ink, words
-from wattserve_loadgen.marks import Looks, bounds, by_variant, lines, mean, numbered_disc
-from wattserve_loadgen.result import Columns
-from wattserve_loadgen.schema import Point
-from wattserve_loadgen.stats import SAMPLE_FLOORS, Interval
+from wattserve_loadgen import words
+from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, Interval
+from wattserve_loadgen.report import ink
+from wattserve_loadgen.report.marks import Looks, bounds, by_variant, lines, mean, numbered_disc
+from wattserve_loadgen.results.folder import Columns
+from wattserve_loadgen.results.schema import Point
 
 _TAIL_STARTS_AT = 10.0  # percent
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from wattserve_loadgen import environment, standing
-from wattserve_loadgen.codec import message_to_plain
-from wattserve_loadgen.dataset import NO_LABEL, Dataset
+from wattserve_loadgen.data.dataset import NO_LABEL, Dataset
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.schedule import Plan, cells
-from wattserve_loadgen.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results
+from wattserve_loadgen.plan.schedule import Plan, cells
+from wattserve_loadgen.results import standing
+from wattserve_loadgen.results.codec import message_to_plain
+from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results
+from wattserve_loadgen.sweeping import environment
 from wattserve_proto.v1 import inference_pb2 as pb
 
 _LABELS_SHOWN = 10

@@ -20,7 +20,7 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.target import Call, cause
+from wattserve_loadgen.target.native import Call, cause
 
 _PAUSE_AFTER_FAILURE_SECONDS = 0.05
 _FAILURES_TO_STOP = 20

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattserve_loadgen.schedule import Plan
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.plan.schedule import Plan
 
 SCHEMA = "wattserve-loadgen-results"
 SCHEMA_VERSION = 1

@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from wattserve_loadgen.account import pending_receipts
 from wattserve_loadgen.errors import TargetError
+from wattserve_loadgen.figures.account import pending_receipts
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen import account, stats
-from wattserve_loadgen.schedule import Cell
-from wattserve_loadgen.schema import CellResult, Record
-from wattserve_loadgen.standing import UNSTATED, Standing
-from wattserve_loadgen.worker import LoopResult
+from wattserve_loadgen.drive.closed import LoopResult
+from wattserve_loadgen.figures import account, stats
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.schema import CellResult, Record
+from wattserve_loadgen.results.standing import UNSTATED, Standing
 
 
 def window_latencies(records: Sequence[Record]) -> npt.NDArray[np.int64]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wattserve_loadgen import ink, words
-from wattserve_loadgen.schema import Point
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen import words
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.report import ink
+from wattserve_loadgen.results.schema import Point
 
 Looks = Mapping[str, ink.Look]
 _DISC_AREA = 150  # points², room for a two-digit number

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import jinja2
 
-from wattserve_loadgen import ink, report_tables, report_text
-from wattserve_loadgen.pictures import pictures
-from wattserve_loadgen.result import REPORT_FILE, Columns, read_columns, read_results, replace_file
-from wattserve_loadgen.schema import Results
-from wattserve_loadgen.standing import standing_of
+from wattserve_loadgen.report import ink
+from wattserve_loadgen.report import tables as report_tables
+from wattserve_loadgen.report import text as report_text
+from wattserve_loadgen.report.pictures import pictures
+from wattserve_loadgen.results.folder import REPORT_FILE, Columns, read_columns, read_results, replace_file
+from wattserve_loadgen.results.schema import Results
+from wattserve_loadgen.results.standing import standing_of
 
 
 def write_report(folder: Path) -> Path:
@@ -25,7 +27,7 @@ def render(results: Results, columns: dict[tuple[str, int], Columns]) -> str:
     """The page. Everything that came from outside is escaped; only our own SVG is not."""
     results, columns = marked(results, columns)
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("wattserve_loadgen"),
+        loader=jinja2.PackageLoader("wattserve_loadgen.report"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from wattserve_loadgen import energy_charts, load_charts
-from wattserve_loadgen.marks import Looks
-from wattserve_loadgen.report_text import accuracy_sentence, source_line
-from wattserve_loadgen.result import Columns
-from wattserve_loadgen.schema import Point, Results
+from wattserve_loadgen.report import energy_charts, load_charts
+from wattserve_loadgen.report.marks import Looks
+from wattserve_loadgen.report.text import accuracy_sentence, source_line
+from wattserve_loadgen.results.folder import Columns
+from wattserve_loadgen.results.schema import Point, Results
 
 CLOSED_LOOP = "Closed loop: no arrival schedule."
 _LATENCY = "Down and to the right is better; the number in a disc is its concurrency."

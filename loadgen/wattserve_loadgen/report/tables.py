@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattserve_loadgen import words
-from wattserve_loadgen.report_text import energy_source, row_count, source_line
-from wattserve_loadgen.schema import CellResult, DatasetSummary, Point, Results
-from wattserve_loadgen.sensor_facts import sensor_facts
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.report.sensor_facts import sensor_facts
+from wattserve_loadgen.report.text import energy_source, row_count, source_line
+from wattserve_loadgen.results.schema import CellResult, DatasetSummary, Point, Results
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.codec import ShapeError, build, plain
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.schema import SCHEMA, SCHEMA_VERSION, Record, Results
+from wattserve_loadgen.results.codec import ShapeError, build, plain
+from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, Record, Results
 
 RESULTS_FILE = "results.json"
 RECORDS_FILE = "records.jsonl"

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from wattserve_loadgen import dataset, tables
+from wattserve_loadgen.data import dataset, tables
 from wattserve_loadgen.errors import DatasetError
 
 _UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length

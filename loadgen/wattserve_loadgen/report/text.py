@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattserve_loadgen import words
-from wattserve_loadgen.points import CLIENT_CPU_LIMIT
-from wattserve_loadgen.schema import Point, Results
-from wattserve_loadgen.standing import standing_of
-from wattserve_loadgen.stats import Interval
+from wattserve_loadgen.figures.points import CLIENT_CPU_LIMIT
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.results.schema import Point, Results
+from wattserve_loadgen.results.standing import standing_of
 
 
 @dataclass(frozen=True)

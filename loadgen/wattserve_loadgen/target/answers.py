@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.codec import enum_name
-from wattserve_loadgen.dataset import NO_LABEL, Dataset
-from wattserve_loadgen.schedule import Cell
-from wattserve_loadgen.schema import Record
-from wattserve_loadgen.worker import Failure, LoopResult, Outcome
+from wattserve_loadgen.data.dataset import NO_LABEL, Dataset
+from wattserve_loadgen.drive.closed import Failure, LoopResult, Outcome
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.codec import enum_name
+from wattserve_loadgen.results.schema import Record
 from wattserve_proto.v1 import inference_pb2 as pb
 
 Answer = pb.PredictResponse | Failure

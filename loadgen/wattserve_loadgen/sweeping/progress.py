@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from wattserve_loadgen import words
-from wattserve_loadgen.schedule import Cell, load_seconds
-from wattserve_loadgen.schema import CellResult
+from wattserve_loadgen.plan.schedule import Cell, load_seconds
+from wattserve_loadgen.results.schema import CellResult
 
 _SETTLING_GUESS_SECONDS = 0.5
 

@@ -19,18 +19,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen import account, answers, measure, preflight, schedule, words
-from wattserve_loadgen.dataset import Dataset
-from wattserve_loadgen.dataset import load as load_dataset
+from wattserve_loadgen import words
+from wattserve_loadgen.data.dataset import Dataset
+from wattserve_loadgen.data.dataset import load as load_dataset
+from wattserve_loadgen.drive.closed import ClosedLoop, LoopResult
 from wattserve_loadgen.errors import TargetError
-from wattserve_loadgen.points import make_points, measure_accuracy
-from wattserve_loadgen.progress import Display
-from wattserve_loadgen.result import ResultsFolder
-from wattserve_loadgen.schedule import Cell, Plan
-from wattserve_loadgen.schema import Accuracy, CellResult, Record, Results
-from wattserve_loadgen.standing import remarks, standing_of
-from wattserve_loadgen.target import Target, connected
-from wattserve_loadgen.worker import ClosedLoop, LoopResult
+from wattserve_loadgen.figures import account, measure
+from wattserve_loadgen.figures.points import make_points, measure_accuracy
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.plan.schedule import Cell, Plan
+from wattserve_loadgen.results.folder import ResultsFolder
+from wattserve_loadgen.results.schema import Accuracy, CellResult, Record, Results
+from wattserve_loadgen.results.standing import remarks, standing_of
+from wattserve_loadgen.sweeping import preflight
+from wattserve_loadgen.sweeping.progress import Display
+from wattserve_loadgen.target import answers
+from wattserve_loadgen.target.native import Target, connected
 from wattserve_proto.v1 import inference_pb2 as pb
 
 _CONNECT_SECONDS = 10.0

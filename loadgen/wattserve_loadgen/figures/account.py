@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattserve_loadgen.schema import CellEnergy, Record
+from wattserve_loadgen.results.schema import CellEnergy, Record
 from wattserve_proto.v1 import inference_pb2 as pb
 
 

@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from wattserve_loadgen.data.image_rows import image_rows
+from wattserve_loadgen.data.tensor_files import INTEGERS, check_labels, digest, read_tensor
+from wattserve_loadgen.data.tensor_files import NO_LABEL as NO_LABEL
 from wattserve_loadgen.errors import DatasetError
-from wattserve_loadgen.image_rows import image_rows
-from wattserve_loadgen.tensor_files import INTEGERS, check_labels, digest, read_tensor
-from wattserve_loadgen.tensor_files import NO_LABEL as NO_LABEL
 
 TENSOR_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
 PIXELS_FILE = "pixel_values.pt"

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from wattserve_loadgen import ink, words
-from wattserve_loadgen.marks import Looks, axis_unit, bounds, by_variant, mean, names_above, whisker
-from wattserve_loadgen.result import Columns
-from wattserve_loadgen.schema import Accuracy, Point
+from wattserve_loadgen import words
+from wattserve_loadgen.report import ink
+from wattserve_loadgen.report.marks import Looks, axis_unit, bounds, by_variant, mean, names_above, whisker
+from wattserve_loadgen.results.folder import Columns
+from wattserve_loadgen.results.schema import Accuracy, Point
 
 _BINS, _FEWEST_IN_BIN = 8, 12
 _ROOM_ABOVE = 340  # points: labels above discs beyond it go to the side

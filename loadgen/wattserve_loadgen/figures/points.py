@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen import stats
-from wattserve_loadgen.schedule import Plan
-from wattserve_loadgen.schema import Accuracy, CellResult, Point, Verdict
+from wattserve_loadgen.figures import stats
+from wattserve_loadgen.plan.schedule import Plan
+from wattserve_loadgen.results.schema import Accuracy, CellResult, Point, Verdict
 
 CLIENT_CPU_LIMIT = 0.90  # of a core
 FAILED_LIMIT = 0.01  # of the requests of a point
