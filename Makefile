@@ -42,10 +42,12 @@ test-stack: $(READY) ## Try dashboards, rules and status page with a real Promet
 	  bash deploy/image/build.sh --no-registry && PYTHON=$(BIN)/python bash deploy/image/test.sh; \
 	else echo "The image is built without a registry by root on Debian only: make image, make image-test"; fi
 
-test-clients: $(READY) ## Try perf_analyzer and the stubs of MLServer and KServe, which it fetches
+test-clients: $(READY) ## Try perf_analyzer, MLServer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf
 	PYTHON=$(BIN)/python bash tests/clients/get_peers.sh build/clients/peers
+	PYTHON=$(BIN)/python bash tests/clients/get_mlserver.sh build/clients/mlserver
 	WATTSERVE_PERF_ANALYZER=build/clients/perf/perf_analyzer WATTSERVE_PEERS=build/clients/peers \
+	  WATTSERVE_MLSERVER=build/clients/mlserver/bin/mlserver \
 	  $(BIN)/python -m pytest tests/clients $(ARGS)
 
 check: $(READY) ## Lint, format, types, import contracts

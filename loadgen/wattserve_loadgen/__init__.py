@@ -1,14 +1,15 @@
-"""loadgen: replays a tokenised dataset against a Wattserve server and joins, for the *same* timed requests,
-latency, energy and accuracy per variant.
+"""loadgen: replays a tokenised dataset against a server and joins, for the *same* timed requests, latency,
+energy and accuracy per variant.
 
-    cli ─┬─> prepare ──> tables, dataset                   a file of texts -> a dataset folder
-         ├─> sweep ─┬──> preflight, environment            what is checked and noted before
-         │          ├──> target, worker, answers           talks to the server
-         │          ├──> schedule, stats, account,         pure: the plan, and what was found
-         │          │    measure, points
-         │          └──> result, schema, codec, progress   the results folder, and the screen
-         └─> report ───> report_text, report_tables,       a results folder -> one HTML file
-                         pictures, *_charts, marks, ink
+    cli > commands      reads what the user asks for; one file per command
+    sweeping            runs a plan against its servers, cell after cell
+    report              a results folder -> one HTML file
+    results             the results folder: schema, files, older versions, comparing, checking
+    figures             pure: from records to cells, points and verdicts; the statistics
+    drive               the hot path: loops, timer, worker processes, the client's own ceiling
+    target              the servers: Wattserve's protocol, the Open Inference Protocol; a meter of our own
+    plan                pure: what will run, in which order, with which arrivals
+    data                a dataset folder, and files of texts to make one from
 
-It knows the protocol and nothing of the server's insides.
+It knows the protocols and nothing of the server's insides.
 """

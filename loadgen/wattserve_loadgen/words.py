@@ -77,3 +77,29 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def signed(value: float | None, decimals: int) -> str:
+    """`+1.2`, `−0.3`, with a true minus; `0.0` has no sign."""
+    if value is None:
+        return ABSENT
+    text = f"{value:+.{decimals}f}".replace("-", "−")
+    return text[1:] if float(f"{value:.{decimals}f}") == 0 else text
+
+
+def change(share: float | None, decimals: int = 1) -> str:
+    """`+1.2 %`: a difference as a share."""
+    return ABSENT if share is None else f"{signed(share * 100, decimals)} %"
+
+
+def at_most(nanoseconds: float | None) -> str:
+    """`≤ 12.3 ms`: an upper bound, or nothing when there is none."""
+    return "" if nanoseconds is None else f"≤ {milliseconds(nanoseconds)}"
+
+
+def energy_bounds(interval: Interval | None) -> str:
+    """`19.8–20.2`: the 95 % interval in the unit of its mean, or nothing when there is none."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    scale, _ = energy_unit(interval.mean)
+    return f"{significant(max(0.0, interval.low / scale))}–{significant(interval.high / scale)}"

@@ -31,6 +31,7 @@ def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
         "WATTSERVE_CACHE": str(cache),
+        "XDG_CACHE_HOME": str(cache),
         "WATTSERVE_PORT": "0",
         "WATTSERVE_METRICS_PORT": "0",
         "WATTSERVE_METER": "simulated",

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.fixtures.loadgen_results import make_record
+from tests.fixtures.loadgen_results import make_meter_window, make_record
+from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.account import (
     LedgerGrowth,
-    cell_energy,
     ledger_growth,
     ledger_of,
     pending_receipts,
     unknown_growth,
 )
+from wattserve_loadgen.results.schema import CellEnergy, Record
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -53,6 +56,11 @@ def growth(**changes: int | float) -> LedgerGrowth:
     return LedgerGrowth(**{**values, **changes}, reason="")  # type: ignore[arg-type]
 
 
+def cell_energy(records: Sequence[Record], found: LedgerGrowth, completed: int = 10) -> CellEnergy:
+    """Of a window of one second."""
+    return account.cell_energy(records, found, 1.0, completed)
+
+
 def test_the_growth_of_the_ledger_is_told_apart_by_account() -> None:
     assert ledger_growth(BEFORE, AFTER, "fp32") == growth(sequences=45 + 5)
 
@@ -67,7 +75,7 @@ def test_what_was_counted_over_gaps_is_an_account_of_its_own() -> None:
     after = ledger(104, 75_000 + 77, 60_000, gap=88, fp32=6_500, int8=1_497)
     found = ledger_growth(BEFORE, after, "fp32")
     assert (found.gap_uj, found.accounts_residual_uj) == (77, 0)
-    assert cell_energy([make_record()], found, 10.0).gap_uj == 77
+    assert cell_energy([make_record()], found).gap_uj == 77
 
 
 def test_a_variant_that_first_ran_in_this_cell_grew_from_nothing() -> None:
@@ -91,7 +99,7 @@ def test_time_inside_a_meter_gap_is_not_ledger_time() -> None:
 def test_a_clock_that_stepped_back_leaves_no_idle_power() -> None:
     found = ledger_growth(AFTER, ledger(90, 75_000, 60_000), "fp32")
     assert found.seconds is None
-    assert cell_energy([make_record()], found, 10.0).idle_uj_per_request is None
+    assert cell_energy([make_record()], found).idle_uj_per_request is None
 
 
 def test_active_energy_is_the_mean_of_the_windows_settled_receipts() -> None:
@@ -101,21 +109,21 @@ def test_active_energy_is_the_mean_of_the_windows_settled_receipts() -> None:
         make_record(energy_uj=None, energy_state="unknown", energy_reason="the meter was frozen"),
         make_record(energy_uj=9_999, in_window=False),
     ]
-    found = cell_energy(records, growth(active_uj=11_199), 10.0)
+    found = cell_energy(records, growth(active_uj=11_199))
     assert found.active_uj_per_request == 600
-    assert found.active_uj_per_token == 60
+    assert (found.active_uj_per_token, found.active_uj_per_padded_token) == (60, 50)
     assert (found.settled, found.unknown, found.unknown_reasons) == (2, 1, {"the meter was frozen": 1})
 
 
 def test_receipts_of_the_whole_cell_close_against_the_active_account() -> None:
     records = [make_record(energy_uj=400), make_record(energy_uj=800, in_window=False)]
-    found = cell_energy(records, growth(active_uj=1_250), 10.0)
+    found = cell_energy(records, growth(active_uj=1_250))
     assert (found.receipts_uj, found.receipts_residual_uj) == (1_200, 50)
 
 
 def test_idle_energy_per_request_is_idle_power_over_throughput() -> None:
     """20,000 uJ in 4 s are 5 mW; at 10 requests a second each carries 500 uJ."""
-    found = cell_energy([make_record()], growth(), 10.0)
+    found = cell_energy([make_record()], growth())
     assert found.idle_watts == pytest.approx(0.005)
     assert found.idle_uj_per_request == pytest.approx(500)
 
@@ -123,32 +131,53 @@ def test_idle_energy_per_request_is_idle_power_over_throughput() -> None:
 def test_failed_requests_are_paid_by_the_answered_ones() -> None:
     failed = make_record(ok=False, code="INTERNAL", energy_uj=None, energy_state=None)
     records = [make_record(energy_uj=400), make_record(energy_uj=600), failed]
-    found = cell_energy(records, growth(active_uj=1_300), 10.0)
+    found = cell_energy(records, growth(active_uj=1_300))
     assert found.failed_uj_per_request == 150
     assert found.active_uj_per_request == 650
+    assert found.active_uj_per_token == 65
 
 
 def test_a_negative_residual_is_not_given_to_failed_requests() -> None:
     failed = make_record(ok=False, energy_uj=None)
-    found = cell_energy([make_record(energy_uj=400), failed], growth(active_uj=300), 10.0)
+    found = cell_energy([make_record(energy_uj=400), failed], growth(active_uj=300))
     assert found.failed_uj_per_request == 0
     assert found.receipts_residual_uj == -100
 
 
 def test_sequences_of_other_clients_are_counted() -> None:
     records = [make_record(), make_record()]
-    assert cell_energy(records, growth(sequences=5), 10.0).foreign_sequences == 3
-    assert cell_energy(records, growth(sequences=2), 10.0).foreign_sequences == 0
+    assert cell_energy(records, growth(sequences=5)).foreign_sequences == 3
+    assert cell_energy(records, growth(sequences=2)).foreign_sequences == 0
+
+
+def test_a_request_of_several_sequences_is_several_sequences_of_the_ledger() -> None:
+    records = [make_record(rows=[1, 2, 3]), make_record(rows=[4, 5])]
+    assert cell_energy(records, growth(sequences=5)).foreign_sequences == 0
+    assert cell_energy(records, growth(sequences=6)).foreign_sequences == 1
+
+
+def test_the_meters_own_count_over_the_window_is_held_against_active_and_idle() -> None:
+    """500 active and 500 idle by receipts; the meter counted 800 for each of 10 answers."""
+    found = account.cell_energy([make_record()], growth(), 1.0, 10, make_meter_window(measured_uj=8_000))
+    assert (found.total_uj_per_request, found.meter_uj_per_request) == (1_000, 800)
+    assert found.meter_difference == pytest.approx(0.25)
+
+
+def test_a_meter_without_a_figure_leaves_receipts_as_they_are() -> None:
+    meter = make_meter_window(measured_uj=None, watts=None, reason="gap_inside: 2 s")
+    found = account.cell_energy([make_record()], growth(), 1.0, 10, meter)
+    assert (found.meter_uj_per_request, found.meter_difference) == (None, None)
+    assert (found.active_uj_per_request, found.reason, found.method) == (500, "", "receipts")
 
 
 def test_without_a_settled_receipt_there_are_no_joules_and_a_reason() -> None:
     unknown = make_record(energy_uj=None, energy_reason="started without a meter")
-    found = cell_energy([unknown, unknown], unknown_growth("no meter"), 10.0)
+    found = cell_energy([unknown, unknown], unknown_growth("no meter"))
     assert (found.active_uj_per_request, found.idle_uj_per_request, found.receipts_uj) == (None, None, None)
     assert found.reason == "no meter"
-    found = cell_energy([unknown, unknown], growth(), 10.0)
+    found = cell_energy([unknown, unknown], growth())
     assert found.reason == "started without a meter"
-    assert cell_energy([], growth(), None).reason == "no request was answered in the window"
+    assert cell_energy([], growth(), 0).reason == "no request was answered in the window"
 
 
 def test_each_device_is_held_against_its_own_ledger() -> None:
@@ -171,6 +200,6 @@ def test_the_only_ledger_is_everybodys_whatever_it_calls_its_device(device: str)
 
 
 def test_images_have_joules_per_request_and_none_per_token() -> None:
-    found = cell_energy([make_record(tokens=None)] * 3, growth(), 10.0)
+    found = cell_energy([make_record(tokens=None)] * 3, growth())
     assert found.active_uj_per_request == 500
     assert found.active_uj_per_token is None

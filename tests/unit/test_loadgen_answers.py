@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import torch
 from tests.fixtures.loadgen_data import write_images, write_tensors
 from wattserve_loadgen.data import dataset
 from wattserve_loadgen.drive.closed import Failure, LoopResult
+from wattserve_loadgen.plan.load import Arm, closed
 from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.schema import Record
 from wattserve_loadgen.target import answers
+from wattserve_loadgen.target.native import NativeTarget
 from wattserve_proto.v1 import inference_pb2 as pb
 
-CELL = Cell(position=5, block=2, variant="int8", concurrency=4, warmup_seconds=0.1, seconds=1.0)
+CELL = Cell(5, 2, Arm("int8", "int8", "server"), closed(4), warmup_seconds=0.1, seconds=1.0)
 
 
 def response(receipt_id: str, variant: str = "int8", **receipt: Any) -> pb.PredictResponse:
@@ -43,12 +47,21 @@ def settled(receipt_id: str, energy_uj: int) -> pb.Receipt:
 def make_loop(count: int, window_start_ns: int = 1_000) -> LoopResult:
     """Requests sent at 1000, 2000, ... and done 500 ns later."""
     sent = np.arange(1, count + 1) * 1_000
-    return LoopResult(sent, sent + 500, (), window_start_ns, int(sent[-1]), 0.0, "")
+    index = np.arange(count)
+    return LoopResult(sent, sent + 500, (), window_start_ns, int(sent[-1]), 0.0, "", request_index=index)
+
+
+def records_of(
+    data: dataset.Dataset, rows: list[int], loop: LoopResult, parsed: list[answers.Answer]
+) -> list[Record]:
+    """Of requests of one row each, in this order and again."""
+    loop = replace(loop, request_index=loop.request_index % len(rows))
+    return answers.make_records(CELL, data, [[row] for row in rows], loop, parsed, {}, 0)
 
 
 def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
     found = dataset.load(write_tensors(tmp_path))
-    requests = answers.make_requests(answers.serialise_rows(found), [2, 0], "int8")
+    requests = NativeTarget("h:1").make_requests(found, [[2], [0]], "int8")
     wanted = [
         pb.PredictRequest(variant="int8", tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=ids)]))
         for ids in ([1, 2, 3, 4], [5, 6, 7])
@@ -58,7 +71,7 @@ def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
 
 def test_the_request_of_an_image_is_its_pixels_and_its_variant(tmp_path: Path) -> None:
     found = dataset.load(write_images(tmp_path))
-    (asked,) = answers.make_requests(answers.serialise_rows(found), [1], "bf16")
+    (asked,) = NativeTarget("h:1").make_requests(found, [[1]], "bf16")
     request = pb.PredictRequest.FromString(asked)
     (tensor,) = request.tensors.tensors
     assert (request.variant, tensor.name, tensor.datatype) == ("bf16", "pixel_values", "FP32")
@@ -68,8 +81,8 @@ def test_the_request_of_an_image_is_its_pixels_and_its_variant(tmp_path: Path) -
 
 def test_the_record_of_an_image_counts_no_tokens(tmp_path: Path) -> None:
     found = dataset.load(write_images(tmp_path))
-    (record,) = answers.make_records(CELL, found, [1], make_loop(1), [response("r0")], {}, origin_ns=0)
-    assert (record.row, record.label, record.tokens) == (1, 1, None)
+    (record,) = records_of(found, [1], make_loop(1), [response("r0")])
+    assert (record.rows, record.labels, record.tokens) == ([1], [1], None)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +94,15 @@ def test_the_record_of_an_image_counts_no_tokens(tmp_path: Path) -> None:
     ],
 )
 def test_the_label_is_the_highest_logit_in_every_float_type(datatype: str, data: np.ndarray) -> None:
-    assert answers.predicted_label(pb.Tensor(datatype=datatype, shape=[1, 3], data=data.tobytes())) == 1
+    tensor = pb.Tensor(datatype=datatype, shape=[1, 3], data=data.tobytes())
+    assert answers.predicted_labels(tensor, 1) == [1]
+
+
+def test_each_sequence_of_a_request_has_a_label_of_its_own() -> None:
+    data = np.array([0.5, 2.5, np.nan, 0.0, 3.0, 1.0], dtype="<f4").tobytes()
+    tensor = pb.Tensor(datatype="FP32", shape=[3, 2], data=data)
+    assert answers.predicted_labels(tensor, 3) == [1, None, 0]
+    assert answers.predicted_labels(tensor, 4) == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -94,12 +115,12 @@ def test_the_label_is_the_highest_logit_in_every_float_type(datatype: str, data:
     ],
 )
 def test_an_answer_without_finite_logits_predicts_nothing(tensor: pb.Tensor) -> None:
-    assert answers.predicted_label(tensor) is None
+    assert answers.predicted_labels(tensor, 1) == [None]
 
 
 def test_an_answer_by_another_variant_is_a_failure() -> None:
     outcomes = (response("r1", "fp32").SerializeToString(), Failure("INTERNAL", "boom"))
-    assert answers.parse(outcomes, "int8") == [
+    assert answers.parse(outcomes, "int8", NativeTarget("h:1").read) == [
         Failure("WRONG_VARIANT", "asked for int8, answered by 'fp32'"),
         Failure("INTERNAL", "boom"),
     ]
@@ -118,8 +139,10 @@ def test_only_receipts_that_are_not_final_are_asked_for() -> None:
 def test_a_record_joins_stamps_answer_label_and_settled_receipt(tmp_path: Path) -> None:
     data = dataset.load(write_tensors(tmp_path))
     parsed = [response("r1", state=pb.ENERGY_STATE_PROVISIONAL, energy_uj=77)]
-    found = answers.make_records(CELL, data, [1, 0], make_loop(1), parsed, {"r1": settled("r1", 90)}, 400)[0]
-    assert (found.block, found.variant, found.concurrency, found.row, found.tokens) == (2, "int8", 4, 1, 2)
+    receipts = {"r1": settled("r1", 90)}
+    (found,) = answers.make_records(CELL, data, [[1], [0]], make_loop(1), parsed, receipts, 400)
+    assert (found.cell, found.block, found.arm, found.load) == (5, 2, "int8", "concurrency 4")
+    assert (found.rows, found.tokens) == ([1], 2)
     assert (found.sent_ns, found.done_ns, found.in_window, found.ok, found.code) == (
         600,
         1_100,
@@ -127,7 +150,7 @@ def test_a_record_joins_stamps_answer_label_and_settled_receipt(tmp_path: Path) 
         True,
         "OK",
     )
-    assert (found.predicted, found.label, found.receipt_id) == (1, 1, "r1")
+    assert (found.predicted, found.labels, found.receipt_id) == ([1], [1], "r1")
     assert (found.energy_uj, found.energy_low_uj, found.energy_high_uj) == (90, 85, 95)
     assert (found.energy_state, found.energy_reason) == ("settled", None)
     assert (found.batch_size, found.padded_tokens, found.queue_ns, found.compute_ns) == (8, 4, 70, 900)
@@ -136,14 +159,14 @@ def test_a_record_joins_stamps_answer_label_and_settled_receipt(tmp_path: Path) 
 def test_rows_start_again_when_the_dataset_runs_out(tmp_path: Path) -> None:
     data = dataset.load(write_tensors(tmp_path))
     parsed = [response(f"r{index}", state=pb.ENERGY_STATE_SETTLED) for index in range(5)]
-    found = answers.make_records(CELL, data, [2, 0, 1], make_loop(5), parsed, {}, 0)
-    assert [record.row for record in found] == [2, 0, 1, 2, 0]
+    found = records_of(data, [2, 0, 1], make_loop(5), parsed)
+    assert [record.rows for record in found] == [[2], [0], [1], [2], [0]]
 
 
 def test_a_provisional_figure_is_never_passed_off_as_settled(tmp_path: Path) -> None:
     data = dataset.load(write_tensors(tmp_path))
     parsed = [response("r1", state=pb.ENERGY_STATE_PROVISIONAL, energy_uj=77)]
-    found = answers.make_records(CELL, data, [0], make_loop(1), parsed, {}, 0)[0]
+    (found,) = records_of(data, [0], make_loop(1), parsed)
     assert (found.energy_uj, found.energy_state) == (None, "provisional")
     assert found.energy_reason == "not settled in time, or no longer kept by the server"
 
@@ -151,7 +174,7 @@ def test_a_provisional_figure_is_never_passed_off_as_settled(tmp_path: Path) -> 
 def test_an_unknown_energy_keeps_the_servers_reason(tmp_path: Path) -> None:
     data = dataset.load(write_tensors(tmp_path))
     parsed = [response("r1", state=pb.ENERGY_STATE_UNKNOWN, unknown_reason="a meter gap")]
-    found = answers.make_records(CELL, data, [0], make_loop(1), parsed, {}, 0)[0]
+    (found,) = records_of(data, [0], make_loop(1), parsed)
     assert (found.energy_uj, found.energy_state, found.energy_reason) == (None, "unknown", "a meter gap")
 
 
@@ -159,7 +182,16 @@ def test_a_failed_request_keeps_code_and_message_and_has_no_receipt(tmp_path: Pa
     data = dataset.load(write_tensors(tmp_path, labels=torch.tensor([0, -1, 0])))
     loop = make_loop(2, window_start_ns=2_000)
     parsed: list[answers.Answer] = [Failure("INTERNAL", "boom"), Failure("UNAVAILABLE", "gone")]
-    first, second = answers.make_records(CELL, data, [1, 0], loop, parsed, {}, 0)
+    first, second = records_of(data, [1, 0], loop, parsed)
     assert (first.ok, first.code, first.message, first.receipt_id) == (False, "INTERNAL", "boom", None)
     assert (first.in_window, second.in_window) == (False, True)
-    assert (first.label, second.label) == (None, 0)
+    assert (first.labels, second.labels) == ([None], [0])
+
+
+def test_a_request_of_several_sequences_is_one_record_of_all_their_rows(tmp_path: Path) -> None:
+    data = dataset.load(write_tensors(tmp_path))
+    logits = np.array([0.5, 1.5, 2.5, 0.5], dtype="<f4").tobytes()
+    answer = response("r1", state=pb.ENERGY_STATE_SETTLED)
+    answer.output.CopyFrom(pb.Tensor(name="logits", datatype="FP32", shape=[2, 2], data=logits))
+    (found,) = answers.make_records(CELL, data, [[2, 1]], make_loop(1), [answer], {}, 0)
+    assert (found.rows, found.tokens, found.predicted, found.labels) == ([2, 1], 6, [1, 0], [0, 1])

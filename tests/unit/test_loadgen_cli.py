@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,13 @@ import pytest
 from tests.fixtures.loadgen_data import write_tensors
 from tests.fixtures.loadgen_results import make_results
 from wattserve_loadgen import cli
+from wattserve_loadgen.commands import ending
+from wattserve_loadgen.data import prepare
+from wattserve_loadgen.drive import calibration
+from wattserve_loadgen.drive.ceiling import Ceiling, stored_ceiling
+from wattserve_loadgen.results import validate
+from wattserve_loadgen.results.codec import plain
+from wattserve_loadgen.results.schema import Check, Results
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -24,7 +33,17 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["sweep", "--help"], ["prepare", "--help"], ["report", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["prepare", "--help"],
+        ["calibrate", "--help"],
+        ["run", "--help"],
+        ["sweep", "--help"],
+        ["validate", "--help"],
+        ["compare", "--help"],
+        ["report", "--help"],
+    ],
 )
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -139,6 +158,113 @@ def test_an_empty_list_is_not_taken_for_the_default(capsys: pytest.CaptureFixtur
     assert line.startswith("argument --variants: the list is empty; leave the option out for its default")
 
 
+def ended(capsys: pytest.CaptureFixture[str], results: Results) -> tuple[int, str]:
+    code = ending.say_how_it_ended(results, Path("r.html"))
+    out, error = capsys.readouterr()
+    return code, out + error
+
+
+def test_the_exit_code_says_how_a_sweep_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    done = make_results()
+    counted = f"{len(done.cells)} of {done.cells_planned} cells are in r.html\n"
+    assert ended(capsys, replace(done, ended="complete")) == (0, f"done: {counted}")
+    assert ended(capsys, replace(done, ended="the server was lost: gone")) == (
+        1,
+        f"loadgen: ended early: the server was lost: gone; {counted}",
+    )
+    assert ended(capsys, replace(done, ended="interrupted by the user"))[0] == 130
+
+
 def test_a_sweep_in_which_nothing_was_answered_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli._say_how_it_ended(make_results(points=[]), Path("r.html")) == 1
-    assert capsys.readouterr().err.startswith("loadgen: no request was answered; ")
+    silent = [replace(point, answered=0) for point in make_results().points]
+    code, said = ended(capsys, make_results(points=silent))
+    assert code == 1
+    assert said.startswith("loadgen: no request was answered; ")
+
+
+def test_what_needs_more_memory_than_there_is_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def too_much(*arguments: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(prepare, "prepare_random", too_much)
+    line = complaint(
+        capsys, "prepare", "--random-rows", "7", "--vocabulary-size", "9", "--out", str(tmp_path / "d")
+    )
+    assert line == "not enough memory for this; take fewer rows"
+
+
+CEILING = Ceiling("stream", 2, 512, 64, 12_345.6, 5e-5, 0.9, 0.8, 1, 400_000, 3, 1_700_000_000)
+
+
+def test_calibrate_prints_and_keeps_the_ceiling(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    async def measured(*arguments: object, seconds: float) -> Ceiling:
+        asked.append((*arguments, seconds))
+        return CEILING
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(calibration, "measure_ceiling", measured)
+    flags = ("--stream", "--processes", "2", "--request-bytes", "300", "--seconds", "2")
+    assert cli.main(["calibrate", *flags]) == 0
+    assert capsys.readouterr().out == CEILING.describe() + "\n"
+    assert asked == [("stream", 300, 2, 2.0)]
+    assert stored_ceiling("stream", 300, 2) == (CEILING, "")
+    assert cli.main(["calibrate", *flags, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["requests_per_second"] == 12_345.6
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    checks = [Check("clock", True, "held"), Check("twins", None, "there is none")]
+    monkeypatch.setattr(validate, "validate_folder", lambda folder: checks)
+    return checks
+
+
+def test_validate_lists_the_checks_and_fails_when_one_does(
+    capsys: pytest.CaptureFixture[str], checked: list[Check]
+) -> None:
+    assert cli.main(["validate", "results"]) == 0
+    assert capsys.readouterr().out == ("ok             clock: held\ndoes not apply twins: there is none\n")
+    checked.append(Check("sensor samples", False, "too few"))
+    assert cli.main(["validate", "results"]) == 1
+    assert capsys.readouterr().out.endswith("FAILED         sensor samples: too few\n")
+
+
+def test_validate_speaks_json_too(capsys: pytest.CaptureFixture[str], checked: list[Check]) -> None:
+    assert cli.main(["validate", "results", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "clock", "passed": True, "text": "held"},
+        {"name": "twins", "passed": None, "text": "there is none"},
+    ]
+
+
+def stored(folder: Path, results: Results) -> str:
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(plain(results)))
+    return str(folder)
+
+
+def test_compare_refuses_unlike_environments_unless_forced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results = make_results()
+    client = {**results.client, "cpu_model": "another"}
+    one, like = stored(tmp_path / "a", results), stored(tmp_path / "b", results)
+    other = stored(tmp_path / "c", replace(results, client=client))
+    assert cli.main(["compare", one, like]) == 0
+    assert "A/A band" in capsys.readouterr().out
+    assert complaint(capsys, "compare", one, other).startswith("these results are not of one environment: ")
+    assert cli.main(["compare", one, other, "--force", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["mismatches"]) == 1
+
+
+def test_compare_names_the_folder_that_holds_no_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one = stored(tmp_path / "a", make_results())
+    assert complaint(capsys, "compare", one, str(tmp_path)).startswith(f"{tmp_path}: no results.json in it")

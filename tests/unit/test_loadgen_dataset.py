@@ -137,6 +137,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"labels": torch.tensor([0, 1, 0]).to_sparse()},
         "{folder}/labels.pt: must be a dense tensor, found torch.sparse_coo, torch.int64",
     ),
+    (
+        {"labels": torch.zeros(3, dtype=torch.int64, device="meta")},
+        "{folder}/labels.pt: holds a shape without contents (a meta tensor); save real values",
+    ),
     ({"labels": b"hello"}, "{folder}/labels.pt: is not a file that torch.save wrote, or it is damaged"),
     ({"labels": b""}, "{folder}/labels.pt: is not a file that torch.save wrote, or it is damaged"),
 ]
@@ -193,6 +197,27 @@ def test_what_is_saved_is_what_is_loaded(
     assert [row.tolist() for row in found.rows] == rows
     assert found.labels.tolist() == list(range(len(rows)))
     assert all(row.dtype == np.int32 for row in found.rows)
+
+
+def test_a_full_disk_is_told_and_leaves_no_half_of_a_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = torch.save
+
+    def fill(tensor: torch.Tensor, path: Path) -> None:
+        if path.name == "labels.pt":
+            path.write_bytes(b"half")
+            raise RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed\nat ...")
+        real(tensor, path)
+
+    monkeypatch.setattr(torch, "save", fill)
+    with pytest.raises(DatasetError) as caught:
+        dataset.save(tmp_path / "out", [[1]], [0], {})
+    assert str(caught.value) == (
+        f"{tmp_path}/out: cannot be written (PytorchStreamWriter failed writing file data/0: file write"
+        " failed); is the disk full?"
+    )
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_saving_never_writes_into_a_folder_that_holds_something(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_images_are_swept_with_joules_and_accuracy_and_without_tokens(outcome: O
 
 def test_results_say_of_every_cell_and_point_whether_its_variant_is_what_it_says(outcome: Outcome) -> None:
     for one in (*outcome.results.cells, *outcome.results.points):
-        wanted = ("products in fp32", False) if one.variant == "int8" else ("", True)
+        wanted = ("products in fp32", False) if one.arm == "int8" else ("", True)
         assert (one.proxy, one.verified) == wanted
     about = {one["name"]: one for one in outcome.results.server["variants"]}
     assert (about["int8"]["proxy"], about["int8"]["verified"]) == ("products in fp32", False)
@@ -44,7 +44,7 @@ def test_results_say_of_every_cell_and_point_whether_its_variant_is_what_it_says
 def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Path) -> None:
     with FakeServer(on_gpu="int8") as server:
         found = sweep(server, make_labelled(tmp_path / "data"), tmp_path / "out")
-    assert {cell.variant for cell in found.results.cells} == {"fp32", "int8"}
+    assert {cell.arm for cell in found.results.cells} == {"fp32", "int8", "fp32 (A/A)"}
     for cell in found.results.cells:
         assert (cell.energy.active_uj or 0) > 0
         assert (cell.energy.other_active_uj, cell.energy.receipts_residual_uj) == (0, 0)
@@ -54,7 +54,7 @@ def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Pat
 def test_a_variant_that_could_not_be_made_is_left_out(tmp_path: Path) -> None:
     with FakeServer(failed="int8") as server:
         found = sweep(server, make_labelled(tmp_path / "data"), tmp_path / "out")
-    assert found.results.plan.variants == ("fp32",)
+    assert [arm.name for arm in found.results.plan.arms] == ["fp32", "fp32 (A/A)"]
     assert "which is left out: most of the model would stay as it is" in " ".join(found.results.notes)
 
 

@@ -48,6 +48,20 @@ def test_an_array_that_is_not_contiguous_keeps_its_order(tmp_path: Path) -> None
     assert found.rows[0][1, 0].tolist() == [1, 3, 5, 7, 9]
 
 
+def test_a_tensor_that_was_a_parameter_is_read_like_any_other(tmp_path: Path) -> None:
+    pixels = torch.nn.Parameter(torch.arange(120, dtype=torch.float32).reshape(3, 2, 4, 5))
+    found = dataset.load(write_images(tmp_path, pixel_values=pixels))
+    assert found.rows[2].reshape(-1)[-1] == 119
+
+
+def test_a_file_of_the_old_format_is_read_too(tmp_path: Path) -> None:
+    write_images(tmp_path)
+    new = dataset.load(tmp_path)
+    pixels = torch.arange(120, dtype=torch.float32).reshape(3, 2, 4, 5)
+    torch.save(pixels, tmp_path / "pixel_values.pt", _use_new_zipfile_serialization=False)
+    assert dataset.load(tmp_path).sha256 == new.sha256
+
+
 def hashed(folder: Path, **changes: Any) -> str:
     return dataset.load(write_images(folder, **changes)).sha256
 

@@ -10,7 +10,7 @@ import pytest
 
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.plan.schedule import make_plan
+from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.sweeping import preflight
 from wattserve_loadgen.sweeping.environment import describe_client, is_this_machine
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -39,7 +39,8 @@ def make_dataset(
     return Dataset(Path("data"), arrays, np.array(given), "ab", description)
 
 
-PLAN = make_plan("quick", ("fp32",))
+FP32 = ("fp32",)
+LOADS = (closed(1), closed(8))
 
 
 def test_all_variants_of_the_server_are_swept_unless_some_are_named() -> None:
@@ -52,7 +53,7 @@ def test_a_variant_that_could_not_be_made_is_swept_only_when_it_is_named() -> No
     info = make_info(variants=[pb.VariantInfo(name="fp32"), failed])
     assert preflight.choose_variants(info, None) == ("fp32",)
     assert preflight.choose_variants(info, ("int8",)) == ("int8",)
-    assert preflight.notes(info, PLAN, make_dataset(), same_machine=False) == [
+    assert preflight.notes(info, FP32, make_dataset(), same_machine=False) == [
         "The server could not make the variant int8, which is left out: only convolutions"
     ]
 
@@ -88,9 +89,9 @@ def test_an_unknown_variant_is_told_the_known_ones() -> None:
             " prepare it with --tokenizer of this model",
         ),
         (
-            {"limits": {"receipt_retention_seconds": 10}},
+            {"limits": {"max_request_sequences": 2}},
             {},
-            "--seconds 12: this server forgets receipts after 10 s; use shorter cells",
+            "concurrency 4, 3 sequences each: this server takes at most 2 sequences in a request",
         ),
     ],
 )
@@ -98,7 +99,7 @@ def test_what_the_server_would_refuse_is_refused_first(
     info: dict[str, Any], dataset: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlanError) as caught:
-        preflight.check(make_info(**info), PLAN, make_dataset(**dataset))
+        preflight.check(make_info(**info), FP32, (*LOADS, closed(4, 3)), make_dataset(**dataset))
     assert str(caught.value) == message
 
 
@@ -112,11 +113,11 @@ def test_what_the_server_would_refuse_is_refused_first(
         ({}, {"label_names": ["bad", "good"]}),
         ({"limits": {"max_sequence_tokens": 0, "vocabulary_size": 0}}, {"rows": [[500] * 500]}),
         ({"labels": []}, {"labels": [7, 7, 7]}),
-        ({"limits": {"receipt_retention_seconds": 10}, "quality": pb.ENERGY_QUALITY_NONE}, {}),
+        ({"limits": {"receipt_retention_seconds": 10, "receipt_retention_count": 5}}, {}),
     ],
 )
 def test_what_the_server_takes_is_let_through(info: dict[str, Any], dataset: dict[str, Any]) -> None:
-    preflight.check(make_info(**info), PLAN, make_dataset(**dataset))
+    preflight.check(make_info(**info), FP32, LOADS, make_dataset(**dataset))
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,17 @@ def test_accuracy_applies_only_where_it_means_something(
 
 def test_the_notes_say_what_a_reader_must_know() -> None:
     data = make_dataset(label_names=["bad", "good"], truncated_rows=3, max_length=8)
-    first, second, third = preflight.notes(make_info(), PLAN, data, same_machine=True)
+    first, second, third = preflight.notes(make_info(), FP32, data, same_machine=True)
     assert "client ran on the server's machine" in first
     assert "names its labels bad, good and the server negative, positive: they are matched by index" in second
     assert third == "3 rows of the dataset were cut to 8 tokens."
-    assert preflight.notes(make_info(), PLAN, make_dataset(), same_machine=False) == []
+    assert preflight.notes(make_info(), FP32, make_dataset(), same_machine=False) == []
+
+
+def test_labels_that_are_only_numbers_name_nothing_and_need_no_note() -> None:
+    data = make_dataset(label_names=["bad", "good"])
+    assert preflight.notes(make_info(labels=["0", "1"]), FP32, data, same_machine=False) == []
+    preflight.check(make_info(labels=["0", "1"]), FP32, LOADS, data)
 
 
 def test_proxies_and_unverified_precisions_are_let_through_and_named() -> None:
@@ -159,9 +166,9 @@ def test_proxies_and_unverified_precisions_are_let_through_and_named() -> None:
             pb.VariantInfo(name="older server's"),
         ]
     )
-    plan = make_plan("quick", tuple(one.name for one in info.variants))
-    preflight.check(info, plan, make_dataset())
-    assert preflight.notes(info, plan, make_dataset(), same_machine=False) == [
+    names = [one.name for one in info.variants]
+    preflight.check(info, names, LOADS, make_dataset())
+    assert preflight.notes(info, names, make_dataset(), same_machine=False) == [
         "sim is a proxy: fp32 products.",
         "The precision of int8 is not verified: no profiler here.",
     ]
@@ -170,10 +177,9 @@ def test_proxies_and_unverified_precisions_are_let_through_and_named() -> None:
 def test_variants_on_devices_with_meters_of_their_own_are_not_compared_silently() -> None:
     variants = [pb.VariantInfo(name="fp32", device="cuda:0"), pb.VariantInfo(name="int8", device="cpu")]
     info = make_info(variants=variants, other_meters=[pb.MeterInfo(device="cpu")])
-    both, one = make_plan("quick", ("fp32", "int8")), make_plan("quick", ("int8",))
-    (note,) = preflight.notes(info, both, make_dataset(), same_machine=False)
+    (note,) = preflight.notes(info, ("fp32", "int8"), make_dataset(), same_machine=False)
     assert note.startswith("The variants ran on cpu and cuda:0, each with a meter of its own")
-    assert preflight.notes(info, one, make_dataset(), same_machine=False) == []
+    assert preflight.notes(info, ("int8",), make_dataset(), same_machine=False) == []
 
 
 def test_a_meter_on_any_device_makes_a_metered_server_and_the_slowest_sets_the_period() -> None:
@@ -191,7 +197,9 @@ def images(shape: tuple[int, ...] = (3, 4, 6), labels: tuple[int, ...] = (0, 1))
 
 
 def test_images_are_let_through_to_a_model_that_takes_their_size() -> None:
-    preflight.check(make_info(pixel_shape=[3, 4, 6], limits={"max_sequence_tokens": 1}), PLAN, images())
+    preflight.check(
+        make_info(pixel_shape=[3, 4, 6], limits={"max_sequence_tokens": 1}), FP32, LOADS, images()
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +229,7 @@ def test_data_of_another_kind_or_size_is_refused_before_the_first_request(
     shape: list[int], dataset: Dataset, message: str
 ) -> None:
     with pytest.raises(PlanError) as caught:
-        preflight.check(make_info(pixel_shape=shape), PLAN, dataset)
+        preflight.check(make_info(pixel_shape=shape), FP32, LOADS, dataset)
     assert str(caught.value) == message
 
 
@@ -229,15 +237,15 @@ def test_a_variant_is_not_evaluated_on_the_data_that_it_was_calibrated_with() ->
     detail = "activations by one scale per layer from 512 rows of train (sha256 ab)"
     static = pb.VariantInfo(name="int8-static", detail=detail)
     info = make_info(variants=[pb.VariantInfo(name="fp32"), static])
-    preflight.check(info, PLAN, make_dataset())
+    preflight.check(info, FP32, LOADS, make_dataset())
     with pytest.raises(PlanError, match="int8-static was calibrated on this very dataset"):
-        preflight.check(info, make_plan("quick", ("fp32", "int8-static")), make_dataset())
+        preflight.check(info, ("fp32", "int8-static"), LOADS, make_dataset())
 
 
 def test_a_thousand_labels_are_not_all_listed() -> None:
     info = make_info(pixel_shape=[3, 4, 6], labels=[f"l{index}" for index in range(1000)])
     with pytest.raises(PlanError, match=r"1000 labels: l0, .*, l9, \.\.\.$"):
-        preflight.check(info, PLAN, images(labels=(0, 1000)))
+        preflight.check(info, FP32, LOADS, images(labels=(0, 1000)))
 
 
 def test_the_sensor_period_is_how_often_the_value_changed_or_else_how_often_it_is_read() -> None:
@@ -261,7 +269,7 @@ def test_a_loopback_address_is_this_machine(target: str, local: bool) -> None:
 
 
 def test_the_client_is_described_by_what_repeats_a_sweep() -> None:
-    found = describe_client("10.1.2.3:5")
+    found = describe_client(["10.1.2.3:5"])
     assert found["packages"]["grpcio"]
     assert found["cpu_count"] >= 1
     assert found["same_machine_as_server"] is False

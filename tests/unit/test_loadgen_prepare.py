@@ -94,6 +94,67 @@ def test_integer_labels_are_taken_as_they_are(tmp_path: Path, model: Path) -> No
     assert prepare(source, tmp_path / "out", model).labels.tolist() == [1, -1]
 
 
+def test_minus_one_among_names_is_a_row_without_a_label(tmp_path: Path, bare_tokenizer: Path) -> None:
+    source = write(tmp_path, "r.csv", "text,label\ngood,positive\nbad,-1\n")
+    found = prepare(source, tmp_path / "out", bare_tokenizer)
+    assert found.labels.tolist() == [0, -1]
+    assert found.description["label_names"] == ["positive"]
+
+
+@pytest.mark.parametrize(
+    ("label2id", "labels", "message"),
+    [
+        (
+            {"NEGATIVE": 0, "POSITIVE": 1},
+            ("0", "2"),
+            "line 3: the label 2, but the model has 2 labels: NEGATIVE, POSITIVE; they count from 0",
+        ),
+        (
+            {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2},
+            ("2", "3"),
+            "line 3: the label 3, but the model has 3 labels; they count from 0",
+        ),
+        (
+            {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2},
+            ("a", "b", "c", "d"),
+            "4 label names (a, b, c, d), but the model has 3",
+        ),
+        (None, ("0", "-2"), "line 3: the label -2; a label is 0 or more, or -1 for a row without"),
+        (None, ("99999999999999999999",), "line 2: the label 99999999999999999999; a label is 0 or more"),
+    ],
+)
+def test_labels_that_a_sweep_would_refuse_are_refused_here(
+    tmp_path: Path, label2id: dict[str, int] | None, labels: tuple[str, ...], message: str
+) -> None:
+    model = make_tokenizer(tmp_path / "model", label2id)
+    source = write(tmp_path, "r.csv", "text,label\n" + "".join(f"good,{label}\n" for label in labels))
+    with pytest.raises(DatasetError) as caught:
+        prepare(source, tmp_path / "out", model)
+    assert str(caught.value).startswith(f"{source}: {message}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_never_said_how_many_labels_it_has_takes_any(tmp_path: Path) -> None:
+    model = make_tokenizer(tmp_path / "model", {"LABEL_0": 0, "LABEL_1": 1})
+    source = write(tmp_path, "r.csv", "text,label\ngood,7\n")
+    assert prepare(source, tmp_path / "out", model).labels.tolist() == [7]
+
+
+def test_a_classifier_with_two_nameless_labels_takes_two(tmp_path: Path) -> None:
+    model = make_tokenizer(tmp_path / "model", {"LABEL_0": 0, "LABEL_1": 1})
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = ["DistilBertForSequenceClassification"]
+    (model / "config.json").write_text(json.dumps(config))
+    source = write(tmp_path, "r.csv", "text,label\ngood,2\n")
+    with pytest.raises(DatasetError, match="line 2: the label 2, but the model has 2 labels"):
+        prepare(source, tmp_path / "out", model)
+
+
+def test_a_label_that_only_looks_like_a_number_is_a_name(tmp_path: Path, bare_tokenizer: Path) -> None:
+    source = write(tmp_path, "r.csv", "text,label\ngood,--5\nbad,1\n")
+    assert prepare(source, tmp_path / "out", bare_tokenizer).description["label_names"] == ["--5", "1"]
+
+
 def test_long_rows_are_cut_and_counted(tmp_path: Path, model: Path) -> None:
     source = write(tmp_path, "r.txt", "a very very very very very very very good film\ngood\n")
     out = tmp_path / "out"
@@ -231,6 +292,8 @@ def test_random_rows_repeat_with_their_seed(tmp_path: Path) -> None:
         {"rows": 0, "vocabulary_size": 9},
         {"rows": 1, "vocabulary_size": 1},
         {"rows": 1, "vocabulary_size": 9, "max_length": 2},
+        {"rows": 1, "vocabulary_size": 2**31 + 1},
+        {"rows": 1, "vocabulary_size": 9, "seed": -1},
     ],
 )
 def test_impossible_random_rows_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
@@ -251,7 +314,11 @@ def test_random_images_repeat_with_their_seed_and_have_no_labels(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"rows": 0}, "--random-images 0"), ({"rows": 1, "pixel_shape": (3, 0, 4)}, "--pixel-shape")],
+    [
+        ({"rows": 0}, "--random-images 0"),
+        ({"rows": 1, "pixel_shape": (3, 0, 4)}, "--pixel-shape"),
+        ({"rows": 1, "seed": -1}, "--seed -1: it must be 0 or more"),
+    ],
 )
 def test_impossible_random_images_are_refused(tmp_path: Path, options: Any, reason: str) -> None:
     with pytest.raises(DatasetError, match=reason):

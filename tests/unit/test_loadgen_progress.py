@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from tests.fixtures.loadgen_results import make_cell
+from tests.fixtures.loadgen_results import FP32, make_cell, make_results
+from wattserve_loadgen.commands.ending import checks_line
+from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.plan.schedule import cells, make_plan
-from wattserve_loadgen.sweeping.progress import LiveDisplay, PlainDisplay, TimeLeft, describe_result
+from wattserve_loadgen.results.schema import Check
+from wattserve_loadgen.sweeping.progress import LiveDisplay, PlainDisplay, Tick, TimeLeft, describe_result
 
-CELLS = cells(make_plan("look", ("fp32",), concurrencies=(1,)))  # one short heat-up cell, three of 2.3 s
+CELLS = cells(make_plan("look", [FP32], loads=[closed(1)]))  # one short heat-up cell, three of 2.3 s
 
 
 def test_the_time_left_is_the_load_to_come_plus_what_settling_took_so_far() -> None:
@@ -24,6 +29,16 @@ def test_the_time_left_is_the_load_to_come_plus_what_settling_took_so_far() -> N
     assert round(left.seconds(), 6) == round(3 * 2.3 + 3 * 1.0 - 1.5, 6)
 
 
+def test_cells_that_were_measured_before_a_resume_take_no_time_and_say_nothing_of_settling() -> None:
+    now = 100.0
+    left = TimeLeft(CELLS, clock=lambda: now)
+    now = 100.0 + 0.4 + 1.0
+    left.cell_done()  # the heat-up cell: a second beside its load
+    left.cell_passed()
+    left.cell_passed()
+    assert round(left.seconds(), 6) == 2.3 + 1.0
+
+
 def test_the_time_left_is_never_negative() -> None:
     now = 0.0
     left = TimeLeft(CELLS[:1], clock=lambda: now)
@@ -32,7 +47,7 @@ def test_the_time_left_is_never_negative() -> None:
 
 
 def test_a_result_is_told_in_one_line_with_what_went_wrong() -> None:
-    assert describe_result(make_cell()) == "   80.0/s  p50  40.0 ms  20.0 mJ/request"
+    assert describe_result(make_cell()) == "   80.0/s  p50  12.5 ms  p99  22.0 ms  20.0 mJ/request"
     text = describe_result(
         make_cell(
             failed=2,
@@ -50,35 +65,55 @@ def test_a_log_gets_one_plain_line_per_cell() -> None:
     display.begin(CELLS)
     for cell in CELLS[:2]:
         display.cell_started(cell)
-        display.tick(500.0, 1_000_000)
+        display.tick(Tick(500.0, 1_000_000, 2_000_000, 30.0))
         display.cell_done(cell, None if cell.discarded else make_cell())
+    display.cell_passed(CELLS[2])
     display.end()
-    first, second = file.getvalue().splitlines()
-    assert first.startswith("[  1/4] heat-up  fp32             × 1   (not counted)  · ")
-    assert second.startswith(
-        "[  2/4] block 1  fp32             × 1      80.0/s  p50  40.0 ms  20.0 mJ/request  · "
-    )
+    first, second, third = file.getvalue().splitlines()
+    assert first.startswith("[  1/4] heat-up  fp32           concurrency 1   (not counted)  · ")
+    assert second.startswith("[  2/4] block 1  fp32           concurrency 1      80.0/s  p50  12.5 ms  p99")
+    assert third.startswith("[  3/4] block 2  fp32           concurrency 1   already measured  · ")
+    assert third.endswith("s left")
     assert "\x1b" not in file.getvalue()
 
 
-def test_a_terminal_shows_the_running_cells_figures() -> None:
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_the_running_cell_and_its_figures_in_whole(width: int) -> None:
     file = io.StringIO()
-    display = LiveDisplay(Console(file=file, width=120, force_terminal=True))
+    display = LiveDisplay(Console(file=file, width=width, force_terminal=True))
     display.say("starting [not markup]")
     display.begin(CELLS)
     display.cell_started(CELLS[1])
-    display.tick(None, None)
-    display.tick(512.0, 1_910_000)
+    display.tick(Tick(None, None, None, None))
+    display.tick(Tick(1512.0, 18_910_000, 131_000_000, 264.8))
     display.cell_done(CELLS[1], make_cell())
     display.end()
     text = file.getvalue()
     for part in (
         "starting [not markup]",
+        "block 1 fp32 concurrency 1",
         "warming up",
-        "512/s",
-        "p50 1.91 ms",
+        "1,510/s  p50 18.9 ms  p99 131 ms  265 W  175 mJ/request with idle",
         "0/4 cells",
-        "left",
+        "s left",
         "20.0 mJ/request",
     ):
         assert part in text
+    assert "…" not in text
+
+
+def test_a_long_line_is_cut_and_not_wrapped() -> None:
+    file = io.StringIO()
+    display = LiveDisplay(Console(file=file, width=20, force_terminal=True))
+    display.begin(CELLS)
+    display.tick(Tick(512.0, 1_910_000, 2_000_000, 30.0))
+    display.end()
+    assert "512/s  p50 1.91 ms …" in file.getvalue()
+
+
+def test_the_checks_are_summed_up_in_one_line() -> None:
+    checks = [Check("every cell", True, ""), Check("steady power", False, ""), Check("clock", None, "")]
+    assert checks_line(make_results(checks=checks), Path("out")) == (
+        "checks: 1 of 2 passed; not: steady power (`loadgen validate out` says why)"
+    )
+    assert checks_line(make_results(checks=checks[:1]), Path("out")) == "checks: 1 of 1 passed"

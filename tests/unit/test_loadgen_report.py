@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.fixtures.loadgen_pages import COLUMNS, Page
-from tests.fixtures.loadgen_results import make_cell, make_record, make_results, make_server, with_source
+from tests.fixtures.loadgen_pages import COLUMNS, Page, columns_for, default_html, default_page
+from tests.fixtures.loadgen_results import (
+    ARMS,
+    FP32,
+    INT8,
+    make_cell,
+    make_record,
+    make_results,
+    make_server,
+    no_energy,
+    with_source,
+)
 from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report import text as report_text
+from wattserve_loadgen.report.evidence import closure_table
+from wattserve_loadgen.report.facts import facts
+from wattserve_loadgen.report.headline import headline
 from wattserve_loadgen.report.page import render, write_report
-from wattserve_loadgen.report.tables import closure_table, facts, summary_table, validity_table
+from wattserve_loadgen.report.tables import summary_table
 from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import Results, Verdict
+from wattserve_loadgen.results.schema import Point, Results
 
 
-@cache
-def default_html() -> str:
-    return render(make_results(), COLUMNS)
+def with_figures(point: Point, **changes: Any) -> Point:
+    assert point.figures is not None
+    return replace(point, figures=replace(point.figures, **changes))
 
 
-def page() -> Page:
-    return Page(default_html())
-
-
-def row(results: Results, variant: str, concurrency: int = 4) -> dict[str, str]:
-    table = summary_table(results, concurrency)
-    found = next(entries for entries in table.rows if entries[0].text == variant)
+def row(results: Results, arm: str, concurrency: int = 4) -> dict[str, str]:
+    table = summary_table(results, closed(concurrency))
+    found = next(entries for entries in table.rows if entries[0].text == arm)
     return {name: f"{one.text} {one.below}".strip() for name, one in zip(table.columns, found, strict=True)}
 
 
 def test_the_page_loads_and_runs_nothing() -> None:
     html = default_html()
-    assert page().active == []
+    assert default_page().active == []
     assert "@import" not in html
     assert set(re.findall(r"https?://[^\"' <]+", html)) <= {
         "http://www.w3.org/2000/svg",
@@ -45,21 +55,22 @@ def test_the_page_loads_and_runs_nothing() -> None:
 
 
 def test_every_figure_names_the_energy_source_and_its_quality() -> None:
-    figures = page().figures
-    assert len(figures) == 10
+    figures = default_page().figures
+    assert len(figures) == 13
     assert all(
         "Energy source: rapl:package-0 · apportioned counter · MEASURED" in figure for figure in figures
     )
 
 
-def test_every_latency_chart_says_that_the_loop_is_closed() -> None:
-    latency = [figure for figure in page().figures if "latency" in figure.lower()]
-    assert len(latency) >= 5
-    assert all("Closed loop: no arrival schedule" in figure for figure in latency)
+def test_every_latency_chart_of_a_closed_loop_says_that_it_is_service_time() -> None:
+    latency = [figure for figure in default_page().figures if "latency" in figure.lower()]
+    assert len(latency) == 7
+    assert all("ervice time (closed loop: there is no schedule)" in figure for figure in latency)
+    assert not any("esponse time" in figure for figure in latency)
 
 
 def test_every_axis_has_its_unit() -> None:
-    text = " ".join(page().figures)
+    text = " ".join(default_page().figures)
     for label in (
         "answers per second",
         "p50 latency, ms (log scale)",
@@ -70,11 +81,16 @@ def test_every_axis_has_its_unit() -> None:
         "padding, % of computed tokens",
         "mean latency, ms",
         "tokens in the request",
+        "computed positions, padding included",
+        "share of batches, %",
+        "times the baseline (log scale)",
+        "percentage points more than the baseline",
+        "cells in run order, by block",
     ):
         assert label in text
 
 
-def test_ids_are_unique_over_the_whole_page() -> None:
+def test_ids_are_unique_over_the_whole_default_page() -> None:
     ids = re.findall(r'\bid="([^"]+)"', default_html())
     assert len(ids) == len(set(ids))
 
@@ -142,13 +158,23 @@ def test_measured_joules_are_announced_calmly() -> None:
 
 
 def test_without_a_meter_there_are_no_joules_and_the_reason_is_given() -> None:
-    cells = [
-        make_cell(
-            energy={"active_uj_per_request": None, "measured_uj": None, "reason": "started without a meter"}
+    cells = [make_cell(energy=no_energy("started without a meter"))]
+    nothing = dict.fromkeys(
+        (
+            "active_uj",
+            "idle_uj",
+            "total_uj",
+            "meter_uj",
+            "meter_difference",
+            "active_uj_per_token",
+            "active_uj_per_padded_token",
         )
-    ]
+    )
+    ratios = make_results().points[-1].shown.ratios
+    ratios = replace(ratios, active_energy=None, total_energy=None)
     points = [
-        replace(point, active_uj=None, idle_uj=None, energy_ratio=None) for point in make_results().points
+        with_figures(point, **nothing, ratios=ratios, energy_reason="started without a meter")
+        for point in make_results().points
     ]
     results = make_results(
         server=with_source(quality="none", name="none", method="none"),
@@ -176,40 +202,46 @@ def test_the_table_reads_as_the_issue_asks() -> None:
     assert row(make_results(), "int8") == {
         "precision": "int8",
         "device": "cpu",
-        "answers/s": "640 640–640",
-        "latency p50": "50.0 ms",
-        "p95": "95.0 ms",
-        "p99": "99.0 ms",
-        "energy per request": "10.0 mJ + 10.0 mJ idle",
-        "accuracy": "90.0 % 83.0–94.0",
+        "answers/s": "640 627–653",
+        "latency p50": "6.25 ms ≤ 6.38 ms",
+        "p95": "8.50 ms ≤ 9.00 ms",
+        "p99": "11.0 ms ≤ 12.5 ms",
+        "energy per request": "10.0 mJ + 7.81 mJ idle",
+        "accuracy": "90.0 % 83.0–95.0",
         "model size": "2.50 MB",
-        "speed-up": "2.00× 2.00–2.00",
-        "energy ratio": "0.500× 0.500–0.500",
+        "speed-up": "2.00× 1.96–2.04",
+        "energy ratio": "0.500× 0.490–0.510",
     }
     assert row(make_results(), "fp32")["speed-up"] == "1 baseline"
 
 
 def test_the_page_shows_the_highest_concurrency_and_one() -> None:
-    text = page().text
+    text = default_page().text
     assert "At concurrency 4" in text
     assert "At concurrency 1" in text
 
 
 def test_the_headline_compares_the_thriftiest_variant_with_the_baseline() -> None:
-    assert report_text.headline(make_results()) == (
+    assert headline(make_results()) == (
         "At concurrency 4, int8 needs 50 % less active energy per request than fp32 and answers 2.00× as many"
         " requests per second; accuracy 90.0 % against 92.0 %."
     )
-    estimated = report_text.headline(make_results(server=with_source(quality="estimated")))
+    estimated = headline(make_results(server=with_source(quality="estimated")))
     assert "50 % less active energy per request (estimated) than fp32" in estimated
 
 
 def test_the_headline_holds_for_one_variant_and_for_nothing() -> None:
-    alone = [point for point in make_results().points if point.variant == "fp32"]
-    assert report_text.headline(make_results(points=alone)) == (
+    assert headline(make_results(arms=[FP32])) == (
         "At concurrency 4, fp32 answers 320 requests per second at 20.0 mJ each."
     )
-    assert report_text.headline(make_results(points=[])) == "Nothing was measured."
+    assert headline(make_results(points=[])) == "Nothing was measured."
+
+
+def test_one_arm_alone_makes_a_whole_default_page() -> None:
+    found = Page(render(make_results(arms=[FP32]), COLUMNS))
+    assert len(found.figures) == 12
+    assert "Compared with" not in found.text
+    assert "this rig's own resolution is not known" in found.text
 
 
 def test_an_unfinished_sweep_says_how_far_it_came() -> None:
@@ -219,23 +251,10 @@ def test_an_unfinished_sweep_says_how_far_it_came() -> None:
     assert "The server was lost: gone. 0 of 12 cells were measured." in text
 
 
-def test_points_with_a_verdict_are_hollow_and_say_why() -> None:
-    results = make_results()
-    short = [replace(one, verdicts=[Verdict("too short", "too short: 1 s")]) for one in results.points]
-    assert [entry.text for entry in validity_table(replace(results, points=short)).rows[0]][
-        -1
-    ] == "too short: 1 s"
-    assert "valid" in [entry.text for entry in validity_table(results).rows[0]]
-    solid, hollow = default_html(), render(replace(results, points=short), COLUMNS)
-    assert hollow.count("fill: #ffffff") > solid.count("fill: #ffffff")
-    assert "Too short to publish" in hollow
-    assert "Too short to publish" not in solid
-
-
 def test_the_closure_table_sums_the_cells_of_a_variant() -> None:
     table = closure_table(make_results())
     found = dict(zip(table.columns, (entry.text for entry in table.rows[0]), strict=True))
-    assert (found["cells of"], found["measured"], found["active"]) == ("fp32", "540 J", "165 J")
+    assert (found["cells of"], found["measured"], found["active"]) == ("fp32", "780 J", "330 J")
     assert (found["measured − sum"], found["active − receipts"]) == ("0 µJ", "0 µJ")
 
 
@@ -250,13 +269,13 @@ def test_what_came_from_outside_is_escaped() -> None:
     assert html.count("&lt;script&gt;") >= 8
 
 
-def test_a_variant_name_from_outside_cannot_break_out_of_a_chart() -> None:
-    evil = '"><script>x</script>'
-    points = [
-        replace(point, variant=evil) if point.variant == "int8" else point for point in make_results().points
-    ]
-    plan = replace(make_results().plan, variants=("fp32", evil))
-    assert "<script" not in render(make_results(points=points, plan=plan), {})
+def test_an_arm_name_from_outside_cannot_break_out_of_a_chart() -> None:
+    evil = replace(INT8, name='"><script>x</script>')
+    html = render(
+        make_results(arms=(FP32, evil)), columns_for(closed(1), closed(4), arms=("fp32", evil.name))
+    )
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") > 20
 
 
 def test_failures_and_unknown_energies_are_listed_with_an_example() -> None:
@@ -273,7 +292,6 @@ def test_failures_and_unknown_energies_are_listed_with_an_example() -> None:
 
 def test_the_facts_leave_out_what_is_not_known() -> None:
     found = dict(facts(make_results()))
-    assert found["Boundary"] == "CPU package 0"
     assert found["Meter period"] == "polled every 20 ms, its value changes every 1 ms"
     assert found["Idle power"] == "5.00 W (measured)"
     assert "Git revision" not in found
@@ -284,7 +302,7 @@ def test_a_report_is_made_from_the_folder_alone(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path / "out")
     folder.start()
     folder.write(make_results())
-    folder.add_records([make_record(done_ns=1_000 + 1_000_000 * index) for index in range(1, 200)])
+    folder.add_records([make_record(cell=1, done_ns=1_000 + 1_000_000 * index) for index in range(1, 200)])
     path = write_report(folder.path)
     assert path == folder.path / "report.html"
     assert "The tail at concurrency 4" in path.read_text()
@@ -293,11 +311,32 @@ def test_a_report_is_made_from_the_folder_alone(tmp_path: Path) -> None:
 def test_a_ratio_whose_interval_holds_one_is_no_difference() -> None:
     unclear = Interval(0.8, 0.5, 1.2, 3)
     points = [
-        replace(point, energy_ratio=unclear, speed_ratio=unclear) if point.variant != "fp32" else point
-        for point in make_results().points
+        with_figures(point, ratios=replace(point.shown.ratios, active_energy=unclear, rate=unclear))
+        for point in make_results(arms=ARMS[:2]).points
     ]
-    text = report_text.headline(make_results(points=points))
     assert (
         "no difference in active energy per request between int8 and fp32 could be shown, nor in speed"
-        in text
+        in headline(make_results(arms=ARMS[:2], points=points))
     )
+
+
+def test_the_ceiling_and_the_boundary_stand_among_the_facts() -> None:
+    found = dict(facts(make_results()))
+    assert found["Client's ceiling"] == (
+        "4,000/s by unary requests of 600 bytes with 1 process, at 200 µs of CPU each (measured 2026-11-20)"
+    )
+    assert found["Boundary"] == "CPU package 0; the client ran on the same machine and is inside"
+
+
+def test_what_happened_between_cells_is_told() -> None:
+    results = make_results(interruptions=["the server was gone for 12 s"], notes=["something else"])
+    text = Page(render(results, {})).text
+    assert "the server was gone for 12 s" in text
+    assert "something else" in text
+
+
+def test_every_cell_of_a_table_names_its_column_for_a_narrow_screen() -> None:
+    html = default_html()
+    labels = re.findall(r'<td[^>]* data-label="([^"]*)"', html)
+    assert len(labels) == html.count("<td")
+    assert "" not in labels

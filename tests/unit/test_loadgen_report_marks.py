@@ -13,6 +13,7 @@ from tests.fixtures.loadgen_pages import COLUMNS, Page
 from tests.fixtures.loadgen_results import make_results, make_server
 from wattserve_loadgen.report import text as report_text
 from wattserve_loadgen.report.page import render
+from wattserve_loadgen.report.sources import source_line
 
 
 def standing_server(**changes: Any) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def test_a_proxy_is_named_as_one_in_every_table_chart_and_sentence() -> None:
     assert "int8 (proxy): Products in fp32." in found.text
     assert "At concurrency 4, int8 (proxy) needs 50 % less" in found.text
     pictures = [figure for figure in found.figures if "int8" in figure]
-    assert len(pictures) == len(found.figures) == 10
+    assert len(pictures) == len(found.figures) == 13
     assert all("(proxy" in figure for figure in pictures)
     assert not re.search(r"int8(?! ?\(proxy)(?!p95|\s*\(proxy)", " ".join(pictures))
 
@@ -37,7 +38,7 @@ def test_an_unverified_precision_is_named_as_one() -> None:
     found = Page(render(make_results(server=server), COLUMNS))
     assert "int8 (unverified): No profiler here." in found.text
     assert "At concurrency 4, int8 (unverified) needs" in found.text
-    assert "fp32 (" not in found.text
+    assert "fp32 (unverified" not in found.text
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,16 @@ def test_a_report_on_images_speaks_of_images_and_never_of_tokens() -> None:
     data = replace(
         make_results().dataset, pixel_shape=(3, 224, 224), min_tokens=1, mean_tokens=1, max_tokens=1
     )
-    points = [replace(one, padding_share=None, active_uj_per_token=None) for one in make_results().points]
-    columns = {key: replace(one, tokens=np.full(2000, np.nan)) for key, one in COLUMNS.items()}
+    unknown = np.full(2000, np.nan)
+    names = ("padding_share", "active_uj_per_token", "active_uj_per_padded_token")
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    points = [replace(one, figures=replace(one.shown, **nothing)) for one in make_results().points]
+    columns = {key: replace(one, tokens=unknown, padded_tokens=unknown) for key, one in COLUMNS.items()}
     found = Page(render(make_results(dataset=data, points=points), columns))
     assert "100 images of 3 × 224 × 224" in found.text
     assert "mean batch size, images" in found.text
     assert "token" not in found.text
-    assert len(found.figures) == 8
+    assert len(found.figures) == 11
 
 
 def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone() -> None:
@@ -78,7 +82,7 @@ def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone(
         {"device": "cuda:1", "source": {"name": "elsewhere", "method": "none", "quality": "none"}},
     ]
     results = make_results(server=server)
-    assert report_text.source_line(results) == (
+    assert source_line(results) == (
         "law · apportioned simulation · SIMULATED and rapl:package-0 · apportioned counter · MEASURED"
     )
     banner = report_text.banners(results)[0]

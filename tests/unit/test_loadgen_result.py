@@ -10,11 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.loadgen_results import make_record, make_results
+from tests.fixtures.loadgen_results import ARMS, OPEN, PEER, make_record, make_results
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.results import folder as result
-from wattserve_loadgen.results.codec import message_to_plain, plain
-from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_results, replace_file
+from wattserve_loadgen.results.codec import ShapeError, build, message_to_plain, plain
+from wattserve_loadgen.results.folder import (
+    ResultsFolder,
+    read_columns,
+    read_records,
+    read_results,
+    replace_file,
+)
+from wattserve_loadgen.results.schema import Results, Search, Trial
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -42,30 +50,81 @@ def test_results_without_any_figure_come_back_too(tmp_path: Path) -> None:
     assert read_results(tmp_path / "out") == results
 
 
+def test_peers_open_loops_and_searches_come_back_too(tmp_path: Path) -> None:
+    search = Search("fp32", "p99<50ms", 90.0, None, [Trial(90.0, None, 2.5, "met", "")], "budget")
+    results = make_results(arms=(*ARMS, PEER), loads=(closed(2), OPEN), searches=[search])
+    plan = replace(results.plan, own_loads={"int8": [closed(16)]})
+    results = replace(results, plan=plan)
+    started(tmp_path / "out").write(results)
+    assert read_results(tmp_path / "out") == results
+
+
+def test_every_cell_is_one_line_of_the_file(tmp_path: Path) -> None:
+    started(tmp_path / "out").write(make_results())
+    lines = (tmp_path / "out" / "results.json").read_text().splitlines()
+    assert sum('"position":' in line for line in lines) == 18
+
+
 def test_records_come_back_as_columns_of_those_that_count(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record(energy_uj=500), make_record(in_window=False)])
     folder.add_records([make_record(ok=False), make_record(energy_uj=None, tokens=3, done_ns=9_000)])
-    columns = read_columns(folder.path)[("fp32", 4)]
+    columns = read_columns(folder.path)[("fp32", "concurrency 4")]
     assert columns.latency_ns.tolist() == [2_000, 8_000]
+    assert columns.service_ns.tolist() == [2_000, 8_000]
     assert columns.tokens.tolist() == [10, 3]
+    assert columns.padded_tokens.tolist() == [12, 12]
     assert columns.energy_uj[0] == 500
     assert str(columns.energy_uj[1]) == "nan"
+    assert [str(one) for one in columns.lag_ns] == ["nan", "nan"]
+
+
+def test_an_open_loop_has_its_response_time_from_the_schedule(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record(load="100/s poisson", scheduled_ns=400, sent_ns=1_000, done_ns=3_000)])
+    columns = read_columns(folder.path)[("fp32", "100/s poisson")]
+    assert (columns.latency_ns[0], columns.service_ns[0], columns.lag_ns[0]) == (2_600, 2_000, 600)
 
 
 def test_images_have_no_tokens_in_the_columns(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record(tokens=None)])
-    assert str(read_columns(folder.path)[("fp32", 4)].tokens[0]) == "nan"
+    assert str(read_columns(folder.path)[("fp32", "concurrency 4")].tokens[0]) == "nan"
 
 
 def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record()])
     line = json.loads((folder.path / "records.jsonl").read_text())
-    wanted = "block variant concurrency row tokens sent_ns done_ns in_window ok code message predicted label"
-    energy = "receipt_id energy_uj energy_low_uj energy_high_uj energy_state energy_reason"
-    assert list(line) == f"{wanted} {energy} batch_size padded_tokens queue_ns compute_ns".split()
+    wanted = "cell block arm load rows tokens scheduled_ns sent_ns done_ns in_window ok code message"
+    energy = "energy_uj energy_low_uj energy_high_uj energy_state energy_reason"
+    rest = "batch_size padded_tokens queue_ns compute_ns"
+    assert list(line) == f"{wanted} predicted labels receipt_id {energy} {rest}".split()
+
+
+def test_records_come_back_by_the_cells_that_are_asked_for(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record(cell=1), make_record(cell=1, rows=[3, 4])])
+    folder.add_records([make_record(cell=2, scheduled_ns=5)])
+    assert list(read_records(folder.path, {2})) == [make_record(cell=2, scheduled_ns=5)]
+    assert [one.rows for one in read_records(folder.path)] == [[0], [3, 4], [0]]
+    assert list(read_records(tmp_path)) == []
+
+
+def test_only_files_of_a_results_folder_are_written_into_it(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.write_text("plan.toml", "preset = 'look'")
+    assert (folder.path / "plan.toml").read_text() == "preset = 'look'"
+    with pytest.raises(ValueError, match="does not belong"):
+        folder.write_text("../elsewhere", "")
+
+
+def test_the_environment_stands_alone(tmp_path: Path) -> None:
+    folder = started(tmp_path / "out")
+    folder.write(make_results())
+    found = json.loads((folder.path / "environment.json").read_text())
+    assert found["client"]["cpu_model"] == "a CPU"
+    assert [target["protocol"] for target in found["targets"]] == ["native unary"]
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +137,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(result.os, "fsync", no_space)
     with pytest.raises(ResultsError, match=r"cannot be written \(No space left on device\)"):
         replace_file(path, "new")
-    assert path.read_text() == "old"
+    assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"results.json": "old"}
 
 
 def test_a_new_folder_is_taken_and_a_used_one_only_by_force(tmp_path: Path) -> None:
@@ -86,9 +145,15 @@ def test_a_new_folder_is_taken_and_a_used_one_only_by_force(tmp_path: Path) -> N
     folder = started(out)
     folder.write(make_results())
     folder.add_records([make_record()])
-    assert refusal(out) == f"{out}: holds results already; choose another --out, or --force to replace them"
+    assert refusal(out) == (
+        f"{out}: holds results already; choose another --out, --resume to go on with them, or --force to"
+        " replace them"
+    )
     ResultsFolder(out, force=True).start()
-    assert {path.name: path.read_text() for path in out.iterdir()} == {"records.jsonl": ""}
+    assert {path.name: path.read_text() for path in out.iterdir()} == {
+        "records.jsonl": "",
+        "readings.jsonl": "",
+    }
 
 
 def test_what_a_sweep_killed_at_its_start_left_counts_as_results(tmp_path: Path) -> None:
@@ -130,33 +195,40 @@ def changed(tmp_path: Path, **changes: Any) -> str:
     return json.dumps({name: one for name, one in value.items() if one != "drop"})
 
 
-def test_another_schema_version_is_named(tmp_path: Path) -> None:
-    text = changed(tmp_path, schema_version=2)
-    assert read_refusal(tmp_path, text) == "schema version 2; this loadgen reads version 1"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target": "drop"}, "target: missing"),
+        ({"boundary": "drop"}, "boundary: missing"),
         ({"accuracy_rows": "ten"}, "accuracy_rows: int is wanted, found 'ten'"),
         ({"accuracy_rows": True}, "accuracy_rows: int is wanted, found True"),
         ({"command": "loadgen"}, "command: a list is wanted"),
         ({"accuracy": []}, "accuracy: an object is wanted"),
         ({"plan": 5}, "plan: an object is wanted"),
         ({"cells": [{}]}, "cells[0].position: missing"),
+        ({"accuracy": {"fp32": {"correct": 1.5}}}, "accuracy.fp32.correct: int is wanted, found 1.5"),
+        ({"searches": [{"arm": 3}]}, "searches[0].arm: str is wanted, found 3"),
     ],
 )
 def test_a_damaged_field_is_named_by_its_path(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     assert read_refusal(tmp_path, changed(tmp_path, **changes)) == message
 
 
-def test_results_from_before_gaps_had_an_account_are_read_and_their_gap_is_unknown(tmp_path: Path) -> None:
+def test_a_figure_that_is_no_number_is_refused(tmp_path: Path) -> None:
     value = plain(make_results())
-    for cell in value["cells"]:
-        del cell["energy"]["gap_uj"]
-    (tmp_path / "results.json").write_text(json.dumps(value))
-    assert {cell.energy.gap_uj for cell in read_results(tmp_path).cells} == {None}
+    value["cells"][1]["mean_tokens"] = float("inf")
+    assert read_refusal(tmp_path, json.dumps(value)) == (
+        "cells[1].mean_tokens: a finite number is wanted, found inf"
+    )
+
+
+def test_fields_of_a_later_loadgen_are_left_out() -> None:
+    value = {**plain(make_results()), "later": 1}
+    assert build(Results, value) == make_results()
+
+
+def test_what_is_no_object_is_named_as_the_file() -> None:
+    with pytest.raises(ShapeError, match="the file: an object is wanted"):
+        build(Results, [])
 
 
 def test_a_damaged_record_is_named_by_its_line(tmp_path: Path) -> None:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.plan.schedule import PRESETS, cells, load_seconds, make_plan, row_order
+from wattserve_loadgen.plan.load import POISSON, Arm, Load, closed
+from wattserve_loadgen.plan.schedule import (
+    PRESETS,
+    cells,
+    load_seconds,
+    make_plan,
+    row_groups,
+    row_order,
+)
 
-PLAN = make_plan("look", ("fp32", "bf16", "int8"), seed=11)
+
+def arms(*names: str) -> tuple[Arm, ...]:
+    return tuple(Arm(name, name, "wattserve") for name in names)
+
+
+PLAN = make_plan("look", arms("fp32", "bf16", "int8"), seed=11)
 
 
 def test_the_presets_are_what_the_help_says() -> None:
-    shape = {name: (plan.blocks, plan.concurrencies, plan.seconds) for name, plan in PRESETS.items()}
+    shape = {
+        name: (plan.blocks, tuple(load.concurrency for load in plan.loads), plan.seconds)
+        for name, plan in PRESETS.items()
+    }
     assert shape == {
         "look": (3, (1, 4, 16), 2),
         "quick": (3, (1, 2, 4, 8, 16, 32), 12),
@@ -32,9 +50,9 @@ def test_a_look_is_always_too_short_to_publish() -> None:
 
 
 def test_every_block_runs_every_cell_once() -> None:
-    wanted = {(variant, load) for variant in PLAN.variants for load in PLAN.concurrencies}
+    wanted = {(arm, load) for arm in PLAN.arms for load in PLAN.loads}
     for block in range(4):
-        run = [(cell.variant, cell.concurrency) for cell in cells(PLAN) if cell.block == block]
+        run = [(cell.arm, cell.load) for cell in cells(PLAN) if cell.block == block]
         assert len(run) == 9
         assert set(run) == wanted
 
@@ -48,22 +66,21 @@ def test_the_first_block_is_short_and_discarded() -> None:
 
 def test_blocks_run_in_different_orders() -> None:
     orders = [
-        tuple((cell.variant, cell.concurrency) for cell in cells(PLAN) if cell.block == block)
-        for block in range(4)
+        tuple((cell.arm, cell.load) for cell in cells(PLAN) if cell.block == block) for block in range(4)
     ]
     assert len(set(orders)) == 4
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_another() -> None:
-    again, other = make_plan("look", PLAN.variants, seed=11), make_plan("look", PLAN.variants, seed=12)
+    again, other = make_plan("look", PLAN.arms, seed=11), make_plan("look", PLAN.arms, seed=12)
     assert cells(again) == cells(PLAN)
     assert cells(other) != cells(PLAN)
 
 
 def test_the_order_is_the_same_on_every_machine() -> None:
     """Literal, because results say that their seed repeats them."""
-    plan = make_plan("look", ("a", "b"), concurrencies=(1, 2), seed=5)
-    assert [(cell.variant, cell.concurrency) for cell in cells(plan)][:4] == [
+    plan = make_plan("look", arms("a", "b"), loads=(closed(1), closed(2)), seed=5)
+    assert [(cell.arm.name, cell.load.concurrency) for cell in cells(plan)][:4] == [
         ("b", 2),
         ("a", 2),
         ("b", 1),
@@ -80,23 +97,26 @@ def test_positions_count_from_one() -> None:
 def test_a_row_order_is_a_permutation_that_knows_only_seed_and_block(
     seed: int, block: int, rows: int
 ) -> None:
-    one, two = make_plan("look", ("a",), seed=seed), make_plan("quick", ("a", "b"), blocks=9, seed=seed)
+    one, two = (
+        make_plan("look", arms("a"), seed=seed),
+        make_plan("quick", arms("a", "b"), blocks=9, seed=seed),
+    )
     assert sorted(row_order(one, block, rows)) == list(range(rows))
     assert row_order(one, block, rows) == row_order(two, block, rows)
 
 
 def test_given_parts_replace_those_of_the_preset() -> None:
-    plan = make_plan("quick", ("a",), concurrencies=(3,), blocks=7, seconds=1.5, seed=2)
-    assert (plan.concurrencies, plan.blocks, plan.seconds, plan.seed) == ((3,), 7, 1.5, 2)
+    loads = (closed(3), Load(POISSON, rate=50.0))
+    plan = make_plan("quick", arms("a"), loads=loads, blocks=7, seconds=1.5, seed=2)
+    assert (plan.loads, plan.blocks, plan.seconds, plan.seed) == (loads, 7, 1.5, 2)
     assert plan.publish_seconds == 30
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"concurrencies": ()}, "no concurrency to sweep"),
-        ({"concurrencies": (4, 0)}, "concurrency 0: it must be at least 1"),
-        ({"concurrencies": (2, 4, 2)}, "concurrency 2 is listed twice"),
+        ({"loads": (closed(4), closed(0))}, "concurrency 0: it must be from 1 to 4096"),
+        ({"loads": (closed(2), closed(4), closed(2))}, "concurrency 2 is listed twice"),
         ({"blocks": 0}, "--blocks 0: at least one block must run"),
         ({"seconds": 0.0}, "--seconds 0: a cell takes more than 0 and at most 86400 seconds"),
         ({"seconds": float("nan")}, "--seconds nan: a cell takes more than 0 and at most 86400 seconds"),
@@ -104,10 +124,40 @@ def test_given_parts_replace_those_of_the_preset() -> None:
 )
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        make_plan("look", ("fp32",), **changes)  # type: ignore[arg-type]
+        make_plan("look", arms("fp32"), **changes)  # type: ignore[arg-type]
     assert str(caught.value) == message
 
 
 def test_a_variant_listed_twice_is_refused() -> None:
     with pytest.raises(PlanError, match="variant fp32 is listed twice"):
-        make_plan("look", ("fp32", "bf16", "fp32"))
+        make_plan("look", arms("fp32", "bf16", "fp32"))
+
+
+def test_a_plan_without_a_variant_is_refused() -> None:
+    with pytest.raises(PlanError, match="no variant to measure"):
+        make_plan("look", ())
+
+
+def test_what_a_search_found_is_measured_for_its_own_variant_alone() -> None:
+    found = Load(POISSON, rate=42.0)
+    plan = replace(make_plan("look", arms("a", "b"), loads=(closed(1),)), own_loads={"b": [found]})
+    assert [(arm.name, load.name) for arm, load in plan.pairs()] == [
+        ("a", "concurrency 1"),
+        ("b", "concurrency 1"),
+        ("b", "42/s poisson"),
+    ]
+
+
+def test_least_requests_are_shared_among_the_blocks_and_rounded_up() -> None:
+    assert make_plan("quick", arms("a"), least_requests=100).cell_requests() == 34
+    assert make_plan("quick", arms("a")).cell_requests() == 0
+
+
+def test_only_a_look_still_shows_figures_with_a_verdict() -> None:
+    assert [name for name, plan in PRESETS.items() if not plan.withholds] == ["look"]
+
+
+def test_requests_of_several_sequences_take_their_rows_in_turn_and_go_round() -> None:
+    assert row_groups([5, 6, 7], 1) == [[5], [6], [7]]
+    assert row_groups([5, 6, 7, 8, 9], 2) == [[5, 6], [7, 8], [9, 5]]
+    assert row_groups([5, 6], 5) == [[5, 6, 5, 6, 5]]

@@ -133,6 +133,101 @@ def test_pairs_without_a_logarithm_are_left_out_of_a_ratio() -> None:
     assert stats.ratio_interval([(0.0, 1.0)]) is None
 
 
+def test_pairs_that_are_not_finite_are_left_out_of_a_ratio() -> None:
+    pairs = [(math.inf, 1.0), (math.nan, 1.0), (1.0, math.inf), (2.0, 1.0)]
+    assert stats.ratio_interval(pairs) == stats.Interval(pytest.approx(2.0), None, None, 1)
+
+
+@pytest.mark.parametrize("pairs", [[(1e300, 1e-300)], [(1e300, 1e-300), (1e-300, 1e300)]])
+def test_ratios_of_any_size_stay_finite(pairs: list[tuple[float, float]]) -> None:
+    found = stats.ratio_interval(pairs)
+    assert found is not None
+    assert all(bound is None or math.isfinite(bound) for bound in (found.mean, found.low, found.high))
+    resolution = stats.aa_resolution(pairs)
+    assert resolution is not None
+    assert resolution.half_width is None or math.isfinite(resolution.half_width)
+
+
+def test_an_aa_pair_prints_the_half_width_of_its_own_interval() -> None:
+    found = stats.aa_resolution([(1.02, 1.0), (1.0, 1.01), (1.01, 1.0), (0.99, 1.0), (1.0, 1.0)])
+    assert found is not None
+    assert found.half_width == pytest.approx(0.01623, abs=5e-5)
+    assert found.ratio.mean == pytest.approx(1.00195, abs=5e-5)
+    assert found.holds_one is True
+
+
+def test_an_aa_pair_that_differs_in_every_block_does_not_hold_one() -> None:
+    found = stats.aa_resolution([(1.100, 1.0), (1.101, 1.0), (1.102, 1.0)])
+    assert found is not None
+    assert found.holds_one is False
+
+
+def test_one_block_of_an_aa_pair_has_no_resolution() -> None:
+    assert stats.aa_resolution([(1.1, 1.0)]) == stats.Resolution(
+        stats.Interval(pytest.approx(1.1), None, None, 1), None, None
+    )
+    assert stats.aa_resolution([]) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "low", "high"),
+    [
+        ((14, 5, 0, 22), 0.0115, 0.2265),  # Altman et al., Statistics with Confidence (2000), p. 52
+        ((1, 1, 7, 12), -0.5069, -0.0256),  # Fagerland, Lydersen, Laake, Statistical Analysis (2017), ch. 8
+        ((36, 12, 2, 0), 0.0569, 0.3404),  # Newcombe (1998), method 10
+    ],
+)
+def test_paired_differences_match_published_intervals(
+    counts: tuple[int, int, int, int], low: float, high: float
+) -> None:
+    found = stats.paired_difference(*counts)
+    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+@pytest.mark.parametrize(
+    ("counts", "p"),
+    [((1, 7), 0.0703125), ((5, 0), 0.0625), ((0, 0), 1.0), ((4, 4), 1.0), ((2, 12), 0.012939453125)],
+)
+def test_mcnemars_exact_p_is_twice_the_binomial_tail(counts: tuple[int, int], p: float) -> None:
+    assert stats.mcnemar_p(*counts) == pytest.approx(p)
+    assert stats.mcnemar_p(*reversed(counts)) == pytest.approx(p)
+
+
+def test_variants_that_agree_on_every_item_do_not_differ() -> None:
+    found = stats.paired_difference(900, 0, 0, 100)
+    assert (found.difference, found.p) == (0.0, 1.0)
+    assert found.low < 0 < found.high < 0.005
+
+
+def test_pairing_narrows_the_interval_of_two_accuracies() -> None:
+    paired = stats.paired_difference(880, 20, 10, 90)
+    unpaired = stats.paired_difference(801, 99, 89, 11)  # the same accuracies, right on other items
+    assert paired.difference == pytest.approx(0.01)
+    assert unpaired.difference == pytest.approx(0.01)
+    assert paired.high - paired.low < (unpaired.high - unpaired.low) / 2
+
+
+@given(st.tuples(*[st.integers(0, 400)] * 4).filter(any))
+def test_a_paired_interval_holds_the_difference_and_mirrors(counts: tuple[int, int, int, int]) -> None:
+    both, own, base, neither = counts
+    found = stats.paired_difference(both, own, base, neither)
+    other = stats.paired_difference(both, base, own, neither)
+    assert -1 - 1e-9 <= found.low <= found.difference <= found.high <= 1 + 1e-9
+    assert (other.low, other.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
+    assert 0 < found.p <= 1
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0, 0), (1, -1, 0, 0)])
+def test_what_is_no_comparison_is_refused(counts: tuple[int, int, int, int]) -> None:
+    with pytest.raises(ValueError, match="are not the counts of a comparison"):
+        stats.paired_difference(*counts)
+
+
+def test_equal_values_whose_mean_rounds_are_worth_all_of_themselves() -> None:
+    assert stats.effective_samples(np.full(1_000_001, 10**16 + 1)) == 1_000_001
+    assert stats.effective_samples(np.full(7, 0.1)) == 7
+
+
 def test_alternating_values_do_not_count_as_more_than_they_are() -> None:
     assert stats.effective_samples(np.array([1, 2] * 50)) == 100
 

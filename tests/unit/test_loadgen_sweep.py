@@ -39,7 +39,7 @@ def refused(capsys: Capture, server: FakeServer, rows: Path, out: Path, *more: s
 
 @pytest.fixture(scope="module")
 def healthy(server: FakeServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """One undisturbed sweep: two variants, two concurrencies, two blocks."""
+    """One undisturbed sweep: two variants and the twin, two concurrencies, two blocks."""
     out = tmp_path_factory.mktemp("healthy") / "out"
     more = ("--concurrency", "1,8", "--seed", "4")
     return sweep(server, data, out, *more, blocks=2, seconds=0.2)
@@ -48,16 +48,22 @@ def healthy(server: FakeServer, data: Path, tmp_path_factory: pytest.TempPathFac
 def test_a_sweep_measures_every_cell_of_its_plan(healthy: Outcome) -> None:
     assert healthy.code == 0
     assert healthy.results.ended == "complete"
-    cells = [(cell.block, cell.variant, cell.concurrency) for cell in healthy.results.cells]
-    assert sorted(cells) == sorted((b, v, c) for b in (1, 2) for v in ("fp32", "int8") for c in (1, 8))
+    cells = [(cell.block, cell.arm, cell.load) for cell in healthy.results.cells]
+    arms, loads = ("fp32", "int8", "fp32 (A/A)"), ("concurrency 1", "concurrency 8")
+    assert sorted(cells) == sorted((b, a, load) for b in (1, 2) for a in arms for load in loads)
     planned = [cell for cell in schedule.cells(healthy.results.plan) if not cell.discarded]
-    assert cells == [(cell.block, cell.variant, cell.concurrency) for cell in planned]
+    assert cells == [(cell.block, cell.arm.name, cell.load.name) for cell in planned]
+    assert [cell.position for cell in healthy.results.cells] == [cell.position for cell in planned]
+
+
+def variant_of(arm: str) -> str:
+    return arm.removesuffix(" (A/A)")
 
 
 def test_every_request_has_a_settled_receipt_by_the_law_of_its_batch(healthy: Outcome) -> None:
     assert len({record["receipt_id"] for record in healthy.records}) == len(healthy.records)
     for record in healthy.records:
-        _, _, per_batch, per_token, _ = LAWS[record["variant"]]
+        _, _, per_batch, per_token, _ = LAWS[variant_of(record["arm"])]
         assert record["energy_state"] == "settled"
         assert record["energy_uj"] == per_batch // record["batch_size"] + per_token * record["padded_tokens"]
         assert record["energy_low_uj"] <= record["energy_uj"] <= record["energy_high_uj"]
@@ -68,9 +74,7 @@ def test_a_cells_energy_is_the_mean_of_its_windows_receipts(healthy: Outcome) ->
         own = [
             record["energy_uj"]
             for record in healthy.records
-            if (record["block"], record["variant"], record["concurrency"])
-            == (cell.block, cell.variant, cell.concurrency)
-            and record["in_window"]
+            if record["cell"] == cell.position and record["in_window"]
         ]
         assert cell.energy.settled == cell.answered == len(own)
         assert cell.energy.active_uj_per_request == pytest.approx(sum(own) / len(own))
@@ -85,11 +89,11 @@ def test_the_energy_of_every_cell_closes_to_the_microjoule(healthy: Outcome) -> 
 
 def test_the_same_rows_are_sent_to_every_variant(healthy: Outcome) -> None:
     order = schedule.row_order(healthy.results.plan, 1, 60)
-    for variant in ("fp32", "int8"):
+    for arm in ("fp32", "int8", "fp32 (A/A)"):
         rows = [
-            r["row"]
-            for r in healthy.records
-            if (r["block"], r["variant"], r["concurrency"]) == (1, variant, 8)
+            record["rows"][0]
+            for record in healthy.records
+            if (record["block"], record["arm"], record["load"]) == (1, arm, "concurrency 8")
         ]
         assert rows == (order * 100)[: len(rows)]
 
@@ -100,12 +104,12 @@ def test_accuracy_is_that_of_the_timed_answers(healthy: Outcome, data: Path) -> 
     assert accuracy["int8"].rows == accuracy["fp32"].rows > 20
     assert accuracy["int8"].correct < accuracy["int8"].rows
     assert all(
-        record["label"] == record["predicted"] for record in healthy.records if record["variant"] == "fp32"
+        record["labels"] == record["predicted"] for record in healthy.records if record["arm"] == "fp32"
     )
 
 
 def test_the_points_say_that_they_are_too_short_to_publish(healthy: Outcome) -> None:
-    assert len(healthy.results.points) == 4
+    assert len(healthy.results.points) == 6
     for point in healthy.results.points:
         assert point.verdicts[0].text.startswith("too short to publish: 0.")
     assert "Too short to publish" in healthy.report
@@ -114,7 +118,12 @@ def test_the_points_say_that_they_are_too_short_to_publish(healthy: Outcome) -> 
 
 def test_the_results_say_what_was_measured_where(healthy: Outcome, server: FakeServer) -> None:
     results = healthy.results
-    assert results.target == server.address
+    (target,) = results.targets
+    assert (target.address, target.protocol, target.meter_origin) == (
+        server.address,
+        "native unary",
+        "server",
+    )
     assert results.server["model_name"] == "fake-sentiment"
     assert results.server["meter"]["source"]["quality"] == "simulated"
     assert (results.dataset.rows, results.dataset.labelled, len(results.dataset.sha256)) == (60, True, 64)
@@ -137,7 +146,7 @@ def test_results_are_replaced_only_by_force(
     ResultsFolder(out).start()
     assert "holds results already" in refused(capsys, server, data, out)
     again = sweep(server, data, out, "--variants", "fp32", "--force")
-    assert {record["variant"] for record in again.records} == {"fp32"}
+    assert {record["arm"] for record in again.records} == {"fp32", "fp32 (A/A)"}
 
 
 def test_what_the_server_cannot_do_is_refused_before_the_first_request(

@@ -69,3 +69,22 @@ def test_an_interval_of_a_positive_figure_does_not_go_below_zero() -> None:
 )
 def test_durations_are_in_words(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(None, "–"), (0.0124, "+1.2 %"), (-0.003, "−0.3 %"), (0.0, "0.0 %"), (-0.0001, "0.0 %")],
+)
+def test_a_change_has_its_sign_unless_it_is_none(share: float | None, text: str) -> None:
+    assert words.change(share) == text
+
+
+def test_a_bound_that_is_not_known_is_not_written() -> None:
+    assert words.at_most(12_300_000) == "≤ 12.3 ms"
+    assert words.at_most(None) == ""
+
+
+def test_the_interval_of_an_energy_is_in_the_unit_of_its_mean() -> None:
+    assert words.energy_bounds(Interval(1_100.0, 900.0, 1_300.0, 3)) == "0.900–1.30"
+    assert words.energy_bounds(Interval(1_100.0, None, None, 1)) == ""
+    assert words.energy_bounds(None) == ""

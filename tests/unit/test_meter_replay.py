@@ -14,6 +14,7 @@ from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.record import create, record
+from wattserve_server.meters.recording import read_recording
 from wattserve_server.meters.replay import ReplayMeter
 from wattserve_server.meters.simulated import SimulatedMeter
 
@@ -205,6 +206,22 @@ def test_a_recording_names_no_host_and_no_path() -> None:
     header = json.loads(text.splitlines()[0])
     assert sorted(header["host"]) == ["cpus", "machine", "python", "system", "wattserve"]
     assert "/" not in "".join(header["host"].values())
+
+
+def test_the_first_line_has_an_instant_on_the_clock_of_the_host() -> None:
+    clock = Clock()
+    clock.advance_s(7)
+    _, text = recorded(clock, seconds=0.1)
+    header, first, *_ = (json.loads(line) for line in text.splitlines())
+    assert (header["origin_monotonic_ns"], first["at_ns"]) == (12_000_000_000, 0)
+
+
+def test_the_instant_of_the_first_line_is_read_back_where_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    with_origin = HEADER.replace('"host"', '"origin_monotonic_ns": 77, "host"')
+    for header, origin_ns in ((HEADER, None), (with_origin, 77)):
+        path.write_text("".join(line + "\n" for line in (header, *LINES, END)))
+        assert read_recording(path).header.origin_monotonic_ns == origin_ns
 
 
 def test_failures_are_recorded_with_their_words() -> None:

@@ -16,9 +16,18 @@ SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def dashboard(
-    name: str, description: str, variables: list[Json], panels: Sequence[Json], since: str, refresh: str
+    name: str,
+    description: str,
+    variables: list[Json],
+    panels: Sequence[Json],
+    since: str,
+    refresh: str,
+    marks: Sequence[Json] = (),
 ) -> Json:
-    """panels: a row starts a new line, others stand side by side as long as there is room."""
+    """panels: a row starts a new line, others stand side by side as long as there is room.
+
+    marks: annotations.
+    """
     return {
         "uid": f"wattserve-{name.lower()}",
         "title": f"Wattserve: {name}",
@@ -45,7 +54,7 @@ def dashboard(
             }
         ],
         "templating": {"list": [_datasource(), _instance(), *variables]},
-        "annotations": {"list": []},
+        "annotations": {"list": list(marks)},
         "panels": _placed(panels),
     }
 

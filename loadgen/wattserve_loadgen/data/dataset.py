@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def _load_images(folder: Path) -> Dataset:
         raise DatasetError(
             f"{folder}: {LABELS_FILE} missing; it holds a label for each image of {PIXELS_FILE}, or -1"
         )
-    pixels, labels = read_tensor(folder / PIXELS_FILE), read_tensor(folder / LABELS_FILE)
+    pixels, labels = read_tensor(folder / PIXELS_FILE, mapped=True), read_tensor(folder / LABELS_FILE)
     rows = image_rows(folder / PIXELS_FILE, pixels)
     return Dataset(
         folder=folder,
@@ -135,10 +136,18 @@ def _write(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DatasetError(f"{folder}: cannot be made: {error.strerror}; choose another --out") from None
-    for name, tensor in (tensors | {LABELS_FILE: torch.tensor(labels, dtype=torch.int64)}).items():
-        torch.save(tensor, folder / name)
+    files = tensors | {LABELS_FILE: torch.tensor(labels, dtype=torch.int64)}
     text = json.dumps(description, indent=2, ensure_ascii=False) + "\n"
-    (folder / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
+    try:
+        for name, tensor in files.items():
+            torch.save(tensor, folder / name)
+        (folder / DESCRIPTION_FILE).write_text(text, encoding="utf-8")
+    except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError, on a full disk too
+        for name in (*files, DESCRIPTION_FILE):
+            with suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DatasetError(f"{folder}: cannot be written ({reason}); is the disk full?") from None
 
 
 def _check_shapes(folder: Path, ids: torch.Tensor, mask: torch.Tensor) -> None:

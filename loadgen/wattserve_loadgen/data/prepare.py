@@ -18,11 +18,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from wattserve_loadgen.data import dataset, tables
+from wattserve_loadgen.data.label_map import map_labels, model_labels
 from wattserve_loadgen.errors import DatasetError
 
 _UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length
 _DEFAULT_MAX_LENGTH = 512
 _BATCH = 1024
+_MOST_TOKENS = 2**31  # the protocol's token ids are int32
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,6 @@ class Prepared:
     rows: int
     truncated: int
     labels: str
-
-
-@dataclass(frozen=True)
-class _LabelMap:
-    ids: dict[str, int]  # empty: the file's labels are integers already
-    names: list[str]
-    origin: str
 
 
 def prepare_file(
@@ -62,7 +57,7 @@ def prepare_file(
         label_column = "label"
     rows = tables.read_rows(source, text_column, label_column, limit)
     encoder = _load_tokenizer(tokenizer)
-    labels, label_map = _map_labels(source, rows, _label_ids_of(tokenizer))
+    labels, label_map = map_labels(source, rows, model_labels(tokenizer))
     longest = _max_length(encoder, max_length)
     token_rows, truncated = _tokenise(source, encoder, rows, longest)
     description = {
@@ -92,8 +87,9 @@ def prepare_random(
     """
     if rows < 1:
         raise DatasetError(f"--random-rows {rows}: at least one row is needed")
-    if vocabulary_size < 2:
-        raise DatasetError(f"--vocabulary-size {vocabulary_size}: at least two tokens are needed")
+    if not 2 <= vocabulary_size <= _MOST_TOKENS:
+        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {_MOST_TOKENS}")
+    _check_seed(seed)
     if max_length < 3:
         raise DatasetError(f"--max-length {max_length}: random rows have at least 3 tokens")
     generator = np.random.default_rng(seed)
@@ -120,6 +116,7 @@ def prepare_random_images(
         raise DatasetError(f"--random-images {rows}: at least one image is needed")
     if min(pixel_shape) < 1:
         raise DatasetError(f"--pixel-shape {pixel_shape}: channels, height and width are 1 or more")
+    _check_seed(seed)
     pixels = np.random.default_rng(seed).standard_normal((rows, *pixel_shape), dtype=np.float32)
     description = {
         "kind": "random images",
@@ -130,6 +127,11 @@ def prepare_random_images(
     }
     dataset.save_images(out, pixels, [dataset.NO_LABEL] * rows, description)
     return Prepared(out, rows, 0, "none (random images: for speed and energy only)")
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise DatasetError(f"--seed {seed}: it must be 0 or more")
 
 
 def _load_tokenizer(name: str) -> Any:
@@ -168,51 +170,6 @@ def _hub_is_reachable() -> bool:
     except OSError:
         return False
     return True
-
-
-def _label_ids_of(model: str) -> dict[str, int]:
-    """The model configuration's names of its labels; {} when it has none of its own."""
-    import transformers
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(model)
-    except Exception:  # a folder with a tokenizer alone is fine: labels are then sorted
-        return {}
-    ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
-    generic = all(name == f"LABEL_{index}" for name, index in ids.items())
-    return {} if generic else ids
-
-
-def _map_labels(
-    source: Path, rows: list[tables.TextRow], model_ids: dict[str, int]
-) -> tuple[list[int], _LabelMap]:
-    found = [row.label for row in rows]
-    if all(label is None for label in found):
-        return [dataset.NO_LABEL] * len(rows), _LabelMap({}, [], "none: the file has no label column")
-    if all(_is_integer(label) for label in found):
-        names = [name for name, _ in sorted(model_ids.items(), key=lambda item: item[1])]
-        return [int(label) for label in found if label is not None], _LabelMap(
-            {}, names, "integers of the file"
-        )
-    if model_ids:
-        label_map = _LabelMap(model_ids, sorted(model_ids, key=model_ids.__getitem__), "the model's label2id")
-    else:
-        names = sorted({str(label) for label in found})
-        label_map = _LabelMap({name: index for index, name in enumerate(names)}, names, "sorted label names")
-    folded = {name.casefold(): index for name, index in label_map.ids.items()}
-    labels = []
-    for row in rows:
-        name = str(row.label)
-        index = label_map.ids.get(name, folded.get(name.casefold()))
-        if index is None:
-            known = ", ".join(label_map.names)
-            raise DatasetError(f"{source}: {row.place}: unknown label {name!r}; the model knows {known}")
-        labels.append(index)
-    return labels, label_map
-
-
-def _is_integer(label: str | int | None) -> bool:
-    return isinstance(label, int) or (label is not None and label.lstrip("-").isdecimal())
 
 
 def _max_length(encoder: Any, asked: int | None) -> int:

@@ -19,10 +19,14 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NO_LABEL = -1
 
 
-def read_tensor(path: Path) -> torch.Tensor:
-    """The dense tensor in a file; DatasetError when it holds anything else."""
+def read_tensor(path: Path, *, mapped: bool = False) -> torch.Tensor:
+    """The dense tensor in a file; DatasetError when it holds anything else.
+
+    With `mapped` its pages stay in the file, where its format allows it, and take no memory of their own.
+    """
     try:
-        value = torch.load(path, map_location="cpu", weights_only=True)
+        mapped = mapped and zipfile.is_zipfile(path)
+        value = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises a different class for every kind of damage
         if isinstance(error, PermissionError):
             raise DatasetError(f"{path}: no permission to read it") from None
@@ -33,9 +37,12 @@ def read_tensor(path: Path) -> torch.Tensor:
         raise DatasetError(f"{path}: {reason}") from None
     if not isinstance(value, torch.Tensor):
         raise DatasetError(f"{path}: holds a {type(value).__name__}, not a tensor; save the plain tensor")
-    if value.layout != torch.strided or value.is_quantized:
-        raise DatasetError(f"{path}: must be a dense tensor, found {value.layout}, {value.dtype}")
-    return value
+    if value.layout != torch.strided or value.is_quantized or value.is_nested:
+        kind = "a nested tensor" if value.is_nested else value.layout
+        raise DatasetError(f"{path}: must be a dense tensor, found {kind}, {value.dtype}")
+    if value.is_meta:
+        raise DatasetError(f"{path}: holds a shape without contents (a meta tensor); save real values")
+    return value.detach()
 
 
 def check_labels(path: Path, labels: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:

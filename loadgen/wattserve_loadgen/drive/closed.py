@@ -1,7 +1,4 @@
-"""The hot path: a closed loop of `concurrency` slots, each sending its next request when its answer is in.
-
-Inside the window it only takes stamps and keeps bytes: no parsing, no garbage collection, no logging. Answers
-are read after the window, by `answers`.
+"""A closed loop: `concurrency` slots, each sending its next request when its answer is in.
 
 The window opens at the first request sent after the warm-up stretch, without draining what is in flight, and
 ends with the last request sent. A closed loop has no arrival schedule: latency is done - sent.
@@ -10,62 +7,21 @@ ends with the last request sent. A closed loop has no arrival schedule: latency 
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import grpc
-import grpc.aio
-import numpy as np
-import numpy.typing as npt
+from wattserve_loadgen.drive.loop import Loop, no_garbage_collection
+from wattserve_loadgen.drive.outcome import Failure, LoopResult, Outcome
+from wattserve_loadgen.target.channel import Call
+from wattserve_loadgen.target.failures import CALL_ERRORS
 
-from wattserve_loadgen.target.native import Call, cause
+__all__ = ["Burst", "ClosedLoop", "Failure", "LoopResult", "Outcome"]
 
-_PAUSE_AFTER_FAILURE_SECONDS = 0.05
-_FAILURES_TO_STOP = 20
-_SILENCE_TO_STOP_NS = 2_000_000_000
-_RECENT = 512
+_PAUSE_AFTER_FAILURE_SECONDS = 0.05  # so that a refusing server is not hammered
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A request without an answer: a gRPC status code and what the server said."""
-
-    code: str
-    message: str
-
-
-Outcome = bytes | Failure
-
-
-@dataclass(frozen=True)
-class LoopResult:
-    """Everything that was sent, in the order of sending. Stamps are `time.perf_counter_ns`."""
-
-    sent_ns: npt.NDArray[np.int64]
-    done_ns: npt.NDArray[np.int64]
-    outcomes: tuple[Outcome, ...]
-    window_start_ns: int  # both 0: the loop ended before its window opened
-    window_end_ns: int
-    client_cpu_seconds: float  # of this whole process, during the window
-    stopped: str  # why the loop ended before its time, or ""
-
-    @property
-    def window_seconds(self) -> float:
-        return (self.window_end_ns - self.window_start_ns) / 1e9
-
-    def in_window(self) -> npt.NDArray[np.bool_]:
-        """Requests sent within the window: those whose latency, energy and answers count."""
-        return (self.window_start_ns > 0) & (self.sent_ns >= self.window_start_ns)
-
-    def done_in_window(self) -> npt.NDArray[np.bool_]:
-        """Requests that ended within the window, whenever they were sent: what throughput counts."""
-        return (self.done_ns > self.window_start_ns) & (self.done_ns <= self.window_end_ns)
-
-
-class ClosedLoop:
-    """One cell's load. `run` once; `stop` from anywhere in the same event loop."""
+class ClosedLoop(Loop):
+    """One cell's load: a slot for each of `calls`."""
 
     def __init__(
         self,
@@ -77,113 +33,102 @@ class ClosedLoop:
         deadline_seconds: float,
         capacity: int,
         capacity_reason: str = "",
+        least_requests: int = 0,
+        first: int = 0,
+        step: int = 1,
     ) -> None:
-        """`requests` are sent in order and again from the start; `capacity` of them end the loop early."""
+        """The window lasts `seconds`, and until `least_requests` are sent in it, whichever is later;
+        `capacity` requests, warm-up included, end the loop early.
+        """
+        super().__init__(requests, capacity, first, step)
         self._calls = calls
-        self._requests = requests
         self._warmup_ns = round(warmup_seconds * 1e9)
         self._window_ns = round(seconds * 1e9)
+        self._least_requests = least_requests
         self._deadline_seconds = deadline_seconds
         self._capacity = capacity
         self._capacity_reason = capacity_reason
-        self._sent = np.zeros(capacity, dtype=np.int64)
-        self._done = np.zeros(capacity, dtype=np.int64)
-        self._outcomes: list[Outcome | None] = [None] * capacity
-        self._next = 0
-        self._answered = 0
-        self._answered_before_window = 0
-        self._failures_in_a_row = 0
-        self._last_answer_ns = 0
+        self._first_in_window = 0
         self._open_at_ns = 0
-        self._start_ns = 0
-        self._end_ns = 0
-        self._closed = False
-        self._cpu_at_start = 0.0
-        self._cpu_at_end = 0.0
-        self._stopped = ""
 
-    def stop(self, reason: str) -> None:
-        """Send nothing more; answers in flight are still awaited."""
-        self._stopped = self._stopped or reason
-
-    async def run(self) -> LoopResult:
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        try:
+    async def run(self, begin_ns: int = 0) -> LoopResult:
+        """`begin_ns`: when to send the first; 0: now."""
+        with no_garbage_collection():
+            await asyncio.sleep(max(0, begin_ns - time.perf_counter_ns()) / 1e9)
             self._last_answer_ns = time.perf_counter_ns()
-            self._open_at_ns = self._last_answer_ns + self._warmup_ns
+            self._open_at_ns = (begin_ns or self._last_answer_ns) + self._warmup_ns
             await asyncio.gather(*(self._slot(call) for call in self._calls))
-        finally:
-            gc.enable()
-            gc.unfreeze()
-        count = self._next
-        outcomes = tuple(outcome for outcome in self._outcomes[:count] if outcome is not None)
-        return LoopResult(
-            sent_ns=self._sent[:count],
-            done_ns=self._done[:count],
-            outcomes=outcomes,
-            window_start_ns=self._start_ns,
-            window_end_ns=int(self._sent[count - 1]) if self._start_ns else 0,
-            client_cpu_seconds=self._cpu_at_end - self._cpu_at_start,
-            stopped=self._stopped,
-        )
+        self._close_window()
+        return self._result(self._window_end_ns())
 
-    def rate_per_second(self) -> float | None:
-        """So far in the window; None before it opens."""
-        if not self._start_ns:
-            return None
-        elapsed = time.perf_counter_ns() - self._start_ns
-        return (self._answered - self._answered_before_window) * 1e9 / elapsed
-
-    def recent_p50_ns(self) -> int | None:
-        """Of the last few hundred answers: for the screen, not for results."""
-        recent = slice(max(0, self._next - _RECENT), self._next)
-        answered = self._done[recent] > 0
-        if not answered.any():
-            return None
-        return int(np.median((self._done[recent] - self._sent[recent])[answered]))
+    def _window_end_ns(self) -> int:
+        return int(self._sent[self._next - 1]) if self._next else 0
 
     async def _slot(self, call: Call) -> None:
-        requests, count = self._requests, len(self._requests)
-        sent, done, outcomes = self._sent, self._done, self._outcomes
+        requests, count, first, step = self._requests, len(self._requests), self._first, self._step
         while self._goes_on(now := time.perf_counter_ns()):
             index = self._next
             self._next = index + 1
-            sent[index] = now
+            self._sent[index] = now
             try:
-                outcomes[index] = await call(requests[index % count], timeout=self._deadline_seconds)
-                self._last_answer_ns = time.perf_counter_ns()
-                done[index] = self._last_answer_ns
-                self._answered += 1
-                self._failures_in_a_row = 0
-            except grpc.aio.AioRpcError as error:
-                done[index] = time.perf_counter_ns()
-                outcomes[index] = Failure(error.code().name, cause(error))
-                await self._after_failure(outcomes[index])
+                request = requests[(first + index * step) % count]
+                self._answer(index, await call(request, timeout=self._deadline_seconds))
+            except CALL_ERRORS as error:
+                self._fail(index, error, len(self._calls))
+                await asyncio.sleep(_PAUSE_AFTER_FAILURE_SECONDS)
 
     def _goes_on(self, now: int) -> bool:
-        """Whether to send another request at `now`; opens the window when it is time, and closes it."""
+        """Whether to send another request at `now`; opens the window when it is time."""
         if not self._start_ns and now >= self._open_at_ns and not self._stopped:
-            self._start_ns = now
-            self._end_ns = now + self._window_ns
-            self._answered_before_window = self._answered
-            self._cpu_at_start = time.process_time()
-        over = self._start_ns > 0 and now >= self._end_ns
+            self._open_window(now)
+            self._first_in_window = self._next
+        if self._start_ns and self._is_over(now):
+            self._close()
+            return False
         if self._next >= self._capacity:
             self.stop(f"{self._capacity} requests sent, the most for one cell{self._capacity_reason}")
-        if not over and not self._stopped:
-            return True
-        if self._start_ns and not self._closed:
-            self._closed = True
-            self._cpu_at_end = time.process_time()
-        return False
+        if self._stopped:
+            self._close()
+        return not self._stopped
 
-    async def _after_failure(self, failure: Outcome | None) -> None:
-        """Pause, so that a refusing server is not hammered; stop when nothing but failures comes."""
-        self._failures_in_a_row += 1
-        silent = time.perf_counter_ns() - self._last_answer_ns > _SILENCE_TO_STOP_NS
-        if self._failures_in_a_row >= _FAILURES_TO_STOP + len(self._calls) and silent:
-            text = f"{failure.code} {failure.message}".rstrip() if isinstance(failure, Failure) else ""
-            self.stop(f"nothing but failures for 2 seconds, the last: {text}")
-        await asyncio.sleep(_PAUSE_AFTER_FAILURE_SECONDS)
+    def _is_over(self, now: int) -> bool:
+        enough = self._next - self._first_in_window >= self._least_requests
+        return enough and now - self._start_ns >= self._window_ns
+
+    def _close(self) -> None:
+        self._close_window()
+
+
+class Burst(ClosedLoop):
+    """All requests are there at the start, and as many as there are slots are in flight: MLPerf's Offline.
+
+    The window reaches from the first request sent to the last answer.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        requests: Sequence[bytes],
+        *,
+        count: int,
+        deadline_seconds: float,
+        first: int = 0,
+        step: int = 1,
+    ) -> None:
+        super().__init__(
+            calls,
+            requests,
+            warmup_seconds=0.0,
+            seconds=0.0,
+            deadline_seconds=deadline_seconds,
+            capacity=count,
+            least_requests=count,
+            first=first,
+            step=step,
+        )
+
+    def _close(self) -> None:
+        """The window is open until the last answer."""
+
+    def _window_end_ns(self) -> int:
+        return int(self._done[: self._next].max(initial=0))

@@ -1,9 +1,12 @@
 """What a cell cost: the ledger's growth over the cell, held against the receipts of its requests.
 
-Pure. Two independent ways to the same joules, and the difference is part of the result:
+Pure. Independent ways to the same joules, and their differences are part of the result:
 
     measured  = active of every variant + warm-up + idle + unattributed + gap + pending   (accounts residual)
     active of this cell's variant = sum of this cell's receipts + failed requests     (receipts residual)
+    active and idle per request   = the meter's own count over the window / answers   (meter difference)
+
+Where there are no receipts, the growth has another `method` (see `meter`), and nothing can close.
 """
 
 from __future__ import annotations
@@ -12,8 +15,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattserve_loadgen.results.schema import CellEnergy, Record
+from wattserve_loadgen.results.schema import CellEnergy, MeterWindow, Record
 from wattserve_proto.v1 import inference_pb2 as pb
+
+RECEIPTS = "receipts"
+ABOVE_REST = "loadgen's own meter over the window, less the power at rest measured before the sweep"
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class LedgerGrowth:
     gap_count: int
     gap_seconds: float
     reason: str
+    method: str = RECEIPTS
 
     @property
     def accounts_residual_uj(self) -> int | None:
@@ -49,9 +56,9 @@ class LedgerGrowth:
         return self.measured_uj - sum(known)
 
 
-def unknown_growth(reason: str) -> LedgerGrowth:
-    """When there is no ledger to compare."""
-    return LedgerGrowth(None, None, None, None, None, None, None, None, 0, 0, 0.0, reason)
+def unknown_growth(reason: str, method: str = RECEIPTS) -> LedgerGrowth:
+    """When there is nothing to compare."""
+    return LedgerGrowth(None, None, None, None, None, None, None, None, 0, 0, 0.0, reason, method)
 
 
 def ledger_of(report: pb.EnergyReport, device: str) -> pb.EnergyReport:
@@ -102,31 +109,70 @@ def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str)
     )
 
 
-def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second: float | None) -> CellEnergy:
-    """A cell's energy per request, and the sums that must agree."""
+@dataclass(frozen=True)
+class _Active:
+    """Active microjoules of `requests` answered ones."""
+
+    microjoules: float
+    requests: int
+    tokens: float
+    padded_tokens: float
+    failed_uj_per_request: float | None
+
+    @property
+    def per_request(self) -> float | None:
+        return self.microjoules / self.requests if self.requests else None
+
+    @property
+    def per_token(self) -> float | None:
+        """None for images, whose energy says nothing of tokens."""
+        return self.microjoules / self.tokens if self.tokens else None
+
+    @property
+    def per_padded_token(self) -> float | None:
+        return self.microjoules / self.padded_tokens if self.padded_tokens else None
+
+
+def cell_energy(
+    records: Sequence[Record],
+    growth: LedgerGrowth,
+    window_seconds: float,
+    completed: int,
+    meter: MeterWindow | None = None,
+) -> CellEnergy:
+    """A cell's energy per request, and the sums that must agree.
+
+    `records` are all requests of the cell; `completed` of them were answered within the window, whenever
+    they were sent.
+    """
     answered = [record for record in records if record.ok]
     window = [record for record in answered if record.in_window]
     settled = [record for record in window if record.energy_uj is not None]
-    reasons = Counter(
-        record.energy_reason or "no reason given" for record in window if record.energy_uj is None
-    )
     receipts_uj = sum(record.energy_uj for record in answered if record.energy_uj is not None)
-    residual = None if growth.active_uj is None else growth.active_uj - receipts_uj
-    window_uj = sum(record.energy_uj for record in settled if record.energy_uj is not None)
+    by_receipts = growth.method == RECEIPTS
+    residual = growth.active_uj - receipts_uj if growth.active_uj is not None and by_receipts else None
     failed_uj = _failed_per_request(len(records) - len(answered), len(answered), residual)
+    if by_receipts:
+        active = _by_receipts(settled, failed_uj)
+        reasons = Counter(
+            record.energy_reason or "no reason given" for record in window if record.energy_uj is None
+        )
+    else:
+        active = _above_rest(window, growth, completed)
+        reasons = Counter()
     idle_watts = None
     if growth.idle_uj is not None and growth.seconds:
         idle_watts = growth.idle_uj / 1e6 / growth.seconds
+    measured = None if meter is None else meter.measured_uj
     return CellEnergy(
         settled=len(settled),
-        unknown=len(window) - len(settled),
+        unknown=reasons.total(),
         unknown_reasons=dict(reasons),
-        active_uj_per_request=window_uj / len(settled) + (failed_uj or 0.0) if settled else None,
-        failed_uj_per_request=failed_uj,
-        active_uj_per_token=_per_token(window_uj, settled),
-        idle_uj_per_request=idle_watts * 1e6 / rate_per_second
-        if idle_watts is not None and rate_per_second
-        else None,
+        active_uj_per_request=active.per_request,
+        failed_uj_per_request=active.failed_uj_per_request,
+        active_uj_per_token=active.per_token,
+        active_uj_per_padded_token=active.per_padded_token,
+        idle_uj_per_request=_idle_per_request(idle_watts, window_seconds, completed),
         idle_watts=idle_watts,
         ledger_seconds=growth.seconds,
         measured_uj=growth.measured_uj,
@@ -135,21 +181,46 @@ def cell_energy(records: Sequence[Record], growth: LedgerGrowth, rate_per_second
         idle_uj=growth.idle_uj,
         unattributed_uj=growth.unattributed_uj,
         pending_uj=growth.pending_uj,
+        gap_uj=growth.gap_uj,
         receipts_uj=receipts_uj if settled else None,
         accounts_residual_uj=growth.accounts_residual_uj,
         receipts_residual_uj=residual if settled else None,
-        foreign_sequences=max(0, growth.sequences - len(records)),
+        foreign_sequences=max(0, growth.sequences - sum(len(record.rows) for record in records)),
         gap_count=growth.gap_count,
         gap_seconds=growth.gap_seconds,
-        gap_uj=growth.gap_uj,
-        reason=growth.reason or ("" if settled else _most_common(reasons)),
+        reason=growth.reason or ("" if active.requests else _most_common(reasons)),
+        meter=meter,
+        meter_uj_per_request=measured / completed if measured is not None and completed else None,
+        method=growth.method,
     )
 
 
-def _per_token(microjoules: int, records: Sequence[Record]) -> float | None:
-    """None for images, whose energy says nothing of tokens."""
-    tokens = sum(record.tokens for record in records if record.tokens is not None)
-    return microjoules / tokens if tokens else None
+def _by_receipts(settled: Sequence[Record], failed_uj_per_request: float | None) -> _Active:
+    """What the receipts say, and what failed requests burned on top."""
+    uj = sum(record.energy_uj for record in settled if record.energy_uj is not None)
+    return _Active(
+        uj + (failed_uj_per_request or 0.0) * len(settled),
+        len(settled),
+        sum(record.tokens for record in settled if record.tokens is not None),
+        sum(record.padded_tokens for record in settled if record.padded_tokens is not None),
+        failed_uj_per_request,
+    )
+
+
+def _above_rest(window: Sequence[Record], growth: LedgerGrowth, completed: int) -> _Active:
+    """By the meter alone, which counts failed requests too: per answer that came within the window, each as
+    long as those of the window are on average.
+    """
+    if growth.active_uj is None or not completed:
+        return _Active(0.0, 0, 0.0, 0.0, None)
+    tokens = sum(record.tokens for record in window if record.tokens is not None)
+    return _Active(
+        growth.active_uj, completed, tokens * completed / len(window) if window else 0.0, 0.0, None
+    )
+
+
+def _idle_per_request(idle_watts: float | None, window_seconds: float, completed: int) -> float | None:
+    return idle_watts * 1e6 * window_seconds / completed if idle_watts is not None and completed else None
 
 
 def _failed_per_request(failed: int, answered: int, residual_uj: int | None) -> float | None:

@@ -1,132 +1,196 @@
-"""From cells to points: what is published about a variant at a concurrency, and whether it may be.
+"""From cells to points: what is published about an arm under a load, and what is withheld.
 
-Pure. A point pools the latencies of its blocks; its intervals are over blocks, which are the sample.
+Pure. A point pools the latencies of its blocks; its intervals are over blocks, which are the sample. The
+gates are in `verdicts`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.figures import stats
+from wattserve_loadgen.figures import stats, verdicts
+from wattserve_loadgen.figures.measure import CellSamples
+from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.plan.load import Arm, Load
 from wattserve_loadgen.plan.schedule import Plan
-from wattserve_loadgen.results.schema import Accuracy, CellResult, Point, Verdict
-
-CLIENT_CPU_LIMIT = 0.90  # of a core
-FAILED_LIMIT = 0.01  # of the requests of a point
-UNKNOWN_LIMIT = 0.01  # of the receipts of a point
-FEWEST_BLOCKS = 3
-_SENSOR_PERIODS = 100
-_LATENCY_MULTIPLES = 5
-
-Latencies = Mapping[
-    int, npt.NDArray[np.int64]
-]  # by the cell's position: nanoseconds, in the order of sending
-
-
-def make_points(
-    plan: Plan, cells: Sequence[CellResult], latencies: Latencies, sensor_period_seconds: float
-) -> list[Point]:
-    """A point for each variant and concurrency of which a cell has run, in the plan's order."""
-    points = []
-    for variant in plan.variants:
-        for concurrency in plan.concurrencies:
-            own = _cells_of(cells, variant, concurrency)
-            if own:
-                baseline = _cells_of(cells, plan.variants[0], concurrency)
-                points.append(_point(plan, own, baseline, latencies, sensor_period_seconds))
-    return points
-
-
-def duration_floor_seconds(plan: Plan, slowest_ns: int, sensor_period_seconds: float) -> float:
-    """The window that a point needs: 5 x its p99, 100 sensor periods, and the preset's own floor."""
-    return max(
-        _LATENCY_MULTIPLES * slowest_ns / 1e9,
-        _SENSOR_PERIODS * sensor_period_seconds,
-        plan.publish_seconds,
-    )
-
-
-def measure_accuracy(
-    predictions: Mapping[str, Mapping[int, Sequence[int | None]]], labels: npt.NDArray[np.int64]
-) -> tuple[int, dict[str, Accuracy]]:
-    """Accuracy per variant on the rows that every variant answered, each row counted once by its first
-    answer.
-
-    `predictions[variant][row]` are the label indices predicted for a row, in order. Returns the number of
-    rows too.
-    """
-    if not predictions:
-        return 0, {}
-    common = set.intersection(*(set(rows) for rows in predictions.values()))
-    if not common:
-        return 0, {}
-    found = {}
-    for variant, rows in predictions.items():
-        correct = sum(rows[row][0] == int(labels[row]) for row in common)
-        low, high = stats.wilson_interval(correct, len(common))
-        unstable = sum(len(set(rows[row])) > 1 for row in common)
-        found[variant] = Accuracy(correct, len(common), low, high, unstable)
-    return len(common), found
-
-
-def _cells_of(cells: Sequence[CellResult], variant: str, concurrency: int) -> list[CellResult]:
-    return [cell for cell in cells if cell.variant == variant and cell.concurrency == concurrency]
-
-
-def _point(
-    plan: Plan,
-    own: Sequence[CellResult],
-    baseline: Sequence[CellResult],
-    latencies: Latencies,
-    sensor_period_seconds: float,
-) -> Point:
-    pooled = np.concatenate([latencies[cell.position] for cell in own])
-    p99 = stats.percentile(pooled, 99.0)
-    slowest = p99 if p99 is not None else int(pooled.max(initial=0))
-    effective = [cell.effective_samples for cell in own if cell.effective_samples is not None]
-    return Point(
-        variant=own[0].variant,
-        concurrency=own[0].concurrency,
-        blocks=len(own),
-        window_seconds=sum(cell.window_seconds for cell in own),
-        answered=sum(cell.answered for cell in own),
-        failed=sum(cell.failed for cell in own),
-        rate_per_second=_interval(own, lambda cell: cell.rate_per_second),
-        p50_ns=stats.percentile(pooled, 50.0),
-        p90_ns=stats.percentile(pooled, 90.0),
-        p95_ns=stats.percentile(pooled, 95.0),
-        p99_ns=p99,
-        p999_ns=stats.percentile(pooled, 99.9),
-        p50_blocks_ns=_interval(own, lambda cell: cell.p50_ns),
-        p95_blocks_ns=_interval(own, lambda cell: cell.p95_ns),
-        effective_samples=sum(effective) if effective else None,
-        active_uj=_interval(own, lambda cell: cell.energy.active_uj_per_request),
-        idle_uj=_interval(own, lambda cell: cell.energy.idle_uj_per_request),
-        active_uj_per_token=_interval(own, lambda cell: cell.energy.active_uj_per_token),
-        mean_batch_size=_mean(own, lambda cell: cell.mean_batch_size),
-        padding_share=_mean(own, lambda cell: cell.padding_share),
-        mean_queue_ns=_mean(own, lambda cell: cell.mean_queue_ns),
-        mean_compute_ns=_mean(own, lambda cell: cell.mean_compute_ns),
-        mean_latency_ns=_mean(own, lambda cell: cell.mean_latency_ns),
-        client_cpu_share=max(
-            (cell.client_cpu_share for cell in own if cell.client_cpu_share is not None), default=None
-        ),
-        speed_ratio=_ratio(own, baseline, lambda cell: cell.rate_per_second),
-        energy_ratio=_ratio(own, baseline, lambda cell: cell.energy.active_uj_per_request),
-        verdicts=_verdicts(plan, own, slowest, sensor_period_seconds),
-        proxy=own[-1].proxy,
-        verified=own[-1].verified,
-    )
-
+from wattserve_loadgen.results.schema import Ceiling, CellResult, Figures, Point, Ratios, Verdict
 
 Figure = Callable[[CellResult], float | int | None]
 
 
-def _interval(cells: Sequence[CellResult], figure: Figure) -> stats.Interval | None:
-    return stats.mean_interval([value for cell in cells if (value := figure(cell)) is not None])
+@dataclass(frozen=True)
+class _Measured:
+    """A point before it is known what may be shown."""
+
+    arm: Arm
+    load: Load
+    cells: Sequence[CellResult]
+    figures: Figures
+    verdicts: list[Verdict]
+
+    def spoilt(self, what: str) -> str:
+        """The texts of the verdicts that spoil it."""
+        return "; ".join(one.text for one in self.verdicts if one.spoils == what)
+
+
+def make_points(
+    plan: Plan,
+    cells: Sequence[CellResult],
+    samples: Mapping[int, CellSamples],
+    sensor_period_seconds: Mapping[str, float | None],
+    ceilings: Mapping[str, Ceiling | None],
+) -> list[Point]:
+    """A point for each arm and load of which a cell has run, in the plan's order.
+
+    `samples` are by the cell's position; the other two by the arm's name, where nothing is known absent: the
+    period of its energy sensor, and this client's ceiling against such a server.
+    """
+    grouped: dict[tuple[str, str], list[CellResult]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.block, cell.position)):
+        grouped.setdefault((cell.arm, cell.load), []).append(cell)
+    measured: dict[tuple[str, str], _Measured] = {}
+    for arm, load in plan.pairs():
+        own = grouped.get((arm.name, load.name))
+        if own is None:
+            continue
+        figures = _figures(plan, own, [samples[cell.position] for cell in own])
+        evidence = verdicts.Evidence(
+            plan=plan,
+            load=load,
+            cells=own,
+            latency=figures.latency,
+            service=figures.service,
+            lag=figures.lag,
+            sensor_period_seconds=sensor_period_seconds.get(arm.name),
+            ceiling=ceilings.get(arm.name),
+        )
+        measured[arm.name, load.name] = _Measured(arm, load, own, figures, verdicts.verdicts_of(evidence))
+    return [_point(plan, one, measured.get((plan.baseline.name, one.load.name))) for one in measured.values()]
+
+
+def _point(plan: Plan, one: _Measured, baseline: _Measured | None) -> Point:
+    figures = one.figures
+    if one.arm != plan.baseline:
+        figures = replace(figures, ratios=_ratios(one, baseline, plan.withholds))
+    energy_reason = one.spoilt(verdicts.ENERGY)
+    if plan.withholds and energy_reason:
+        figures = _without_energy(figures, energy_reason)
+    withheld = plan.withholds and bool(one.spoilt(verdicts.POINT))
+    seconds = sum(cell.window_seconds for cell in one.cells)
+    return Point(
+        arm=one.arm.name,
+        load=one.load.name,
+        blocks=len(one.cells),
+        window_seconds=seconds,
+        offered_per_second=_offered(one.cells, seconds),
+        answered=sum(cell.answered for cell in one.cells),
+        failed=sum(cell.failed for cell in one.cells),
+        figures=None if withheld else figures,
+        withheld=figures if withheld else None,
+        verdicts=one.verdicts,
+        proxy=one.cells[-1].proxy,
+        verified=one.cells[-1].verified,
+    )
+
+
+def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSamples]) -> Figures:
+    """Without ratios, and whatever the verdicts."""
+
+    def pooled(values: Sequence[npt.NDArray[np.int64]], found: Sequence[Percentiles]) -> Percentiles:
+        known = [one.effective_samples for one in found if one.effective_samples is not None]
+        return percentiles_of(
+            np.concatenate(values), sum(known) if known else None, floors_by_effective=plan.withholds
+        )
+
+    services = [cell.service for cell in own if cell.service is not None]
+    lags = [cell.lag for cell in own if cell.lag is not None]
+    service_ns = [one.service_ns for one in samples if one.service_ns is not None]
+    lag_ns = [one.lag_ns for one in samples if one.lag_ns is not None]
+    active = _interval(own, lambda cell: cell.energy.active_uj_per_request)
+    sent = sum(cell.sent for cell in own)
+    return Figures(
+        rate_per_second=_interval(own, lambda cell: cell.rate_per_second),
+        latency=pooled([one.latency_ns for one in samples], [cell.latency for cell in own]),
+        service=pooled(service_ns, services) if service_ns else None,
+        lag=pooled(lag_ns, lags) if lag_ns else None,
+        p50_blocks_ns=_interval_of_all(own, lambda cell: cell.latency.p50_ns),
+        p95_blocks_ns=_interval_of_all(own, lambda cell: cell.latency.p95_ns),
+        goodput_share=_goodput(own, sent),
+        active_uj=active,
+        idle_uj=_interval(own, lambda cell: cell.energy.idle_uj_per_request),
+        total_uj=_interval(own, lambda cell: cell.energy.total_uj_per_request),
+        meter_uj=_interval(own, lambda cell: cell.energy.meter_uj_per_request),
+        meter_difference=_interval(own, lambda cell: cell.energy.meter_difference),
+        active_uj_per_token=_interval(own, lambda cell: cell.energy.active_uj_per_token),
+        active_uj_per_padded_token=_interval(own, lambda cell: cell.energy.active_uj_per_padded_token),
+        energy_reason="" if active is not None else own[0].energy.reason,
+        mean_batch_size=_mean(own, lambda cell: cell.mean_batch_size),
+        padding_share=_mean(own, lambda cell: cell.padding_share),
+        mean_queue_ns=_mean(own, lambda cell: cell.mean_queue_ns),
+        mean_compute_ns=_mean(own, lambda cell: cell.mean_compute_ns),
+        client_cpu_share=max(_known(own, lambda cell: cell.client_cpu_share), default=None),
+        client_cpu_us_per_request=sum(cell.client_cpu_seconds for cell in own) * 1e6 / sent if sent else None,
+        ratios=Ratios(),
+    )
+
+
+def _ratios(own: _Measured, baseline: _Measured | None, withholds: bool) -> Ratios:
+    if baseline is None:
+        return Ratios(reason="the baseline has not run under this load")
+    if not {cell.block for cell in own.cells} & {cell.block for cell in baseline.cells}:
+        return Ratios(reason="no block has run both this arm and the baseline")
+    spoilt = baseline.spoilt(verdicts.POINT) if withholds else ""
+    if spoilt:
+        return Ratios(reason=f"the baseline's own point is not valid: {spoilt}")
+    unmetered = baseline.spoilt(verdicts.ENERGY) if withholds else ""
+
+    def ratio(figure: Figure, of_all: bool = False) -> Interval | None:
+        return _ratio(own.cells, baseline.cells, figure, of_all)
+
+    return Ratios(
+        rate=ratio(lambda cell: cell.rate_per_second),
+        p50=ratio(lambda cell: cell.latency.p50_ns, of_all=True),
+        p95=ratio(lambda cell: cell.latency.p95_ns, of_all=True),
+        active_energy=None if unmetered else ratio(lambda cell: cell.energy.active_uj_per_request),
+        total_energy=None if unmetered else ratio(lambda cell: cell.energy.total_uj_per_request),
+        reason=f"the baseline has no valid joules: {unmetered}" if unmetered else "",
+    )
+
+
+def _without_energy(figures: Figures, reason: str) -> Figures:
+    return replace(
+        figures,
+        active_uj=None,
+        idle_uj=None,
+        total_uj=None,
+        meter_uj=None,
+        meter_difference=None,
+        active_uj_per_token=None,
+        active_uj_per_padded_token=None,
+        energy_reason=reason,
+        ratios=replace(figures.ratios, active_energy=None, total_energy=None),
+    )
+
+
+def _known(cells: Sequence[CellResult], figure: Figure) -> list[float]:
+    return [float(value) for cell in cells if (value := figure(cell)) is not None]
+
+
+def _interval(cells: Sequence[CellResult], figure: Figure) -> Interval | None:
+    return stats.mean_interval(_known(cells, figure))
+
+
+def _interval_of_all(cells: Sequence[CellResult], figure: Figure) -> Interval | None:
+    """None when a block lacks the figure: a percentile is missing where answers were few, so where they were
+    slow.
+    """
+    known = _known(cells, figure)
+    return stats.mean_interval(known) if len(known) == len(cells) else None
 
 
 def _mean(cells: Sequence[CellResult], figure: Figure) -> float | None:
@@ -135,51 +199,22 @@ def _mean(cells: Sequence[CellResult], figure: Figure) -> float | None:
 
 
 def _ratio(
-    own: Sequence[CellResult], baseline: Sequence[CellResult], figure: Figure
-) -> stats.Interval | None:
+    own: Sequence[CellResult], baseline: Sequence[CellResult], figure: Figure, of_all: bool
+) -> Interval | None:
+    """`of_all`: as in `_interval_of_all`."""
     base = {cell.block: figure(cell) for cell in baseline}
-    pairs = [(figure(cell), base.get(cell.block)) for cell in own]
-    return stats.ratio_interval(
-        [(value, other) for value, other in pairs if value is not None and other is not None]
-    )
+    pairs = [(figure(cell), base[cell.block]) for cell in own if cell.block in base]
+    known = [(value, other) for value, other in pairs if value is not None and other is not None]
+    return stats.ratio_interval(known) if len(known) == len(pairs) or not of_all else None
 
 
-def _verdicts(
-    plan: Plan, own: Sequence[CellResult], slowest_ns: int, sensor_period_seconds: float
-) -> list[Verdict]:
-    found = []
-    seconds = sum(cell.window_seconds for cell in own)
-    floor = duration_floor_seconds(plan, slowest_ns, sensor_period_seconds)
-    if seconds < floor:
-        found.append(Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s"))
-    if len(own) < FEWEST_BLOCKS:
-        found.append(Verdict("few blocks", f"{len(own)} of at least {FEWEST_BLOCKS} blocks"))
-    stopped = [cell.stopped for cell in own if cell.stopped]
-    if stopped:
-        found.append(Verdict("cut short", f"{len(stopped)} of its cells ended early: {stopped[0]}"))
-    busiest = max((cell.client_cpu_share or 0.0 for cell in own), default=0.0)
-    if busiest > CLIENT_CPU_LIMIT:
-        found.append(
-            Verdict("client busy", f"the client used {busiest * 100:.0f} % of a core: it may be what limits")
-        )
-    sent, failed = sum(cell.sent for cell in own), sum(cell.failed for cell in own)
-    if failed > FAILED_LIMIT * sent:
-        found.append(Verdict("failures", f"{failed} of {sent} requests failed"))
-    return found + _energy_verdicts(own)
+def _offered(cells: Sequence[CellResult], seconds: float) -> float | None:
+    known = [
+        cell.offered_per_second * cell.window_seconds for cell in cells if cell.offered_per_second is not None
+    ]
+    return sum(known) / seconds if known and len(known) == len(cells) and seconds else None
 
 
-def _energy_verdicts(own: Sequence[CellResult]) -> list[Verdict]:
-    found = []
-    gaps = sum(cell.energy.gap_count for cell in own)
-    gap_seconds = sum(cell.energy.gap_seconds for cell in own)
-    if gaps or gap_seconds > 0:
-        count = f"{gaps} meter gaps" if gaps > 1 else f"{gaps or 'a'} meter gap"
-        found.append(Verdict("meter gap", f"{count} of {gap_seconds:.2f} s fell in its cells"))
-    metered = any(not cell.energy.reason for cell in own)
-    unknown, answered = sum(cell.energy.unknown for cell in own), sum(cell.answered for cell in own)
-    if metered and unknown > UNKNOWN_LIMIT * answered:
-        found.append(Verdict("energy unknown", f"{unknown} of {answered} answers have no settled energy"))
-    foreign = sum(cell.energy.foreign_sequences for cell in own)
-    if foreign:
-        found.append(Verdict("shared server", f"{foreign} sequences of other clients ran meanwhile"))
-    return found
+def _goodput(cells: Sequence[CellResult], sent: int) -> float | None:
+    within = [cell.within_objective for cell in cells if cell.within_objective is not None]
+    return sum(within) / sent if sent and len(within) == len(cells) else None

@@ -1,4 +1,4 @@
-"""Statistics of a sweep: order statistics with floors, intervals over blocks, proportions.
+"""Statistics of a sweep: order statistics with floors, intervals over blocks, proportions, pairs.
 
 Pure: numbers in, numbers out. A figure whose sample cannot carry it is None, never a guess.
 """
@@ -6,17 +6,23 @@ Pure: numbers in, numbers out. A figure whose sample cannot carry it is None, ne
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from wattserve_loadgen.figures.binomial import binomial_tail
+
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # The least sample that bounds a percentile from above with 99 % confidence (MLPerf's early stopping,
 # recomputed with an exact binomial; shared/facts/measuring.md, rule 3).
 SAMPLE_FLOORS: dict[float, int] = {50.0: 11, 90.0: 64, 95.0: 130, 99.0: 662, 99.9: 6636}
+
+
+_LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,13 @@ def percentile(values: Numbers, percent: float) -> int | None:
     """
     if len(values) < SAMPLE_FLOORS[percent]:
         return None
-    rank = math.ceil(round(percent * len(values) / 100, 9))
+    rank = nearest_rank(len(values), percent)
     return int(np.partition(values, rank - 1)[rank - 1])
+
+
+def nearest_rank(count: int, percent: float) -> int:
+    """The rank from below, counted from 1, of the least value with `percent` of the sample at or below it."""
+    return max(1, math.ceil(round(percent * count / 100, 9)))
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -70,14 +81,101 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     """The ratio value/baseline from (value, baseline) pairs, one per block: geometric mean, t-interval of the
     logs.
 
-    Pairs without two positive numbers are left out. None when none is left.
+    Pairs without two finite positive numbers are left out. None when none is left.
     """
-    logs = [math.log(value / base) for value, base in pairs if value > 0 and base > 0]
+    logs = [
+        math.log(value) - math.log(base)
+        for value, base in pairs
+        if 0 < value < math.inf and 0 < base < math.inf
+    ]
     found = mean_interval(logs)
     if found is None:
         return None
-    low, high = (None if bound is None else math.exp(bound) for bound in (found.low, found.high))
-    return Interval(math.exp(found.mean), low, high, found.n)
+    low, high = (None if bound is None else _exp(bound) for bound in (found.low, found.high))
+    return Interval(_exp(found.mean), low, high, found.n)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What the rig can tell apart, from a variant swept twice under two names (an A/A pair).
+
+    The ratio of the two is 1 in truth. `half_width` 0.03: differences below about 3 % are lost in the noise.
+    """
+
+    ratio: Interval
+    half_width: float | None  # of the interval, as a ratio less 1; None below two blocks
+    holds_one: bool | None  # false: the rig saw a difference where there is none
+
+
+def aa_resolution(pairs: Sequence[tuple[float, float]]) -> Resolution | None:
+    """The rig's own resolution from (one name, other name) pairs, one per block. None without a pair."""
+    ratio = ratio_interval(pairs)
+    if ratio is None:
+        return None
+    if ratio.low is None or ratio.high is None:
+        return Resolution(ratio, None, None)
+    half = (math.log(ratio.high) - math.log(ratio.low)) / 2 if ratio.low > 0 else math.inf
+    return Resolution(ratio, _exp(half) - 1, ratio.low <= 1 <= ratio.high)
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """How much more often one of two variants is right on the same `items`: a difference of shares."""
+
+    items: int
+    difference: float
+    low: float
+    high: float  # 95 %, two-sided
+    p: float  # McNemar's exact test of no difference
+
+
+def paired_difference(both: int, only_own: int, only_base: int, neither: int) -> PairedDifference:
+    """The difference of two accuracies on the same items, counted by who was right on each.
+
+    The interval is Newcombe's method 10 (Statistics in Medicine 17 (1998) 2635-2650): Wilson's limits of
+    each share, joined by the correlation of the pairs.
+    """
+    items = both + only_own + only_base + neither
+    if min(both, only_own, only_base, neither) < 0 or items == 0:
+        raise ValueError(f"{(both, only_own, only_base, neither)} are not the counts of a comparison")
+    own, base = (both + only_own) / items, (both + only_base) / items
+    own_low, own_high = wilson_interval(both + only_own, items)
+    base_low, base_high = wilson_interval(both + only_base, items)
+    phi = _phi(both, only_own, only_base, neither)
+    difference = (only_own - only_base) / items
+    below = _joined(own - own_low, base_high - base, phi)
+    above = _joined(own_high - own, base - base_low, phi)
+    return PairedDifference(
+        items, difference, difference - below, difference + above, mcnemar_p(only_own, only_base)
+    )
+
+
+def mcnemar_p(only_own: int, only_base: int) -> float:
+    """McNemar's exact two-sided p: items that both or neither got right say nothing of the difference."""
+    if only_own < 0 or only_base < 0:
+        raise ValueError(f"{only_own} and {only_base} are not counts")
+    return min(1.0, 2 * binomial_tail(only_own + only_base, min(only_own, only_base), 0.5))
+
+
+def _phi(both: int, only_own: int, only_base: int, neither: int) -> float:
+    """Correlation of the pairs, brought towards 0 where positive (Newcombe's continuity correction)."""
+    margins = (both + only_own) * (only_base + neither) * (both + only_base) * (only_own + neither)
+    if margins == 0:
+        return 0.0
+    excess = both * neither - only_own * only_base
+    if excess > 0:
+        items = both + only_own + only_base + neither
+        return max(0.0, excess - items / 2) / math.sqrt(margins)
+    return excess / math.sqrt(margins)
+
+
+def _joined(one: float, other: float, phi: float) -> float:
+    return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
+
+def _exp(exponent: float) -> float:
+    """exp, held within the finite numbers: JSON knows no others."""
+    return math.exp(exponent) if exponent < _LARGEST_EXPONENT else sys.float_info.max
 
 
 def t_quantile(probability: float, df: int) -> float:
@@ -115,14 +213,15 @@ def _t_probability(t: float, df: int) -> float:
 def effective_samples(values: Numbers) -> float | None:
     """n (1 - rho) / (1 + rho) with rho the lag-1 autocorrelation: answers of one batch are not independent.
 
-    Never above n. None below three values; n when all are equal.
+    `values` in the order of sending, finite. Never above n. None below three values; n when all are equal.
     """
     n = len(values)
     if n < 3:
         return None
-    centred = np.asarray(values, dtype=np.float64) - float(np.mean(values))
-    power = float(centred @ centred)
-    if power == 0:
+    if np.min(values) == np.max(values):
         return float(n)
+    centred = np.asarray(values - values[0], dtype=np.float64)
+    centred -= np.mean(centred)
+    power = float(centred @ centred)
     rho = max(0.0, float(centred[:-1] @ centred[1:]) / power)
     return n * (1 - rho) / (1 + rho)

@@ -1,176 +1,141 @@
 """Charts of joules: points and records in, SVG out. Each returns None when there is nothing to draw.
 
-A point with a verdict is drawn hollow.
+A point whose joules have a verdict is drawn hollow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from wattserve_loadgen import words
+from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.report import ink
-from wattserve_loadgen.report.marks import Looks, axis_unit, bounds, by_variant, mean, names_above, whisker
+from wattserve_loadgen.report.marks import (
+    Looks,
+    arm_names_above,
+    arms_of,
+    bounds,
+    fill_of,
+    load_axis,
+    mean,
+    whisker,
+)
+from wattserve_loadgen.report.scene import Seen
+from wattserve_loadgen.report.tail_charts import Records
 from wattserve_loadgen.results.folder import Columns
-from wattserve_loadgen.results.schema import Accuracy, Point
 
 _BINS, _FEWEST_IN_BIN = 8, 12
-_ROOM_ABOVE = 340  # points: labels above discs beyond it go to the side
+_Bin = tuple[float, float, float, float]
 
 
-def energy_against_concurrency(points: Sequence[Point], looks: Looks) -> str | None:
-    """Grouped bars: active energy per request, the idle draw on top."""
-    drawn = [point for point in points if point.active_uj]
+def energy_against_load(points: Sequence[Seen], loads: Sequence[Load], looks: Looks, name: str) -> str | None:
+    """Grouped bars: active energy per request, the idle draw on top, the meter's own count as a diamond."""
+    drawn = [point for point in points if point.load in loads and point.energy.active_uj]
     if not drawn:
         return None
-    scale, unit = axis_unit(drawn)
+    scale, unit = words.energy_unit(max(_height(point) for point in drawn))
 
     def plot(axes: Any) -> None:
-        lines = by_variant(drawn)
-        concurrencies = sorted({point.concurrency for point in drawn})
-        width = 0.82 / len(lines)
-        for place, (name, line) in enumerate(lines.items()):
-            look = looks[name]
-            for point in line:
-                x = concurrencies.index(point.concurrency) + (place - (len(lines) - 1) / 2) * width
-                active, idle = mean(point.active_uj) / scale, mean(point.idle_uj) / scale
-                fill = ink.tint(look.colour, 0.30) if point.verdicts else look.colour
-                pale = ink.PAPER if point.verdicts else ink.tint(look.colour, 0.22)
-                edge = {"edgecolor": look.colour, "linewidth": 1.0}
-                axes.bar(x, active, width * 0.86, color=fill, **edge)
-                axes.bar(x, idle, width * 0.86, bottom=active, color=pale, hatch="////", **edge)
-                whisker(axes, x, *bounds(point.active_uj, scale), ink.TEXT)
-        axes.set_xticks(range(len(concurrencies)), [str(value) for value in concurrencies])
-        axes.set_xlabel("concurrency (requests in flight)")
+        arms = arms_of(drawn)
+        places = load_axis(axes, [load for load in loads if any(one.load == load for one in drawn)])
+        width = 0.82 / len(arms)
+        for point in drawn:
+            x = places[point.load] + (arms.index(point.arm) - (len(arms) - 1) / 2) * width
+            _bar(axes, point, x, width * 0.86, scale, looks[point.arm])
         axes.set_ylabel(f"{unit} per request")
         axes.set_ylim(bottom=0)
-        names_above(axes, [(name, looks[name].text_colour) for name in lines])
+        axes.grid(axis="x", visible=False)
+        arm_names_above(axes, arms, looks)
 
-    return ink.draw(plot, "energy")
+    return ink.draw(plot, name)
 
 
-def accuracy_against_energy(
-    points: Sequence[Point], accuracy: Mapping[str, Accuracy], looks: Looks, concurrency: int
-) -> str | None:
-    """One disc per variant at one concurrency; its area grows with p95 latency."""
+def _bar(axes: Any, point: Seen, x: float, width: float, scale: float, look: ink.Look) -> None:
+    figures, hollow = point.energy, point.energy_hollow
+    active, idle = mean(figures.active_uj) / scale, mean(figures.idle_uj) / scale
+    fill = ink.tint(look.colour, 0.30) if hollow else look.colour
+    pale = ink.PAPER if hollow else ink.tint(look.colour, 0.22)
+    edge = {"edgecolor": look.colour, "linewidth": 1.0}
+    axes.bar(x, active, width, color=fill, **edge)
+    axes.bar(x, idle, width, bottom=active, color=pale, hatch="////", **edge)
+    whisker(axes, x, *bounds(figures.active_uj, scale), ink.TEXT)
+    if figures.meter_uj is not None:
+        y = figures.meter_uj.mean / scale
+        axes.plot([x - width / 2, x + width / 2], [y, y], color=ink.TEXT, linewidth=1.1, zorder=4)
+        style = {"color": fill_of(hollow, look), "edgecolors": ink.TEXT, "linewidths": 1.1, "zorder": 5}
+        axes.scatter([x], [y], s=26, marker="D", **style)
+
+
+def _height(point: Seen) -> float:
+    figures = point.energy
+    return max(mean(figures.active_uj) + mean(figures.idle_uj), mean(figures.meter_uj))
+
+
+def energy_against_tokens(records: Records, points: Sequence[Seen], looks: Looks, load: Load) -> str | None:
+    """Mean energy of requests of similar length, with the middle half of them as a band.
+
+    Above by the tokens that were sent, below by the positions that were computed, padding included.
+    """
+    hollow = {point.arm for point in points if point.load == load and point.energy_hollow}
+    found = {name: records.get((name, load.name)) for name in looks}
+    rows = [
+        {
+            name: bins
+            for name, one in found.items()
+            if one is not None and (bins := _binned(one, lengths(one)))
+        }
+        for lengths in (_tokens, _padded)
+    ]
     drawn = [
-        point
-        for point in points
-        if point.concurrency == concurrency and point.active_uj and point.variant in accuracy
+        (row, label)
+        for row, label in zip(
+            rows, ("tokens in the request", "computed positions, padding included"), strict=True
+        )
+        if row
     ]
     if not drawn:
         return None
-    scale, unit = axis_unit(drawn)
-    areas = _disc_areas(drawn)
-    right = max(bounds(point.active_uj, scale)[1] for point in drawn) * 1.12
-    shares = [
-        bound for point in drawn for bound in (accuracy[point.variant].low, accuracy[point.variant].high)
-    ]
-    room = max(0.5, (max(shares) - min(shares)) * 14)
+    scale, unit = words.energy_unit(max(one[3] for row, _ in drawn for bins in row.values() for one in bins))
+    right = max(one[0] for row, _ in drawn for bins in row.values() for one in bins)
 
-    def plot(axes: Any) -> None:
-        axes.set_xlim(0, right)
-        axes.set_ylim(max(0.0, min(shares) * 100 - room), min(100.0, max(shares) * 100 + room))
-        for point in sorted(drawn, key=lambda one: -areas[one.variant]):  # the smallest disc on top
-            look, found = looks[point.variant], accuracy[point.variant]
-            x, y = mean(point.active_uj) / scale, found.share * 100
-            line = {"color": look.colour, "linewidth": 1.3, "alpha": 0.7, "zorder": 2, "clip_on": False}
-            axes.plot([x, x], [found.low * 100, found.high * 100], **line)
-            axes.plot(bounds(point.active_uj, scale), [y, y], **line)
-            fill = ink.PAPER if point.verdicts else ink.tint(look.colour, 0.75)
-            style = {
-                "color": fill,
-                "edgecolors": look.colour,
-                "linewidths": 1.8,
-                "zorder": 3,
-                "clip_on": False,
-            }
-            axes.scatter([x], [y], s=areas[point.variant], **style)
-        axes.set_xlabel(f"{unit} per request (active)")
-        axes.set_ylabel("accuracy, %")
-        if sum(_width(one) for one in drawn) <= _ROOM_ABOVE:
-            tops = [(mean(one.active_uj) / scale, accuracy[one.variant].high * 100) for one in drawn]
-            texts = [(*_name_and_detail(one), looks[one.variant].text_colour) for one in drawn]
-            ink.label_above(axes, tops, texts, max(_width(one) for one in drawn))
-        else:
-            ends = [
-                (right, accuracy[one.variant].share * 100, one.variant, looks[one.variant].text_colour)
-                for one in drawn
-            ]
-            ink.label_ends(axes, ends, shift_points=4)
+    def plot(panels: list[Any]) -> None:
+        for axes, (row, label) in zip(panels, drawn, strict=True):
+            ends = []
+            for name, bins in row.items():
+                _draw_bins(axes, bins, scale, looks[name], name in hollow)
+                ends.append((bins[-1][0], bins[-1][1] / scale, name, looks[name].text_colour))
+            axes.set_xlim(0, right)
+            axes.set_ylim(bottom=0)
+            axes.set_xlabel(label)
+            axes.set_ylabel(f"{unit} per request (active)")
+            ink.label_ends(axes, ends, shift_points=8)
 
-    return ink.draw(plot, "accuracy")
+    return ink.draw(plot, "tokens", height=2.9 * len(drawn) + 0.4, panels=[1] * len(drawn))
 
 
-def _disc_areas(points: Sequence[Point]) -> dict[str, float]:
-    """Marker areas in points², by variant; all the same unless every point has a p95."""
-    known = {point.variant: point.p95_ns for point in points if point.p95_ns}
-    if len(known) < len(points):
-        return dict.fromkeys((point.variant for point in points), 120.0)
-    slowest = max(known.values())
-    return {variant: 50 + 350 * value / slowest for variant, value in known.items()}
+def _tokens(columns: Columns) -> npt.NDArray[np.float64]:
+    return columns.tokens
 
 
-def _name_and_detail(point: Point) -> tuple[str, str]:
-    """A mark such as `(proxy)` goes below the name, where there is room for it."""
-    name, has_mark, mark = point.variant.partition(" (")
-    details = [f"({mark}"] if has_mark else []
-    details += [f"p95 {words.milliseconds(point.p95_ns)}"] if point.p95_ns else []
-    return name, " ".join(details)
+def _padded(columns: Columns) -> npt.NDArray[np.float64]:
+    return columns.padded_tokens
 
 
-def _width(point: Point) -> float:
-    """Of a label above its disc, in points, with the space beside it."""
-    name, detail = _name_and_detail(point)
-    return max(66.0, 6.6 * len(name), 5.2 * len(detail)) + 4
+def _draw_bins(axes: Any, bins: Sequence[_Bin], scale: float, look: ink.Look, hollow: bool) -> None:
+    tokens, means, low, high = (np.array(column) for column in zip(*bins, strict=True))
+    axes.fill_between(tokens, low / scale, high / scale, color=ink.tint(look.colour, 0.14), linewidth=0)
+    style = {"color": look.colour, "markerfacecolor": fill_of(hollow, look), "markersize": 5}
+    axes.plot(tokens, means / scale, look.marker + "-", **style)
 
 
-def energy_against_tokens(
-    columns: Mapping[tuple[str, int], Columns], points: Sequence[Point], looks: Looks, concurrency: int
-) -> str | None:
-    """Mean energy of requests of similar length, with the middle half of them as a band."""
-    found = {name: _binned(columns.get((name, concurrency))) for name in looks}
-    hollow = {point.variant for point in points if point.concurrency == concurrency and point.verdicts}
-    drawn = {name: bins for name, bins in found.items() if bins}
-    if not drawn:
-        return None
-    scale, unit = words.energy_unit(max(one[3] for bins in drawn.values() for one in bins))
-
-    def plot(axes: Any) -> None:
-        ends = []
-        for name, bins in drawn.items():
-            look = looks[name]
-            tokens, means, low, high = (np.array(column) for column in zip(*bins, strict=True))
-            axes.fill_between(
-                tokens, low / scale, high / scale, color=ink.tint(look.colour, 0.14), linewidth=0
-            )
-            fill = ink.PAPER if name in hollow else look.colour
-            axes.plot(
-                tokens,
-                means / scale,
-                look.marker + "-",
-                color=look.colour,
-                markerfacecolor=fill,
-                markersize=5,
-            )
-            ends.append((float(tokens[-1]), float(means[-1]) / scale, name, look.text_colour))
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("tokens in the request")
-        axes.set_ylabel(f"{unit} per request (active)")
-        ink.label_ends(axes, ends, shift_points=8)
-
-    return ink.draw(plot, "tokens")
-
-
-def _binned(columns: Columns | None) -> list[tuple[float, float, float, float]]:
-    """(mean tokens, mean energy, its quartiles) of equal groups by length; [] when too few."""
-    if columns is None:
-        return []
-    known = ~(np.isnan(columns.energy_uj) | np.isnan(columns.tokens))
-    tokens, energy = columns.tokens[known], columns.energy_uj[known]
+def _binned(columns: Columns, lengths: npt.NDArray[np.float64]) -> list[_Bin]:
+    """(mean length, mean energy, its quartiles) of equal groups by length; [] when too few."""
+    known = ~(np.isnan(columns.energy_uj) | np.isnan(lengths))
+    tokens, energy = lengths[known], columns.energy_uj[known]
     bins = min(_BINS, len(tokens) // _FEWEST_IN_BIN)
     if bins < 2:
         return []

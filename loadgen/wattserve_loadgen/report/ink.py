@@ -14,7 +14,7 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 WIDTH_INCHES, HEIGHT_INCHES = 5.3, 3.75  # 382 x 270 points: 9.5-point text is still read on a phone
 TEXT, FAINT, GRID, PAPER = "#22302c", "#66736e", "#e4e7e2", "#ffffff"
@@ -29,9 +29,11 @@ _HUES = (
     ("#c78a00", "#8a6000"),
     ("#3c9ad6", "#20709f"),
     ("#4d4d4d", "#4d4d4d"),
+    ("#8b5a2b", "#6e4520"),
 )
-_MARKERS = ("o", "s", "D", "^", "v", "P", "X")
-STAGES = ("#c9d6df", "#4f7f9b", "#e3d9c6")  # queue, compute, the rest
+_MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p", "h")  # one more than hues: their pairs repeat late
+STAGES = ("#d98b73", "#c9d6df", "#4f7f9b", "#e3d9c6")  # lag, queue, compute, the rest
+BAND = "#e3e6e0"  # what two equal arms differ by
 
 _THEME = {
     "svg.fonttype": "none",
@@ -64,19 +66,23 @@ _THEME = {
 
 @dataclass(frozen=True)
 class Look:
-    """How one variant is drawn everywhere."""
+    """How one arm is drawn everywhere."""
 
     colour: str
     text_colour: str
     marker: str
 
 
-def looks(variants: Sequence[str]) -> dict[str, Look]:
-    """By position: the same variant has the same look in every chart of a report."""
-    return {
+TWIN_LOOK = Look("#9aa5a0", FAINT, "o")
+
+
+def looks(arms: Sequence[str], twins: Sequence[str] = ()) -> dict[str, Look]:
+    """By position: the same arm has the same look in every chart of a report. Twins are grey."""
+    found = {
         name: Look(*_HUES[index % len(_HUES)], _MARKERS[index % len(_MARKERS)])
-        for index, name in enumerate(variants)
+        for index, name in enumerate(arms)
     }
+    return found | dict.fromkeys(twins, TWIN_LOOK)
 
 
 def tint(colour: str, share: float) -> str:
@@ -85,27 +91,37 @@ def tint(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - part) * share):02x}" for part in parts)
 
 
-def draw(plot: Any, name: str, height: float = HEIGHT_INCHES) -> str:
-    """The SVG of `plot(axes)`; `name` keeps its ids apart from those of other charts on the page."""
+def draw(plot: Any, name: str, height: float = HEIGHT_INCHES, panels: Sequence[float] = ()) -> str:
+    """The SVG of `plot(axes)`; `name` keeps its ids apart from those of other charts on the page.
+
+    With the relative heights of `panels`, one below the other, `plot` gets a list of axes.
+    """
     with matplotlib.rc_context({**_THEME, "svg.hashsalt": "wattserve"}):
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-        axes = figure.add_subplot()
-        plot(axes)
+        if panels:
+            stacked = figure.subplots(len(panels), 1, squeeze=False, height_ratios=list(panels))
+            plot(list(stacked[:, 0]))
+        else:
+            plot(figure.add_subplot())
         buffer = io.StringIO()
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
     return _inline(buffer.getvalue(), name)
 
 
 def _inline(svg: str, name: str) -> str:
-    """Without XML header, metadata and fixed size; ids start with `name`, and only those in use are left."""
+    """Without XML header, metadata and fixed size; only ids in use are left, as `name-1`, `name-2`.
+
+    Matplotlib makes ids of unrounded coordinates, whose last digit can change from one layout to the next.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(
         r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1
     )
-    used = set(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
-    return re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg).strip()
+    used = dict.fromkeys(re.findall(r'(?:url\(|href=")#([^")]+)', svg))
+    short = {old: f"{name}-{number}" for number, old in enumerate(used, start=1)}
+    svg = re.sub(r' id="([^"]+)"', lambda at: f' id="{short[at[1]]}"' if at[1] in short else "", svg)
+    return re.sub(r'(url\(|href=")#([^")]+)', lambda at: f"{at[1]}#{short[at[2]]}", svg).strip()
 
 
 def log_axis(axis: Any, low: float, high: float) -> None:
@@ -148,7 +164,10 @@ def spread(wanted: Sequence[float], gap: float) -> list[float]:
     return result
 
 
-def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]], shift_points: float = 11) -> None:
+End = tuple[float, float, str, str]  # x, y, text, colour
+
+
+def label_ends(axes: Any, ends: Sequence[End], shift_points: float = 11) -> None:
     """Write names to the right of line ends, pushed apart where they would overlap.
 
     `ends` are (x, y, text, colour) in data coordinates; call it after the axes have their limits.
@@ -200,3 +219,15 @@ def label_above(
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6},
             annotation_clip=False,
         )
+
+
+def few_ticks(most: int = 3) -> MaxNLocator:
+    """For an axis that has little room."""
+    return MaxNLocator(nbins=most)
+
+
+def fixed_ticks(axis: Any, ticks: Sequence[float], text: str) -> None:
+    """Those ticks and no others, written by the format `text`."""
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text.format(value)))

@@ -1,156 +1,194 @@
-"""Charts of latency and batching: points and records in, SVG out. Each returns None when there is nothing to
-draw.
+"""Charts of latency, goodput and batching against load: points in, SVG out. Each returns None when there is
+nothing to draw.
 
-A point with a verdict is drawn hollow.
+A point with a verdict is drawn hollow. Closed and open loads are never joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from wattserve_loadgen import words
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, Interval
+from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.plan.load import OFFLINE, Load
 from wattserve_loadgen.report import ink
-from wattserve_loadgen.report.marks import Looks, bounds, by_variant, lines, mean, numbered_disc
-from wattserve_loadgen.results.folder import Columns
-from wattserve_loadgen.results.schema import Point
+from wattserve_loadgen.report.marks import (
+    Looks,
+    bounds,
+    end_labels,
+    fill_of,
+    in_lines,
+    line_style,
+    lines_over_loads,
+    load_mark,
+    mean,
+    name_kinds,
+)
+from wattserve_loadgen.report.scene import Seen, line_of
+from wattserve_loadgen.results.schema import Search
 
-_TAIL_STARTS_AT = 10.0  # percent
+_FEWEST_FOR_A_KNEE = 3
 
 
-def latency_against_throughput(points: Sequence[Point], looks: Looks, percent: int) -> str | None:
-    """A line per variant; points carry their concurrency, and behind them the interval over blocks."""
-    drawn = [point for point in points if _latency(point, percent)[0] and point.rate_per_second]
+def timed(points: Sequence[Seen]) -> list[Seen]:
+    """Those whose latency says something: everything at once measures throughput alone."""
+    return [point for point in points if point.load.shape != OFFLINE]
+
+
+def latency_against_rate(points: Sequence[Seen], looks: Looks, percent: int) -> str | None:
+    """A line per arm and kind of load; behind a point stands its interval over blocks, or its bound."""
+    drawn = [point for point in timed(points) if _latency(point, percent) and mean(_rate(point))]
     if not drawn:
         return None
 
     def plot(axes: Any) -> None:
-        axes.set_xlim(0, max(mean(point.rate_per_second) for point in drawn) * 1.04)
-        heights = [_latency(point, percent)[0] / 1e6 for point in drawn]
-        ink.log_axis(axes.yaxis, min(heights), max(heights))
+        axes.set_xlim(0, max(mean(_rate(point)) for point in drawn) * 1.04)
+        heights = [_latency(point, percent) for point in drawn]
+        reach = [edge for point in drawn for edge in _reach(point, percent) if edge > 0]
+        ink.log_axis(axes.yaxis, min(heights + reach), max(heights + reach))
         ends = []
-        for name, line in by_variant(drawn).items():
-            look = looks[name]
-            xs = [mean(point.rate_per_second) for point in line]
-            ys = [_latency(point, percent)[0] / 1e6 for point in line]
-            axes.plot(xs, ys, color=look.colour, linewidth=1.6, zorder=2, clip_on=False)
+        for line in in_lines(drawn):
+            look = looks[line[0].arm]
+            xs, ys = [mean(_rate(point)) for point in line], [_latency(point, percent) for point in line]
+            style = {"color": look.colour, "linewidth": 1.6, "zorder": 2, "clip_on": False}
+            if line_of(line[0].load) != line[0].load.name:
+                axes.plot(xs, ys, linestyle=line_style(line), **style)
             for point, x, y in zip(line, xs, ys, strict=True):
-                faint = {"color": look.colour, "alpha": 0.45, "linewidth": 1.3, "zorder": 1}
-                low, high = bounds(_latency(point, percent)[1], 1e6)
-                if high > low > 0:
-                    axes.plot([x, x], [low, high], **faint)
-                numbered_disc(axes, x, y, point, look)
-            ends.append((xs[-1], ys[-1], name, look.text_colour))
+                _draw_reach(axes, point, percent, x, look)
+                load_mark(axes, x, y, point, look)
+            knee = knee_of(line)
+            if knee is not None:
+                place = line.index(knee)
+                ring = {"facecolors": "none", "edgecolors": look.text_colour, "linewidths": 1.1}
+                axes.scatter([xs[place]], [ys[place]], s=330, zorder=2.5, clip_on=False, **ring)
+            ends.append((line, xs[-1], ys[-1]))
         axes.set_xlabel("answers per second")
         axes.set_ylabel(f"p{percent} latency, ms (log scale)")
+        axes.xaxis.set_major_locator(ink.few_ticks(6))
         ink.thousands(axes.xaxis)
-        ink.label_ends(axes, ends)
+        name_kinds(axes, drawn)
+        ink.label_ends(axes, end_labels(ends, looks), shift_points=13)
 
     return ink.draw(plot, f"latency-p{percent}")
 
 
-def _latency(point: Point, percent: int) -> tuple[int, Interval | None]:
-    """(pooled percentile or 0, the interval of the blocks' percentiles if any), in nanoseconds."""
-    found = {
-        50: (point.p50_ns, point.p50_blocks_ns),
-        95: (point.p95_ns, point.p95_blocks_ns),
-        99: (point.p99_ns, None),
-    }
-    value, interval = found[percent]
-    return value or 0, interval
+def knee_of(line: Sequence[Seen]) -> Seen | None:
+    """The point with the most answers per second for each second of latency (Kleinrock's power, 1979).
+
+    None where that is an end of the line, or a line is too short or too doubtful to have one.
+    """
+    sound = [point for point in line if not point.hollow and point.figures.latency.mean_ns]
+    if len(sound) < _FEWEST_FOR_A_KNEE:
+        return None
+    best = max(sound, key=lambda point: mean(_rate(point)) / (point.figures.latency.mean_ns or 1))
+    return None if best in (sound[0], sound[-1]) else best
 
 
-def batch_against_concurrency(points: Sequence[Point], looks: Looks, unit: str) -> str | None:
-    """Mean batch size per variant, in `unit`: sequences or images."""
-    return lines(points, looks, "batch", f"mean batch size, {unit}", lambda point: point.mean_batch_size)
+def _rate(point: Seen) -> Interval | None:
+    return point.figures.rate_per_second
 
 
-def padding_against_concurrency(points: Sequence[Point], looks: Looks) -> str | None:
+def _latency(point: Seen, percent: int) -> float:
+    """The pooled percentile in milliseconds; 0 when the sample does not carry it."""
+    found = point.figures.latency
+    return ({50: found.p50_ns, 95: found.p95_ns, 99: found.p99_ns}[percent] or 0) / 1e6
+
+
+def _reach(point: Seen, percent: int) -> tuple[float, float]:
+    """From where to where a percentile may lie, in milliseconds: over blocks; of p99, up to its bound."""
+    if percent == 99:
+        value, bound = _latency(point, percent), point.figures.latency.p99_bound_ns
+        return (value, bound / 1e6) if bound else (0.0, 0.0)
+    return bounds(point.figures.p50_blocks_ns if percent == 50 else point.figures.p95_blocks_ns, 1e6)
+
+
+def _draw_reach(axes: Any, point: Seen, percent: int, x: float, look: ink.Look) -> None:
+    low, high = _reach(point, percent)
+    if not high > low > 0:
+        return
+    axes.plot([x, x], [low, high], color=look.colour, alpha=0.45, linewidth=1.3, zorder=1)
+    if percent == 99:
+        axes.scatter([x], [high], s=40, marker="_", color=look.colour, linewidths=1.3, zorder=1)
+
+
+def goodput_against_offered(points: Sequence[Seen], looks: Looks) -> str | None:
+    """Answers within the objective against what was offered; on the diagonal everything was."""
+    drawn = [
+        point
+        for point in points
+        if point.point.offered_per_second is not None and point.figures.goodput_share is not None
+    ]
+    if not drawn:
+        return None
+
+    def plot(axes: Any) -> None:
+        right = max(point.point.offered_per_second or 0.0 for point in drawn) * 1.06
+        axes.plot([0, right], [0, right], color=ink.FAINT, linewidth=0.9, linestyle=":", zorder=1)
+        ends = []
+        for line in in_lines(drawn):
+            look = looks[line[0].arm]
+            xs = [point.point.offered_per_second or 0.0 for point in line]
+            ys = [x * (point.figures.goodput_share or 0.0) for x, point in zip(xs, line, strict=True)]
+            if line_of(line[0].load) != line[0].load.name:
+                axes.plot(xs, ys, color=look.colour, linewidth=1.6, linestyle=line_style(line), zorder=2)
+            for point, x, y in zip(line, xs, ys, strict=True):
+                load_mark(axes, x, y, point, look)
+            ends.append((line, xs[-1], ys[-1]))
+        axes.set_xlim(0, right)
+        axes.set_ylim(0, right)
+        axes.set_xlabel("offered requests per second")
+        axes.set_ylabel("answers per second within the objective")
+        ink.label_ends(axes, end_labels(ends, looks), shift_points=8)
+
+    return ink.draw(plot, "goodput")
+
+
+def searched_rates(searches: Sequence[Search], looks: Looks) -> str | None:
+    """The rates that each search tried, and between which two of them the highest good one lies."""
+    drawn = [search for search in searches if search.trials]
+    if not drawn:
+        return None
+
+    def plot(axes: Any) -> None:
+        for place, search in enumerate(drawn):
+            look = looks[search.arm]
+            if search.rate_per_second is not None and search.broken_per_second is not None:
+                edges = [search.rate_per_second, search.broken_per_second]
+                axes.plot(edges, [place, place], color=ink.tint(look.colour, 0.3), linewidth=12, zorder=1)
+            for trial in search.trials:
+                style = {"s": 60, "linewidths": 1.6, "zorder": 3, "color": look.colour}
+                if trial.judgement == "broken":
+                    axes.scatter([trial.rate_per_second], [place], marker="x", **style)
+                else:
+                    fill = fill_of(trial.judgement != "met", look)
+                    edge = {**style, "color": fill, "edgecolors": look.colour}
+                    axes.scatter([trial.rate_per_second], [place], marker="o", **edge)
+        axes.set_yticks(range(len(drawn)), [search.arm.replace(" (", "\n(") for search in drawn])
+        axes.tick_params(axis="y", labelcolor=ink.TEXT)
+        axes.set_ylim(len(drawn) - 0.4, -0.6)
+        axes.set_xlim(left=0)
+        axes.grid(visible=False)
+        axes.set_xlabel("offered requests per second")
+        for name, marker, colour in (("met", "o", ink.FAINT), ("broken", "x", ink.FAINT)):
+            axes.scatter([], [], marker=marker, s=46, color=colour, label=name)
+        axes.scatter([], [], marker="o", s=46, color=ink.PAPER, edgecolors=ink.FAINT, label="undecided")
+        axes.figure.legend(loc="outside upper left", ncols=3, frameon=False, handletextpad=0.2)
+
+    return ink.draw(plot, "searches", height=1.5 + 0.5 * max(2, len(drawn)))
+
+
+def batch_against_load(points: Sequence[Seen], loads: Sequence[Load], looks: Looks, unit: str) -> str | None:
+    """Mean batch size per arm, in `unit`: sequences or images."""
+    return lines_over_loads(
+        points, loads, looks, "batch", f"mean batch size, {unit}", lambda point: point.figures.mean_batch_size
+    )
+
+
+def padding_against_load(points: Sequence[Seen], loads: Sequence[Load], looks: Looks) -> str | None:
     """The share of computed token positions that were padding."""
 
-    def figure(point: Point) -> float | None:
-        return None if point.padding_share is None else point.padding_share * 100
+    def figure(point: Seen) -> float | None:
+        share = point.figures.padding_share
+        return None if share is None else share * 100
 
-    return lines(points, looks, "padding", "padding, % of computed tokens", figure)
-
-
-def where_time_goes(points: Sequence[Point], concurrency: int) -> str | None:
-    """Mean latency of each variant at one concurrency, split into queue, compute and the rest."""
-    drawn = [point for point in points if point.concurrency == concurrency and point.mean_latency_ns]
-    if not drawn:
-        return None
-
-    def plot(axes: Any) -> None:
-        for place, point in enumerate(drawn):
-            whole = (point.mean_latency_ns or 0) / 1e6
-            queue, compute = (point.mean_queue_ns or 0) / 1e6, (point.mean_compute_ns or 0) / 1e6
-            left = 0.0
-            for value, colour in zip(
-                (queue, compute, max(0.0, whole - queue - compute)), ink.STAGES, strict=True
-            ):
-                axes.barh(place, value, 0.58, left=left, color=colour)
-                left += value
-            text = words.milliseconds(point.mean_latency_ns)
-            axes.annotate(text, (left, place), xytext=(5, 0), textcoords="offset points", va="center")
-        names = [point.variant.replace(" (", "\n(") for point in drawn]  # a mark goes below its name
-        axes.set_yticks(range(len(drawn)), names)
-        axes.tick_params(axis="y", labelcolor=ink.TEXT)
-        axes.set_ylim(max(len(drawn), 3) - 0.5, -0.5)
-        axes.grid(visible=False)
-        axes.margins(x=0.16)
-        axes.set_xlabel("mean latency, ms")
-        stages = ("waiting for a batch", "in its batch", "network, parsing, client")
-        for name, colour in zip(stages, ink.STAGES, strict=True):
-            axes.scatter([], [], marker="s", s=60, color=colour, label=name)
-        axes.figure.legend(
-            loc="outside upper left", ncols=3, frameon=False, handletextpad=0.2, columnspacing=1
-        )
-
-    return ink.draw(plot, "time")
-
-
-def latency_distribution(
-    columns: Mapping[tuple[str, int], Columns], looks: Looks, concurrency: int
-) -> str | None:
-    """Latency by percentile, on an axis that gives the tail room; each line ends where its sample does."""
-    found = {name: columns.get((name, concurrency)) for name in looks}
-    drawn = {
-        name: np.sort(one.latency_ns)
-        for name, one in found.items()
-        if one is not None and len(one.latency_ns) >= SAMPLE_FLOORS[90.0]
-    }
-    if not drawn:
-        return None
-
-    def plot(axes: Any) -> None:
-        curves = {name: _tail(values) for name, values in drawn.items()}
-        ends = []
-        axes.set_xscale("log")
-        for name, (stretched, heights) in curves.items():
-            axes.plot(stretched, heights, color=looks[name].colour, linewidth=1.8, clip_on=False)
-            ends.append((float(stretched[-1]), float(heights[-1]), name, looks[name].text_colour))
-        right = max(end[0] for end in ends)
-        ticks = [
-            percent for percent in (10, 50, 75, 90, 95, 99, 99.9) if 100 / (100 - percent) <= right * 1.001
-        ]
-        axes.set_xticks([100 / (100 - percent) for percent in ticks], [f"{percent:g}" for percent in ticks])
-        axes.minorticks_off()
-        axes.set_xlim(100 / (100 - _TAIL_STARTS_AT), right)
-        heights = np.concatenate([curve[1] for curve in curves.values()])
-        ink.log_axis(axes.yaxis, float(heights.min()), float(heights.max()))
-        axes.set_xlabel("percentile (the axis stretches towards the tail)")
-        axes.set_ylabel("latency, ms (log scale)")
-        ink.label_ends(axes, ends, shift_points=5)
-
-    return ink.draw(plot, "distribution")
-
-
-def _tail(ordered: Any) -> tuple[Any, Any]:
-    """(1 / (1 - p), latency in ms) from p = 10 % to the last percentile that the sample can carry."""
-    last = max(percent for percent, floor in SAMPLE_FLOORS.items() if len(ordered) >= floor)
-    stretched = np.geomspace(100 / (100 - _TAIL_STARTS_AT), 100 / (100 - last), 160)
-    ranks = np.clip(np.ceil((1 - 1 / stretched) * len(ordered)).astype(int) - 1, 0, len(ordered) - 1)
-    return stretched, ordered[ranks] / 1e6
+    return lines_over_loads(points, loads, looks, "padding", "padding, % of computed tokens", figure)

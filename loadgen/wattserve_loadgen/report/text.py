@@ -1,18 +1,19 @@
 """What a report says in sentences: results in, text out. It knows no HTML.
 
-Every sentence here must hold for any sweep: one variant, no meter, nothing measured.
+Every sentence here must hold for any sweep: one arm, no meter, nothing measured.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
-from wattserve_loadgen import words
-from wattserve_loadgen.figures.points import CLIENT_CPU_LIMIT
-from wattserve_loadgen.figures.stats import Interval
-from wattserve_loadgen.results.schema import Point, Results
+from wattserve_loadgen.plan.schedule import PRESETS
+from wattserve_loadgen.report.sources import QUALITIES, energy_sources
+from wattserve_loadgen.results.schema import Results, Search
 from wattserve_loadgen.results.standing import standing_of
+
+_FEWEST_BLOCKS_TO_PUBLISH = 5
 
 
 @dataclass(frozen=True)
@@ -22,39 +23,6 @@ class Banner:
     kind: str
     title: str
     text: str
-
-
-def energy_sources(results: Results) -> list[dict[str, Any]]:
-    """An EnergySource for each meter of the swept variants' devices, the least trustworthy first.
-
-    As the server stated them; [{}] when it stated none.
-    """
-    server = results.server
-    meters = [server.get("meter") or {}]
-    if others := server.get("other_meters"):
-        swept = [one for one in server.get("variants", []) if one["name"] in results.plan.variants]
-        devices = {one.get("device") for one in swept}
-        meters = [one for one in (*meters, *others) if one.get("device") in devices] or meters
-    sources = [meter.get("source") or {} for meter in meters]
-    return sorted(sources, key=lambda source: _QUALITIES.get(source.get("quality", ""), len(_QUALITIES)))
-
-
-def energy_source(results: Results) -> dict[str, Any]:
-    """The least trustworthy of `energy_sources`."""
-    return energy_sources(results)[0]
-
-
-def source_line(results: Results) -> str:
-    """`estimate · apportioned estimate · ESTIMATED`: what every caption carries."""
-    lines = [
-        f"{source['name']} · {source['method']} · {source['quality'].upper()}"
-        for source in energy_sources(results)
-        if source.get("quality") in _QUALITIES
-    ]
-    return " and ".join(lines) or "no meter: no joules"
-
-
-_QUALITIES = {"simulated": 0, "estimated": 1, "measured": 2}
 
 
 def banners(results: Results) -> list[Banner]:
@@ -69,30 +37,29 @@ def banners(results: Results) -> list[Banner]:
         found.append(Banner("loud", "Some requests failed", text))
     found.append(_energy_banner(results))
     found += _precision_banners(results)
-    short = [point for point in results.points if any(one.code == "too short" for one in point.verdicts)]
-    if short:
-        plan = results.plan
-        text = (
-            f"{len(short)} of {len(results.points)} points were measured for less time than a published"
-            f" figure needs (preset {plan.preset}: {plan.blocks} blocks of {plan.seconds:g} s)."
-            " They are drawn hollow: good for a look, not for a claim."
-        )
-        found.append(Banner("loud", "Too short to publish", text))
-    return found
+    found += _verdict_banners(results)
+    broken = [check.name for check in results.checks if check.passed is False]
+    if broken:
+        text = f"{sentence('; '.join(broken))} See the checklist below."
+        found.append(Banner("loud", f"{_counted(len(broken), 'check')} of loadgen validate failed", text))
+    return found + _publish_banners(results)
 
 
 def _energy_banner(results: Results) -> Banner:
     if results.energy_reason:
         return Banner("loud", "No joules in this report", sentence(results.energy_reason))
-    sources = energy_sources(results)
-    source = sources[0]
+    known = [one for one in energy_sources(results) if one.get("quality") in QUALITIES]
+    if not known:
+        return Banner("loud", "No joules in this report", "No meter is stated.")
     about = " ".join(
-        f"Source: {one['name']}, {one['method']}. {sentence(one['note'])}".strip()
-        for one in sources
-        if one.get("quality") in _QUALITIES
+        f"Source: {one['name']}, {one['method']}. {sentence(str(one.get('note') or ''))}".strip()
+        for one in known
     )
-    alike = len({one.get("quality") for one in sources}) == 1
+    if results.boundary:
+        about += f" Metered: {sentence(results.boundary)}"
+    alike = len({one["quality"] for one in known}) == 1
     which = "Every joule here is" if alike else "Some joules here are"
+    source = known[0]
     if source["quality"] == "measured":
         return Banner("calm", "Energy was measured", about)
     if source["quality"] == "simulated":
@@ -105,13 +72,15 @@ def _energy_banner(results: Results) -> Banner:
 
 
 def _precision_banners(results: Results) -> list[Banner]:
-    swept = [one for one in results.server.get("variants", []) if one["name"] in results.plan.variants]
-    proxies = [f"{one['name']}: {sentence(one['proxy'])}" for one in swept if one.get("proxy")]
-    unverified = [
-        f"{one['name']}: {sentence(one['verification'])}"
-        for one in swept
-        if standing_of(swept, one["name"]).verified is False
-    ]
+    proxies, unverified = [], []
+    for arm in results.main_arms:
+        variants = results.target_of(arm).server.get("variants", [])
+        standing = standing_of(variants, arm.variant)
+        if standing.proxy:
+            proxies.append(f"{arm.name}: {sentence(standing.proxy)}")
+        if standing.verified is False:
+            about = next(one for one in variants if one.get("name") == arm.variant)
+            unverified.append(f"{arm.name}: {sentence(str(about['verification']))}")
     found = []
     if proxies:
         text = f"Only standing in for the precision of its name. {' '.join(proxies)}"
@@ -122,63 +91,45 @@ def _precision_banners(results: Results) -> list[Banner]:
     return found
 
 
+def _verdict_banners(results: Results) -> list[Banner]:
+    """How many points a gate spoiled, and by which; what a look is too short for has its own banner."""
+    codes = Counter(
+        verdict.code
+        for point in results.points
+        for verdict in point.verdicts
+        if verdict.spoils == "point" and (results.plan.withholds or verdict.code != "too short")
+    )
+    spoiled = sum(point.hollow for point in results.points)
+    if not codes:
+        return []
+    why = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
+    done = "stands in place of its figures" if results.plan.withholds else "stands beside its figures"
+    text = f"{spoiled} of {len(results.points)}: {why}. The verdict {done}, and it is drawn hollow."
+    return [Banner("loud", "Some points have a verdict", text)]
+
+
+def _publish_banners(results: Results) -> list[Banner]:
+    plan = results.plan
+    shape = f"preset {plan.preset}: {plan.blocks} blocks of {plan.seconds:g} s"
+    if not plan.withholds:
+        text = f"This is a look ({shape}). All is drawn hollow: good for a first sight, not for a claim."
+        return [Banner("loud", "Too short to publish", text)] if results.points else []
+    full = PRESETS["full"]
+    if plan.blocks < _FEWEST_BLOCKS_TO_PUBLISH or plan.publish_seconds < full.publish_seconds:
+        text = (
+            f"{shape}. Intervals over so few blocks are wide, and slow drifts stay unseen; publish what the"
+            f" preset full measures, {full.blocks} blocks or more."
+        )
+        return [Banner("calm", f"A quick sweep: {_counted(plan.blocks, 'block')}", sentence(text))]
+    return []
+
+
 def row_count(results: Results) -> str:
     """`100 rows`, or `100 images of 3 × 224 × 224`."""
     data = results.dataset
     if not data.pixel_shape:
         return f"{data.rows} rows"
     return f"{data.rows} images of {' × '.join(map(str, data.pixel_shape))}"
-
-
-def headline(results: Results) -> str:
-    """The sweep in one sentence: the variant that used the least energy at the highest concurrency."""
-    top = max((point.concurrency for point in results.points), default=0)
-    points = [point for point in results.points if point.concurrency == top and point.rate_per_second]
-    base = next((point for point in points if point.variant == results.baseline), None)
-    if base is None or base.rate_per_second is None:
-        if not results.points:
-            return "Nothing was measured."
-        return (
-            f"{results.baseline} was not measured at concurrency {top}, so there is nothing to compare with."
-        )
-    rivals = [point for point in points if point.variant != results.baseline]
-    if not rivals:
-        each = f" at {words.mean_energy(base.active_uj)} each" if base.active_uj else ""
-        speed = words.significant(base.rate_per_second.mean)
-        return f"At concurrency {top}, {base.variant} answers {speed} requests per second{each}."
-    best = min(rivals, key=lambda one: one.energy_ratio.mean if one.energy_ratio else float("inf"))
-    text = f"At concurrency {top}, {_claims(results, best)}"
-    own, other = results.accuracy.get(best.variant), results.accuracy.get(base.variant)
-    if own and other:
-        text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"
-    return text + "."
-
-
-def _claims(results: Results, best: Point) -> str:
-    """Only what the intervals over blocks show: a ratio whose interval holds 1 is no difference."""
-    pair = f"{best.variant} and {results.baseline}"
-    if _shows(best.speed_ratio):
-        speed = f"answers {words.times(best.speed_ratio)} as many requests per second"
-    else:
-        speed = "no difference in speed"
-    if best.energy_ratio is None:
-        if _shows(best.speed_ratio):
-            return f"{best.variant} {speed} as {results.baseline}"
-        return f"{speed} between {pair} could be shown"
-    quality = energy_source(results).get("quality")
-    kind = f" ({quality})" if quality in ("estimated", "simulated") else ""
-    if not _shows(best.energy_ratio):
-        text = f"no difference in active energy per request{kind} between {pair} could be shown"
-        return f"{text}; {best.variant} {speed}" if _shows(best.speed_ratio) else f"{text}, nor in speed"
-    change = best.energy_ratio.mean - 1
-    less = f"{words.percent(abs(change), 0)} {'less' if change < 0 else 'more'}"
-    text = f"{best.variant} needs {less} active energy per request{kind} than {results.baseline}"
-    return f"{text} and {speed}" if _shows(best.speed_ratio) else f"{text}; {speed} could be shown"
-
-
-def _shows(ratio: Interval | None) -> bool:
-    """Whether a ratio's interval excludes 1."""
-    return ratio is not None and None not in (ratio.low, ratio.high) and not ratio.low <= 1 <= ratio.high  # type: ignore[operator]
 
 
 def accuracy_sentence(results: Results) -> str:
@@ -198,39 +149,46 @@ def accuracy_sentence(results: Results) -> str:
 
 def failures(results: Results) -> list[str]:
     """Each kind of failure once, with how often and an example."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for cell in results.cells:
-        for code, count in cell.failures.items():
-            counts[code] = counts.get(code, 0) + count
+        counts.update(cell.failures)
+        for code in cell.failures:
             examples.setdefault(code, cell.failure_example)
     return [f"{count} × {code}, e.g. “{examples[code]}”" for code, count in counts.items()]
 
 
 def unknown_reasons(results: Results) -> list[str]:
     """Each reason for an unknown energy once, with how often."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for cell in results.cells:
-        for reason, count in cell.energy.unknown_reasons.items():
-            counts[reason] = counts.get(reason, 0) + count
+        counts.update(cell.energy.unknown_reasons)
     return [f"{count} × {reason}" for reason, count in counts.items()]
+
+
+def search_sentence(search: Search) -> str:
+    """`int8 within p99<50ms: the highest rate lies between 120/s and 125/s; close enough.`"""
+    return f"{search.arm} within {search.objective}: {search.ended.rstrip('.')}."
 
 
 def how_to_read(results: Results) -> list[str]:
     """The definitions behind the figures."""
     return [
-        "Latency is from sending a request to having its answer, in a closed loop: there is no arrival"
-        " schedule, each slot sends its next request when its answer is in.",
+        "Response time is from the instant at which a request was due to its answer: open loops send by a"
+        " schedule, whatever is in flight. A closed loop has no schedule, each slot sends its next request"
+        " when its answer is in; its latency is service time, from sending to the answer.",
         "A percentile is a value that was really seen, and is left out below the sample that bounds it with"
-        " 99 % confidence (p50 11, p90 64, p95 130, p99 662, p99.9 6,636 answers).",
-        "Energy per request is the mean of the settled receipts of the same timed requests: active energy,"
-        " above the device's idle draw. Failed requests are out of latency; what they burned is added to the"
-        " answered ones.",
+        " 99 % confidence (p50 11, p90 64, p95 130, p99 662, p99.9 6,636 independent answers). “≤” is that"
+        " bound.",
+        "Energy per request by receipts is the mean of the settled receipts of the same timed requests:"
+        " active energy, above the device's idle draw. Failed requests are out of latency; what they burned"
+        " is added to the answered ones. By the meter it is the meter's own count over the window, divided by"
+        " the answers.",
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
-        f"Intervals are 95 %, over {results.plan.blocks} blocks. Speed-up (answers per second) and energy"
-        f" ratio (active) are relative to {results.baseline}, paired block by block.",
-        "A point has a verdict when it is too short, incomplete or failing, or when the client used over"
-        f" {words.percent(CLIENT_CPU_LIMIT, 0)} of a core. Points with a verdict are drawn hollow.",
+        f"Intervals are 95 %, over {_counted(results.plan.blocks, 'block')}. Ratios are relative to"
+        f" {results.baseline}, paired block by block.",
+        "A point that fails a gate has a verdict and no figures; it is drawn hollow and stands on no line of"
+        " best points. Only a look (preset look) shows figures beside its verdict.",
     ]
 
 
@@ -239,4 +197,13 @@ def sentence(text: str) -> str:
     text = text.strip()
     if not text:
         return ""
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    return capitalised(text) + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def capitalised(text: str) -> str:
+    """With a capital at its start, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,6 +1,7 @@
-"""The results folder: records.jsonl, results.json and report.html.
+"""The results folder of a sweep: what is in it, how it is filled, how it is read again.
 
-results.json is replaced as a whole after every cell, so that what is measured survives whatever comes next.
+After every cell its records are appended and results.json is replaced as a whole, so that what is measured
+survives whatever comes next. Knows no figures.
 """
 
 from __future__ import annotations
@@ -8,74 +9,147 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.results.codec import ShapeError, build, plain
-from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, Record, Results
+from wattserve_loadgen.plan.plan_file import PLAN_FILE as PLAN_FILE
+from wattserve_loadgen.results.codec import ShapeError, plain
+from wattserve_loadgen.results.csv_table import csv_text
+from wattserve_loadgen.results.records import (
+    PARQUET_FILE,
+    RECORDS_FILE,
+    Places,
+    append_lines,
+    append_records,
+    built_records,
+    cut_torn,
+    keep_cells,
+    stored_records,
+)
+from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, CellResult, Record, Results
+from wattserve_loadgen.results.upgrade import to_results
 
 RESULTS_FILE = "results.json"
-RECORDS_FILE = "records.jsonl"
+CSV_FILE = "results.csv"
+ENVIRONMENT_FILE = "environment.json"
 REPORT_FILE = "report.html"
+READINGS_FILE = "readings.jsonl"
+FILES = (
+    RESULTS_FILE,
+    RECORDS_FILE,
+    READINGS_FILE,
+    PARQUET_FILE,
+    CSV_FILE,
+    ENVIRONMENT_FILE,
+    PLAN_FILE,
+    REPORT_FILE,
+)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Records as arrays of equal length."""
+    """The records that count of an arm under a load, as arrays of equal length in the order of sending."""
 
-    latency_ns: npt.NDArray[np.int64]
+    latency_ns: npt.NDArray[np.int64]  # response time where there is a schedule, else service time
+    service_ns: npt.NDArray[np.int64]
+    lag_ns: npt.NDArray[np.float64]  # NaN without a schedule
     tokens: npt.NDArray[np.float64]  # NaN for images
+    padded_tokens: npt.NDArray[np.float64]  # NaN where it is not known
     energy_uj: npt.NDArray[np.float64]  # active; NaN where it is not known
+    batch_size: npt.NDArray[np.float64]  # sequences that ran with it; NaN where it is not known
 
 
 class ResultsFolder:
-    """A folder being filled by one sweep."""
+    """A folder being filled by one sweep. Either `start` it, or `resume` it and `go_on`, once."""
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
-        """ResultsError when `path` holds anything but older results, or those and not `force`."""
+    def __init__(self, path: Path, *, force: bool = False, resume: bool = False) -> None:
+        """ResultsError when `path` holds anything but older results, or those and neither `force` nor
+        `resume`.
+        """
         self.path = path
         if path.exists() and not path.is_dir():
             raise ResultsError(f"{path}: is a file; --out takes a folder")
         if path.is_dir() and any(path.iterdir()):
             if not _is_ours(path):
                 raise ResultsError(f"{path}: holds other files; choose a new folder for --out")
-            if not force:
+            if not force and not resume:
                 raise ResultsError(
-                    f"{path}: holds results already; choose another --out, or --force to replace them"
+                    f"{path}: holds results already; choose another --out, --resume to go on with them, or"
+                    " --force to replace them"
                 )
 
     def start(self) -> None:
         """Make the folder and empty it of an older sweep."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in (RECORDS_FILE, RESULTS_FILE, REPORT_FILE):
+            for name in FILES:
                 (self.path / name).unlink(missing_ok=True)
+                _partial(self.path / name).unlink(missing_ok=True)
             (self.path / RECORDS_FILE).touch()
+            (self.path / READINGS_FILE).touch()
         except OSError as error:
             raise ResultsError(f"{self.path}: cannot be written ({error.strerror})") from None
 
-    def add_records(self, records: Sequence[Record]) -> None:
-        names = Record.__slots__
-        lines = [json.dumps({name: getattr(record, name) for name in names}) + "\n" for record in records]
+    def resume(self) -> Results | None:
+        """The results so far, with the cells that are done. Nothing is changed yet: `go_on` does. None when
+        there is nothing to go on with, and `start` is due.
+        """
+        if not (self.path / RESULTS_FILE).is_file():
+            return None
+        results = read_results(self.path)
+        if _stored(self.path / RESULTS_FILE)["schema_version"] != SCHEMA_VERSION:
+            raise ResultsError(
+                f"{self.path}: written by an older loadgen: it can be read, but not gone on with;"
+                " choose another --out"
+            )
+        if results.cells and not (self.path / RECORDS_FILE).is_file():
+            raise ResultsError(f"{self.path}: {RECORDS_FILE} is gone: it can be read, but not gone on with")
+        return replace(results, cells=read_cells_done(self.path))
+
+    def go_on(self, results: Results) -> None:
+        """Drop what does not belong to the cells of `results`, which is what `resume` gave."""
         try:
-            with (self.path / RECORDS_FILE).open("a", encoding="utf-8") as file:
-                file.writelines(lines)
+            for name in (RECORDS_FILE, READINGS_FILE):
+                (self.path / name).touch()
+            (self.path / PARQUET_FILE).unlink(missing_ok=True)
         except OSError as error:
-            raise ResultsError(f"{self.path / RECORDS_FILE}: cannot be written ({error.strerror})") from None
+            raise ResultsError(f"{self.path}: cannot be written ({error.strerror})") from None
+        keep_cells(self.path / RECORDS_FILE, {cell.position for cell in results.cells})
+        cut_torn(self.path / READINGS_FILE)
+
+    def add_records(self, records: Sequence[Record]) -> None:
+        """The records of one cell, before the `write` that names the cell."""
+        append_records(self.path / RECORDS_FILE, records)
+
+    def add_readings(self, lines: Sequence[str]) -> None:
+        """Readings of the meters, a line of JSON each: target, device, seconds, joules, idle_watts."""
+        append_lines(self.path / READINGS_FILE, lines)
 
     def write(self, results: Results) -> None:
-        text = json.dumps(plain(results), indent=1, ensure_ascii=False, allow_nan=False)
-        replace_file(self.path / RESULTS_FILE, text + "\n")
+        """Everything that is known now: results.json, results.csv and environment.json."""
+        replace_file(self.path / RESULTS_FILE, _json_text(results))
+        self.write_text(CSV_FILE, csv_text(results))
+        environment = {"client": results.client, "targets": plain(results.targets)}
+        self.write_text(ENVIRONMENT_FILE, json.dumps(environment, indent=1, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> None:
+        """One of `FILES`, as a whole."""
+        if name not in FILES:
+            raise ValueError(f"{name} does not belong into a results folder")
+        replace_file(self.path / name, text)
 
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     try:
         with partial.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -83,64 +157,103 @@ def replace_file(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise ResultsError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def read_results(folder: Path) -> Results:
-    """The results in `folder`; ResultsError when they are missing, damaged or of another version."""
+    """The results in `folder`, older versions as today's; ResultsError when they are missing, damaged or of
+    a newer version.
+    """
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise ResultsError(f"{folder}: no {RESULTS_FILE} in it; give the --out folder of a sweep")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _stored(path)
     except (OSError, ValueError) as error:
         raise ResultsError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ResultsError(f"{path}: not the results of a sweep (schema {SCHEMA!r} is missing)")
-    if value.get("schema_version") != SCHEMA_VERSION:
-        raise ResultsError(
-            f"{path}: schema version {value.get('schema_version')}; this loadgen reads version"
-            f" {SCHEMA_VERSION}"
-        )
     try:
-        return build(Results, value)
+        return to_results(value)
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
 
 
-def read_columns(folder: Path) -> dict[tuple[str, int], Columns]:
-    """The records that count (answered, sent within a window), by variant and concurrency; {} without
-    records.
-    """
-    path = folder / RECORDS_FILE
-    rows: dict[tuple[str, int], list[tuple[int, float, float]]] = {}
-    if path.is_file():
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    record = json.loads(line)
-                    if record["ok"] and record["in_window"]:
-                        energy, tokens = (
-                            math.nan if record[name] is None else float(record[name])
-                            for name in ("energy_uj", "tokens")
-                        )
-                        row = (record["done_ns"] - record["sent_ns"], tokens, energy)
-                        rows.setdefault((record["variant"], record["concurrency"]), []).append(row)
-                except (ValueError, KeyError, TypeError):
-                    raise ResultsError(f"{path}: line {number}: not a record of a sweep") from None
+def read_cells_done(folder: Path) -> list[CellResult]:
+    """The cells that need not run again: those that ran to their end and of which no record is missing."""
+    found = Counter(value["cell"] for value in stored_records(folder) if value["in_window"])
+    return [
+        cell for cell in read_results(folder).cells if not cell.stopped and found[cell.position] >= cell.sent
+    ]
+
+
+def read_records(folder: Path, positions: Collection[int] | None = None) -> Iterator[Record]:
+    """The records of the cells at these positions (None: of all), one by one; nothing without a file."""
+    return built_records(folder, positions, _places(folder))
+
+
+def read_columns(folder: Path) -> dict[tuple[str, str], Columns]:
+    """The records that count (answered, in a window), by arm and load; {} without records."""
+    rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for number, record in enumerate(stored_records(folder), start=1):
+        if not record["ok"] or not record["in_window"]:
+            continue
+        try:
+            scheduled, sent, done = record["scheduled_ns"], record["sent_ns"], record["done_ns"]
+            measured = [record[name] for name in ("tokens", "padded_tokens", "energy_uj", "batch_size")]
+            lag = None if scheduled is None else sent - scheduled
+            row = (
+                done - (sent if scheduled is None else scheduled),
+                done - sent,
+                *(math.nan if one is None else float(one) for one in (lag, *measured)),
+            )
+            rows.setdefault((record["arm"], record["load"]), []).append(row)
+        except (KeyError, TypeError, ValueError):
+            raise ResultsError(f"{folder}: record {number}: not a record of a sweep") from None
     return {
         key: Columns(*(np.array(column) for column in zip(*found, strict=True)))
         for key, found in rows.items()
     }
 
 
+def _places(folder: Path) -> Places:
+    cells = read_results(folder).cells if (folder / RESULTS_FILE).is_file() else []
+    return {(cell.block, cell.arm, cell.load): cell.position for cell in cells}
+
+
+def _json_text(results: Results) -> str:
+    """Indented, but for the long lists: an entry of those is a line."""
+    parts = []
+    for name, value in plain(results).items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            lines = ",\n  ".join(
+                json.dumps(one, ensure_ascii=False, allow_nan=False, separators=(",", ":")) for one in value
+            )
+            text = f"[\n  {lines}\n ]"
+        else:
+            text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).replace("\n", "\n ")
+        parts.append(f' "{name}": {text}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _stored(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
 def _is_ours(folder: Path) -> bool:
-    """Whether a sweep wrote `folder`; one that was killed at its start leaves records.jsonl alone."""
+    """Whether a sweep wrote `folder`; one that was killed at its start has no results.json yet."""
     path = folder / RESULTS_FILE
     if not path.exists():
-        return all(entry.name == RECORDS_FILE for entry in folder.iterdir())
+        known = {name + suffix for name in FILES for suffix in ("", ".partial")}
+        return (folder / RECORDS_FILE).exists() and all(entry.name in known for entry in folder.iterdir())
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _stored(path)
     except (OSError, ValueError):
         return False
     return isinstance(value, dict) and value.get("schema") == SCHEMA

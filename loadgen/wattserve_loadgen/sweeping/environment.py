@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def loadgen_version() -> str:
     return _versions().get("wattserve", "unknown")
 
 
-def describe_client(target: str) -> dict[str, Any]:
+def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
     """Plain JSON values; what cannot be read is None."""
     return {
         "python": platform.python_version(),
@@ -32,7 +33,7 @@ def describe_client(target: str) -> dict[str, Any]:
         "load_average_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "packages": _versions(),
         "git_revision": _git_revision(),
-        "same_machine_as_server": is_this_machine(target),
+        "same_machine_as_server": any(map(is_this_machine, addresses)),
     }
 
 

@@ -5,7 +5,7 @@ What the server said of itself and the dataset, in; errors, reasons, notes and r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +13,15 @@ import numpy as np
 
 from wattserve_loadgen.data.dataset import NO_LABEL, Dataset
 from wattserve_loadgen.errors import PlanError
+from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import Plan, cells
 from wattserve_loadgen.results import standing
 from wattserve_loadgen.results.codec import message_to_plain
-from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results
+from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results, TargetSummary
 from wattserve_loadgen.sweeping import environment
 from wattserve_proto.v1 import inference_pb2 as pb
 
+NOT_FINISHED = "not finished"  # how results say that a sweep is running, or was ended from outside
 _LABELS_SHOWN = 10
 
 
@@ -33,8 +35,8 @@ def choose_variants(info: pb.ServerInfo, asked: tuple[str, ...] | None) -> tuple
     return asked or tuple(made or known)
 
 
-def check(info: pb.ServerInfo, plan: Plan, dataset: Dataset) -> None:
-    """PlanError when the server would refuse a row, forget a receipt, or order labels differently."""
+def check(info: pb.ServerInfo, variants: Sequence[str], loads: Sequence[Load], dataset: Dataset) -> None:
+    """PlanError when the server would refuse a row or a load, or orders labels differently."""
     if dataset.pixel_shape or info.pixel_shape:
         _check_images(info, dataset)
     else:
@@ -48,16 +50,15 @@ def check(info: pb.ServerInfo, plan: Plan, dataset: Dataset) -> None:
             f"{', ...' if classes > _LABELS_SHOWN else ''}"
         )
     for variant in info.variants:
-        if variant.name in plan.variants and f"sha256 {dataset.sha256[:12]}" in variant.detail:
+        if variant.name in variants and f"sha256 {dataset.sha256[:12]}" in variant.detail:
             raise PlanError(
                 f"{dataset.folder}: {variant.name} was calibrated on this very dataset; evaluate it on"
                 " other rows, or leave it out by --variants"
             )
-    kept = info.limits.receipt_retention_seconds
-    if is_metered(info) and kept and plan.warmup_seconds + plan.seconds > kept:
-        raise PlanError(
-            f"--seconds {plan.seconds:g}: this server forgets receipts after {kept} s; use shorter cells"
-        )
+    most = info.limits.max_request_sequences
+    for load in loads:
+        if most and load.sequences > most:
+            raise PlanError(f"{load.name}: this server takes at most {most} sequences in a request")
     own, theirs = _label_names(dataset), [name.casefold() for name in info.labels]
     if own and own != theirs and sorted(own) == sorted(theirs):
         raise PlanError(
@@ -76,7 +77,10 @@ def _check_images(info: pb.ServerInfo, dataset: Dataset) -> None:
             f"{dataset.folder}: holds token ids, and this server's model takes images, {list(taken)} each:"
             " it needs a folder with pixel_values.pt and labels.pt"
         )
-    if dataset.pixel_shape != taken:
+    fits = len(dataset.pixel_shape) == len(taken) and all(
+        want in (0, size) for size, want in zip(dataset.pixel_shape, taken, strict=True)
+    )
+    if not fits:  # 0: any size
         raise PlanError(
             f"{dataset.folder}: its images are {list(dataset.pixel_shape)}, and this server's model takes"
             f" {list(taken)} (channels, height, width)"
@@ -113,15 +117,15 @@ def accuracy_reason(info: pb.ServerInfo, dataset: Dataset) -> str:
     return ""
 
 
-def notes(info: pb.ServerInfo, plan: Plan, dataset: Dataset, same_machine: bool) -> list[str]:
-    """What a reader of the results must know besides the figures."""
-    found = standing.remarks(plain_variants(info), plan.variants)
+def notes(info: pb.ServerInfo, variants: Sequence[str], dataset: Dataset, same_machine: bool) -> list[str]:
+    """What a reader of the results must know of a server besides the figures."""
+    found = standing.remarks(plain_variants(info), variants)
     found += [
         f"The server could not make the variant {one.name}, which is left out: {one.state_reason}"
         for one in info.variants
-        if one.state == pb.VARIANT_STATE_FAILED and one.name not in plan.variants
+        if one.state == pb.VARIANT_STATE_FAILED and one.name not in variants
     ]
-    devices = sorted({one.device for one in info.variants if one.name in plan.variants})
+    devices = sorted({one.device for one in info.variants if one.name in variants})
     if len(devices) > 1 and info.other_meters:
         found.append(
             f"The variants ran on {' and '.join(devices)}, each with a meter of its own: their joules cover"
@@ -133,7 +137,11 @@ def notes(info: pb.ServerInfo, plan: Plan, dataset: Dataset, same_machine: bool)
             " whole machine counts the client's energy too."
         )
     own = _label_names(dataset)
-    if own and info.labels and sorted(own) != sorted(name.casefold() for name in info.labels):
+    if (
+        own
+        and not _are_numbers(info.labels)
+        and sorted(own) != sorted(name.casefold() for name in info.labels)
+    ):
         found.append(
             f"The dataset names its labels {', '.join(own)} and the server {', '.join(info.labels)}:"
             " they are matched by index."
@@ -147,10 +155,9 @@ def notes(info: pb.ServerInfo, plan: Plan, dataset: Dataset, same_machine: bool)
 
 
 def empty_results(
-    info: pb.ServerInfo, plan: Plan, dataset: Dataset, target: str, command: Sequence[str]
+    plan: Plan, dataset: Dataset, targets: list[TargetSummary], command: Sequence[str]
 ) -> Results:
-    """What results say before anything is measured."""
-    client = environment.describe_client(target)
+    """What results say before anything is measured, but for notes and reasons."""
     lengths = dataset.lengths
     return Results(
         schema=SCHEMA,
@@ -158,8 +165,7 @@ def empty_results(
         loadgen_version=environment.loadgen_version(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(command),
-        target=target,
-        ended="not finished",
+        ended=NOT_FINISHED,
         cells_planned=sum(not cell.discarded for cell in cells(plan)),
         plan=plan,
         dataset=DatasetSummary(
@@ -173,14 +179,36 @@ def empty_results(
             description=dataset.description,
             pixel_shape=dataset.pixel_shape,
         ),
-        client=client,
-        server=message_to_plain(info),
+        client=environment.describe_client([one.address for one in targets]),
+        targets=targets,
+        boundary=boundary(targets),
         energy_reason="nothing was measured",
-        accuracy_reason=accuracy_reason(info, dataset),
+        accuracy_reason="",
         accuracy_rows=0,
         accuracy={},
-        notes=notes(info, plan, dataset, bool(client["same_machine_as_server"])),
+        notes=[],
     )
+
+
+def boundary(targets: Sequence[TargetSummary]) -> str:
+    """Which hardware the joules cover, and whether the client's own are among them."""
+    said = []
+    for one in targets:
+        covered = str(one.meter.get("boundary") or "")
+        if one.meter_origin == "none" or not covered:
+            said.append(f"{one.name}: no meter.")
+            continue
+        who = "the server's meter" if one.meter_origin == "server" else "a meter that loadgen read itself"
+        client = "is not in it"
+        if environment.is_this_machine(one.address) and _covers_processors(one.meter):
+            client = "ran on the same processors and is in it"
+        said.append(f"{one.name}: {who} covers {covered.rstrip('.')}; the client {client}.")
+    return " ".join(said)
+
+
+def _covers_processors(meter: Mapping[str, Any]) -> bool:
+    """Whether a meter counts whatever runs on the machine's processors."""
+    return "rapl" in str((meter.get("source") or {}).get("name", ""))
 
 
 def is_metered(info: pb.ServerInfo) -> bool:
@@ -200,6 +228,11 @@ def sensor_period_seconds(info: pb.ServerInfo) -> float:
 def plain_variants(info: pb.ServerInfo) -> list[dict[str, Any]]:
     """The variants' descriptions as results.json keeps them."""
     return [message_to_plain(one) for one in info.variants]
+
+
+def _are_numbers(labels: Sequence[str]) -> bool:
+    """Whether they are only 0, 1, ...: a peer names none."""
+    return list(labels) == [str(index) for index in range(len(labels))]
 
 
 def _label_names(dataset: Dataset) -> list[str]:

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from wattserve_loadgen import words
 from wattserve_loadgen.plan.schedule import Cell, load_seconds
 from wattserve_loadgen.results.schema import CellResult
 
 _SETTLING_GUESS_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Tick:
+    """How the running cell is doing. Good for a screen, not for results."""
+
+    rate_per_second: float | None  # None: it is warming up
+    p50_ns: int | None
+    p99_ns: int | None
+    watts: float | None  # what the meter counts, idle and all
+
+    @property
+    def joules_per_request(self) -> float | None:
+        """The whole meter over the answers."""
+        if self.watts is None or not self.rate_per_second:
+            return None
+        return self.watts / self.rate_per_second
 
 
 class Display(Protocol):
@@ -25,9 +46,15 @@ class Display(Protocol):
 
     def cell_started(self, cell: Cell) -> None: ...
 
-    def tick(self, rate_per_second: float | None, p50_ns: int | None) -> None: ...
+    def tick(self, tick: Tick) -> None: ...
 
-    def cell_done(self, cell: Cell, result: CellResult | None) -> None: ...
+    def cell_done(self, cell: Cell, result: CellResult | None) -> None:
+        """It is over; without a result its figures do not count."""
+        ...
+
+    def cell_passed(self, cell: Cell) -> None:
+        """It was measured before the sweep was resumed."""
+        ...
 
     def end(self) -> None: ...
 
@@ -38,31 +65,56 @@ class TimeLeft:
     def __init__(self, cells: Sequence[Cell], clock: Callable[[], float] = time.monotonic) -> None:
         self._cells = cells
         self._clock = clock
-        self._started = self._cell_started = clock()
-        self._done = 0
+        self._cell_started = clock()
+        self._over = self._run = 0  # cells that are over, and those of them that ran
+        self._aside_seconds = 0.0  # of those that ran
         self._aside = _SETTLING_GUESS_SECONDS
 
     def cell_done(self) -> None:
-        self._done += 1
+        now = self._clock()
+        self._aside_seconds += now - self._cell_started - load_seconds(self._cells[self._over])
+        self._over += 1
+        self._run += 1
+        self._cell_started = now
+        self._aside = max(0.0, self._aside_seconds / self._run)
+
+    def cell_passed(self) -> None:
+        self._over += 1
         self._cell_started = self._clock()
-        load = sum(map(load_seconds, self._cells[: self._done]))
-        self._aside = max(0.0, (self._cell_started - self._started - load) / self._done)
 
     def seconds(self) -> float:
         """Load still to come, plus the time beside the load that cells have taken on average."""
-        left = self._cells[self._done :]
+        left = self._cells[self._over :]
         whole = sum(map(load_seconds, left)) + self._aside * len(left)
         return max(0.0, whole - (self._clock() - self._cell_started))
 
 
 def describe_cell(cell: Cell) -> str:
     block = "heat-up" if cell.discarded else f"block {cell.block}"
-    return f"{block:<8} {cell.variant:<16} × {cell.concurrency:<3}"
+    return f"{block:<8} {cell.arm.name:<14} {cell.load.name:<15}"
+
+
+def describe_tick(tick: Tick) -> str:
+    """`812/s  p50 18.3 ms  p99 31 ms  64.8 W  79.8 mJ/request`, as far as known."""
+    if tick.rate_per_second is None:
+        return "warming up"
+    parts = [
+        words.rate(tick.rate_per_second),
+        f"p50 {words.milliseconds(tick.p50_ns)}",
+        f"p99 {words.milliseconds(tick.p99_ns)}",
+    ]
+    joules = tick.joules_per_request
+    if tick.watts is not None and joules is not None:
+        parts += [f"{words.significant(tick.watts)} W", f"{words.energy(joules * 1e6)}/request with idle"]
+    return "  ".join(parts)
 
 
 def describe_result(result: CellResult) -> str:
     """`812/s  p50 18.3 ms  12.4 mJ/request`, and what went wrong."""
-    parts = [f"{words.rate(result.rate_per_second):>9}", f"p50 {words.milliseconds(result.p50_ns):>8}"]
+    latency = result.latency
+    parts = [f"{words.rate(result.rate_per_second):>9}", f"p50 {words.milliseconds(latency.p50_ns):>8}"]
+    if latency.p99_ns is not None:
+        parts.append(f"p99 {words.milliseconds(latency.p99_ns):>8}")
     energy = result.energy.active_uj_per_request
     parts.append(
         f"{words.energy(energy)}/request" if energy is not None else f"no joules: {result.energy.reason}"
@@ -92,70 +144,111 @@ class PlainDisplay:
     def cell_started(self, cell: Cell) -> None:
         pass
 
-    def tick(self, rate_per_second: float | None, p50_ns: int | None) -> None:
+    def tick(self, tick: Tick) -> None:
         pass
 
     def cell_done(self, cell: Cell, result: CellResult | None) -> None:
         self._left.cell_done()
-        outcome = "(not counted)" if result is None else describe_result(result)
-        left = words.duration(self._left.seconds())
-        self.say(f"[{cell.position:>3}/{self._total}] {describe_cell(cell)} {outcome}  · {left} left")
+        self._line(cell, "(not counted)" if result is None else describe_result(result))
+
+    def cell_passed(self, cell: Cell) -> None:
+        self._left.cell_passed()
+        self._line(cell, "already measured")
 
     def end(self) -> None:
         pass
 
+    def _line(self, cell: Cell, outcome: str) -> None:
+        left = words.duration(self._left.seconds())
+        self.say(f"[{cell.position:>3}/{self._total}] {describe_cell(cell)} {outcome}  · {left} left")
+
 
 class LiveDisplay:
-    """A bar with the running cell's figures below the lines of finished cells.
+    """Below the lines of finished cells: a bar, the running cell, its figures. Three lines of 80 columns.
 
     It draws only when told to, once a second: a drawing thread would show up in the latencies.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._progress = Progress(
-            TextColumn("{task.fields[cell]}", style="bold"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} cells"),
-            TextColumn("{task.fields[figures]}", style="cyan"),
-            TextColumn("{task.fields[left]}", style="dim"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-        )
-        self._task = TaskID(0)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._left = TimeLeft(())
+        self._over = self._total = 0
+        self._cell = self._figures = ""
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, cells: Sequence[Cell]) -> None:
         self._left = TimeLeft(cells)
-        self._task = self._progress.add_task("", total=len(cells), cell="", figures="", left="")
-        self._progress.start()
+        self._over, self._total = 0, len(cells)
+        self._live.start()
 
     def cell_started(self, cell: Cell) -> None:
-        self._progress.update(
-            self._task, cell=describe_cell(cell), figures="", left=self._time_left(), refresh=True
-        )
+        self._cell, self._figures = " ".join(describe_cell(cell).split()), ""
+        self._draw()
 
-    def tick(self, rate_per_second: float | None, p50_ns: int | None) -> None:
-        figures = "warming up"
-        if rate_per_second is not None:
-            figures = f"{words.rate(rate_per_second)}  p50 {words.milliseconds(p50_ns)}"
-        self._progress.update(self._task, figures=figures, left=self._time_left(), refresh=True)
+    def tick(self, tick: Tick) -> None:
+        self._figures = describe_tick(tick)
+        self._draw()
 
     def cell_done(self, cell: Cell, result: CellResult | None) -> None:
         self._left.cell_done()
+        self._over += 1
         if result is not None:
             self.say(f"{describe_cell(cell)} {describe_result(result)}")
-        self._progress.update(self._task, advance=1, refresh=True)
+        self._draw()
+
+    def cell_passed(self, cell: Cell) -> None:
+        self._left.cell_passed()
+        self._over += 1
 
     def end(self) -> None:
-        self._progress.stop()
+        self._live.stop()
 
-    def _time_left(self) -> str:
-        return f"{words.duration(self._left.seconds())} left"
+    def _draw(self) -> None:
+        left = f"{self._over}/{self._total} cells  {words.duration(self._left.seconds())} left"
+        head = Table.grid(padding=(0, 2))
+        head.add_row(ProgressBar(total=max(1, self._total), completed=self._over, width=24), Text(left))
+        lines = [Text(self._cell, style="bold"), Text(self._figures, style="cyan")]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        self._live.update(Group(head, *lines), refresh=True)
+
+
+class Several:
+    """Tells each of several displays."""
+
+    def __init__(self, *displays: Display) -> None:
+        self._displays = displays
+
+    def say(self, line: str) -> None:
+        for one in self._displays:
+            one.say(line)
+
+    def begin(self, cells: Sequence[Cell]) -> None:
+        for one in self._displays:
+            one.begin(cells)
+
+    def cell_started(self, cell: Cell) -> None:
+        for one in self._displays:
+            one.cell_started(cell)
+
+    def tick(self, tick: Tick) -> None:
+        for one in self._displays:
+            one.tick(tick)
+
+    def cell_done(self, cell: Cell, result: CellResult | None) -> None:
+        for one in self._displays:
+            one.cell_done(cell, result)
+
+    def cell_passed(self, cell: Cell) -> None:
+        for one in self._displays:
+            one.cell_passed(cell)
+
+    def end(self) -> None:
+        for one in self._displays:
+            one.end()
 
 
 def make_display() -> Display:

@@ -1,86 +1,88 @@
-"""Runs a plan against a server: cell after cell, with everything measured on disk before the next one starts.
-
-A cell: check that the server is the one we started with; wait until nothing is pending; read the ledger;
-load; fetch the receipts once they are final; read the ledger again; write. It knows no percentile and no
-HTML.
+"""Runs a plan against its servers: cell after cell, with everything measured on disk before the next one
+starts. It knows no percentile and no HTML.
 """
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import time
-from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from wattserve_loadgen import words
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.data.dataset import load as load_dataset
-from wattserve_loadgen.drive.closed import ClosedLoop, LoopResult
-from wattserve_loadgen.errors import TargetError
-from wattserve_loadgen.figures import account, measure
-from wattserve_loadgen.figures.points import make_points, measure_accuracy
-from wattserve_loadgen.plan import schedule
-from wattserve_loadgen.plan.schedule import Cell, Plan
-from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import Accuracy, CellResult, Record, Results
-from wattserve_loadgen.results.standing import remarks, standing_of
-from wattserve_loadgen.sweeping import preflight
-from wattserve_loadgen.sweeping.progress import Display
-from wattserve_loadgen.target import answers
-from wattserve_loadgen.target.native import Target, connected
-from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_loadgen.drive.outcome import LoopResult
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.plan import budget, schedule
+from wattserve_loadgen.plan.options import SweepOptions
+from wattserve_loadgen.plan.plan_file import write_plan
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.folder import PLAN_FILE, READINGS_FILE, ResultsFolder, read_records
+from wattserve_loadgen.results.parquet import write_parquet
+from wattserve_loadgen.results.schema import Results
+from wattserve_loadgen.results.standing import remarks
+from wattserve_loadgen.results.validate import validate_folder
+from wattserve_loadgen.sweeping import beginning, opening, preflight
+from wattserve_loadgen.sweeping.cell_run import CellLost, CellRunner, Ran
+from wattserve_loadgen.sweeping.clock_watch import ClockWatch
+from wattserve_loadgen.sweeping.gathering import Gathering
+from wattserve_loadgen.sweeping.live import LiveMetrics
+from wattserve_loadgen.sweeping.loading import Loading
+from wattserve_loadgen.sweeping.patience import INTERRUPTED, Patience, SweepOver
+from wattserve_loadgen.sweeping.progress import Display, Several
+from wattserve_loadgen.sweeping.readings import last_instant
+from wattserve_loadgen.sweeping.searching import Searching, loads_found
+from wattserve_loadgen.sweeping.signals import first_signal
+from wattserve_loadgen.sweeping.site import Site
+from wattserve_loadgen.sweeping.sweep_clock import SweepClock
 
-_CONNECT_SECONDS = 10.0
-_TICK_SECONDS = 1.0
-_SETTLING_MARGIN_SECONDS = 10.0
-_SETTLING_DEFAULT_SECONDS = 30.0
-_MOST_PER_SECOND = 12_000  # above what a Python client can send; arrays are sized by it
-_MOST_PER_CELL = 5_000_000
-_RETENTION_USED = 0.9  # of the receipts that the server keeps
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """What the user asked for; None: the preset's or the server's own."""
-
-    target: str
-    dataset: Path
-    out: Path
-    preset: str
-    variants: tuple[str, ...] | None
-    concurrencies: tuple[int, ...] | None
-    blocks: int | None
-    seconds: float | None
-    seed: int
-    deadline_seconds: float
-    force: bool
-    command: tuple[str, ...]
+ASIDE_SECONDS = 0.7  # of a cell beside its load, about: settling, reading, writing
 
 
-async def run_sweep(options: SweepOptions, display: Display) -> Results:
-    """Checks, then every cell. If something ends it early, the results so far are written and returned."""
+async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
+    """Checks, then every cell. If something ends it early, the results so far are written and returned.
+    None for a dry run.
+    """
     dataset = load_dataset(options.dataset)
-    folder = ResultsFolder(options.out, force=options.force)
-    async with connected(options.target) as target:
-        info = await target.server_info(_CONNECT_SECONDS)
-        plan = schedule.make_plan(
-            options.preset,
-            preflight.choose_variants(info, options.variants),
-            concurrencies=options.concurrencies,
-            blocks=options.blocks,
-            seconds=options.seconds,
-            seed=options.seed,
-        )
-        preflight.check(info, plan, dataset)
-        folder.start()
-        return await _Sweep(options, plan, dataset, folder, target, info, display).run()
+    folder = ResultsFolder(options.out, force=options.force, resume=options.resume)
+    async with AsyncExitStack() as stack:
+        if options.metrics_port is not None and not options.dry_run:
+            live = LiveMetrics(options.metrics_port)
+            stack.callback(live.close)
+            display = Several(display, live)
+            display.say(f"metrics of the running cell: http://127.0.0.1:{live.port}/metrics")
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadgen-")))
+        clock = SweepClock()
+        sites = await opening.open_sites(options, stack, scratch, clock)
+        plan = opening.plan_of(options, sites, dataset)
+        left_out: list[str] = []
+        if options.budget_seconds is not None:
+            plan, left_out = budget.fit(plan, options.budget_seconds, aside_seconds_per_cell=ASIDE_SECONDS)
+        if options.dry_run:
+            display.say(budget.describe(plan, aside_seconds_per_cell=ASIDE_SECONDS, left_out=left_out))
+            return None
+        before = folder.resume() if options.resume else None
+        if before is not None:
+            beginning.check_same_sweep(before, plan, dataset, sites)
+            plan = before.plan
+            folder.go_on(before)
+        else:
+            folder.start()
+        ceilings, notes = await opening.ceilings_of(options, plan, sites, dataset)
+        if before is None:
+            results = beginning.first_results(options, plan, sites, dataset, ceilings)
+        else:
+            results = beginning.resumed_results(before, sites, ceilings)
+        results = replace(results, notes=list(dict.fromkeys([*results.notes, *left_out, *notes])))
+        folder.write_text(PLAN_FILE, write_plan(options, plan))
+        periods = {arm.name: beginning.sensor_period(sites[arm.target]) for arm in plan.arms}
+        gathering = Gathering(results, dataset, folder, periods, ceilings)
+        if before is not None:
+            last_ns = gathering.restore(read_records(folder.path))
+            last_reading_ns = round(last_instant(folder.path / READINGS_FILE) * 1e9)
+            clock.continue_after(max(last_ns, last_reading_ns))
+        return await _Sweep(options, dataset, sites, gathering, folder, clock, display).run()
 
 
 class _Sweep:
@@ -89,186 +91,142 @@ class _Sweep:
     def __init__(
         self,
         options: SweepOptions,
-        plan: Plan,
         dataset: Dataset,
+        sites: dict[str, Site],
+        gathering: Gathering,
         folder: ResultsFolder,
-        target: Target,
-        info: pb.ServerInfo,
+        clock: SweepClock,
         display: Display,
     ) -> None:
-        self._options, self._plan, self._dataset = options, plan, dataset
-        self._folder, self._target, self._info, self._display = folder, target, info, display
-        self._rows = answers.serialise_rows(dataset)
-        self._origin_ns = time.perf_counter_ns()
-        self._latencies: dict[int, npt.NDArray[np.int64]] = {}
-        self._predictions: dict[str, dict[int, list[int | None]]] = defaultdict(dict)
-        self._loop: ClosedLoop | None = None
+        self._options, self._dataset, self._sites = options, dataset, sites
+        self._gathering, self._folder, self._clock, self._display = gathering, folder, clock, display
+        self._loading = Loading(options.deadline_seconds, options.processes, display)
+        self._wall = ClockWatch()
+        self._cells: list[Cell] = []
         self._interrupted = False
-        self._metered = preflight.is_metered(info)
-        limit = info.limits.settlement_limit_seconds or _SETTLING_DEFAULT_SECONDS
-        self._settling_seconds = limit + _SETTLING_MARGIN_SECONDS
-        self._results = preflight.empty_results(info, plan, dataset, options.target, options.command)
+        self._runner = self._make_runner()
+        self._patience = Patience(
+            options.wait_for_server_seconds,
+            self._is_interrupted,
+            self._heat_up,
+            display.say,
+            gathering.note,
+        )
 
     async def run(self) -> Results:
-        cells = schedule.cells(self._plan)
-        self._save()
-        self._display.say(self._first_line(cells))
-        for remark in remarks(self._results.server["variants"], self._plan.variants):
-            self._display.say(remark)
-        self._display.begin(cells)
-        self._catch_signals()
+        self._gathering.refresh()
+        for line in beginning.first_lines(self._gathering.results, self._sites):
+            self._display.say(line)
         try:
-            ended = await self._run_cells(cells)
+            with first_signal(self._interrupt):
+                ended = await self._run_all()
+        except SweepOver as over:
+            ended = over.ended
+        except ResultsError as error:
+            raise ResultsError(
+                f"{error}; the finished cells are kept: go on with --resume once that is repaired"
+            ) from None
         finally:
-            self._release_signals()
             self._display.end()
-        self._results = replace(self._results, ended=ended)
-        self._save()
-        return self._results
+        for name, site in self._sites.items():  # a variant that was loaded late says more by now
+            variants = opening.variants_on(self._gathering.plan.arms, name)
+            self._gathering.remark(remarks(preflight.plain_variants(site.info), variants))
+        results = replace(self._gathering.results, ended=ended)
+        self._folder.write(results)
+        results = replace(results, checks=validate_folder(self._folder.path))
+        self._folder.write(results)
+        if self._options.parquet:
+            write_parquet(self._folder.path)
+        return results
 
-    async def _run_cells(self, cells: Sequence[Cell]) -> str:
-        """How the sweep ended."""
-        for cell in cells:
+    async def _run_all(self) -> str:
+        """How the sweep ended; or SweepOver."""
+        if self._options.find_max and not self._gathering.results.searches:
+            await self._search()
+        self._cells = schedule.cells(self._gathering.plan)
+        self._display.begin(self._cells)
+        done = {cell.position for cell in self._gathering.results.cells}
+        for cell in self._cells:
             if self._interrupted:
                 break
+            if cell.position in done:
+                self._display.cell_passed(cell)
+            else:
+                await self._run_cell(cell)
+        whole = sum(not cell.stopped for cell in self._gathering.results.cells)
+        if self._interrupted and (whole < self._gathering.results.cells_planned or not self._cells):
+            return INTERRUPTED
+        return "complete" if self._cells else "no search found a rate within the objective"
+
+    async def _run_cell(self, cell: Cell) -> None:
+        """One in which the server was lost, and came back, runs again."""
+        site = self._sites[cell.arm.target]
+
+        async def run() -> Ran | None:
             self._display.cell_started(cell)
-            try:
-                result = await self._run_cell(cell)
-            except TargetError as error:
-                return f"the server was lost: {error}"
-            self._display.cell_done(cell, result)
-        return "interrupted by the user" if self._interrupted else "complete"
+            if cell.discarded:
+                await self._runner.heat_up(cell)
+                return None
+            return await self._runner.run(cell)
 
-    async def _run_cell(self, cell: Cell) -> CellResult | None:
-        """None when the cell is not counted: heat-up, or ended before its window opened."""
-        info = await self._target.server_info()
-        if info.instance_id != self._info.instance_id:
-            raise TargetError(f"{self._target.address} is another server now: it was restarted or replaced")
-        before = await self._target.quiet_report(self._settling_seconds)
-        order = schedule.row_order(self._plan, cell.block, len(self._rows))
-        loop = await self._load(cell, answers.make_requests(self._rows, order, cell.variant))
-        if cell.discarded:
-            return None
-        parsed = answers.parse(loop.outcomes, cell.variant)
-        receipts: dict[str, pb.Receipt] = {}
-        lost = None
-        stopped = loop.stopped
+        block = "the heat-up block" if cell.discarded else f"block {cell.block}"
+        what = f"{cell.arm.name} under {cell.load.name} in {block}"
         try:
-            if self._metered:
-                waiting = answers.unsettled_ids(parsed)
-                receipts = await self._target.final_receipts(waiting, self._settling_seconds)
-            after = await self._target.quiet_report(self._settling_seconds)
-            growth = self._growth(before, after, cell.variant)
-        except TargetError as error:
-            lost = error
-            stopped = stopped or str(error)
-            growth = account.unknown_growth("the server was lost before the cell's receipts settled")
-        records = answers.make_records(cell, self._dataset, order, loop, parsed, receipts, self._origin_ns)
-        self._folder.add_records(records)
-        result = None
-        if loop.window_start_ns:
-            self._note_variants(info)
-            about = standing_of(self._results.server["variants"], cell.variant)
-            result = measure.measure_cell(cell, loop, records, growth, stopped, about)
-            self._keep(cell, result, records)
-        if lost is not None:
-            raise lost
-        return result
+            ran = await self._patience.see_through(site, what, run)
+        except SweepOver as over:
+            if isinstance(over.__cause__, CellLost):
+                self._keep(over.__cause__.ran, site)
+            raise
+        if ran is not None:
+            self._keep(ran, site)
+        self._display.cell_done(cell, ran.result if ran else None)
+        if step := self._wall.step():
+            self._gathering.note(step)
 
-    def _growth(self, before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> account.LedgerGrowth:
-        device = next((one.device for one in self._info.variants if one.name == variant), "")
-        then, now = account.ledger_of(before, device), account.ledger_of(after, device)
-        return account.ledger_growth(then, now, variant)
+    async def _heat_up(self, site: Site) -> None:
+        """Every arm of a server."""
+        for cell in self._cells:
+            if cell.discarded and cell.arm.target == site.name:
+                await self._runner.heat_up(cell)
 
-    def _note_variants(self, info: pb.ServerInfo) -> None:
-        """Keep the variants as the server describes them now: one that was not loaded at first is now."""
-        server = self._results.server | {"variants": preflight.plain_variants(info)}
-        self._results = replace(self._results, server=server)
+    def _keep(self, ran: Ran, site: Site) -> None:
+        self._gathering.keep(ran.result, ran.records, site.witness.readings(), site.summary())
 
-    async def _load(self, cell: Cell, requests: Sequence[bytes]) -> LoopResult:
-        capacity = min(_MOST_PER_CELL, int(schedule.load_seconds(cell) * _MOST_PER_SECOND) + cell.concurrency)
-        reason, kept = "", self._info.limits.receipt_retention_count
-        if self._metered and 0 < kept * _RETENTION_USED < capacity:
-            capacity = max(1, int(kept * _RETENTION_USED))
-            reason = f": the server keeps {kept} receipts"
-        self._loop = ClosedLoop(
-            self._target.calls(cell.concurrency),
-            requests,
-            warmup_seconds=cell.warmup_seconds,
-            seconds=cell.seconds,
-            deadline_seconds=self._options.deadline_seconds,
-            capacity=capacity,
-            capacity_reason=reason,
-        )
-        ticking = asyncio.create_task(self._tick(self._loop))
-        try:
-            return await self._loop.run()
-        finally:
-            self._loop = None
-            ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticking
+    async def _search(self) -> None:
+        """Find each arm's rate, and put it into the plan."""
+        plan = self._gathering.plan
+        ceilings = {
+            one.name: ceiling.requests_per_second / 2
+            for one in plan.arms
+            if (ceiling := self._gathering.ceiling(one)) is not None
+        }
 
-    async def _tick(self, loop: ClosedLoop) -> None:
-        while True:
-            await asyncio.sleep(_TICK_SECONDS)
-            self._display.tick(loop.rate_per_second(), loop.recent_p50_ns())
+        async def trial(cell: Cell) -> LoopResult:
+            what = f"the search for {cell.arm.name}"
+            site = self._sites[cell.arm.target]
+            return await self._patience.see_through(site, what, partial(self._runner.trial, cell))
 
-    def _keep(self, cell: Cell, result: CellResult, records: Sequence[Record]) -> None:
-        self._latencies[cell.position] = measure.window_latencies(records)
-        for record in records:
-            if record.ok and record.in_window:
-                self._predictions[cell.variant].setdefault(record.row, []).append(record.predicted)
-        kept = [*self._results.cells, result]
-        rows, accuracy = 0, dict[str, Accuracy]()
-        if not self._results.accuracy_reason:
-            rows, accuracy = measure_accuracy(self._predictions, self._dataset.labels)
-        period = preflight.sensor_period_seconds(self._info)
-        self._results = replace(
-            self._results,
-            cells=kept,
-            points=make_points(self._plan, kept, self._latencies, period),
-            accuracy_rows=rows,
-            accuracy=accuracy,
-            energy_reason=self._energy_reason(kept),
-        )
-        self._save()
+        searches = await Searching(
+            plan, trial, self._runner.scheduled_requests, self._display, ceilings, self._is_interrupted
+        ).run()
+        if self._interrupted:
+            return
+        for one in searches:
+            self._display.say(f"search   {one.arm}: {one.ended}")
+        plan = replace(plan, own_loads=loads_found(plan, searches))
+        planned = sum(not cell.discarded for cell in schedule.cells(plan))
+        self._gathering.use_plan(plan, planned, searches)
+        self._folder.write_text(PLAN_FILE, write_plan(self._options, plan))
+        self._runner = self._make_runner()
 
-    def _energy_reason(self, kept: Sequence[CellResult]) -> str:
-        """Why the whole sweep has no joules, or ""."""
-        if any(cell.energy.active_uj_per_request is not None for cell in kept):
-            return ""
-        return kept[0].energy.reason if kept else "nothing was measured"
+    def _make_runner(self) -> CellRunner:
+        plan = self._gathering.plan
+        return CellRunner(plan, self._dataset, self._sites, self._loading, self._clock.origin_ns)
 
-    def _save(self) -> None:
-        self._folder.write(self._results)
-
-    def _catch_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._interrupt)
-
-    def _release_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+    def _is_interrupted(self) -> bool:
+        return self._interrupted
 
     def _interrupt(self) -> None:
-        """The first signal ends the cell in good order; the next one ends the process."""
-        self._release_signals()
         self._interrupted = True
         self._display.say("stopping: the running cell ends and its energy is settled; again to stop at once")
-        if self._loop is not None:
-            self._loop.stop("interrupted by the user")
-
-    def _first_line(self, cells: Sequence[Cell]) -> str:
-        plan = self._plan
-        seconds = sum(schedule.load_seconds(cell) for cell in cells)
-        counted = sum(not cell.discarded for cell in cells)
-        loads = ", ".join(map(str, plan.concurrencies))
-        return (
-            f"{self._info.model_name} at {self._target.address}: {', '.join(plan.variants)}"
-            f" at concurrency {loads}; a heat-up block, then {plan.blocks} blocks of"
-            f" {counted // plan.blocks} cells of {plan.seconds:g} s: {words.duration(seconds)} of load,"
-            " and some settling"
-        )
+        self._loading.stop(INTERRUPTED)

@@ -5,14 +5,13 @@ Runs after the window, where time is free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wattserve_loadgen.data.dataset import NO_LABEL, Dataset
-from wattserve_loadgen.drive.closed import Failure, LoopResult, Outcome
+from wattserve_loadgen.drive.outcome import Failure, LoopResult, Outcome
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.codec import enum_name
 from wattserve_loadgen.results.schema import Record
@@ -23,36 +22,22 @@ _FINAL = (pb.ENERGY_STATE_SETTLED, pb.ENERGY_STATE_UNKNOWN)
 _STATE = pb.DESCRIPTOR.enum_types_by_name["EnergyState"]
 
 
-def serialise_rows(dataset: Dataset) -> list[bytes]:
-    """Each row as a PredictRequest that names no variant yet."""
-    make = _image_request if dataset.pixel_shape else _tokens_request
-    return [make(row).SerializeToString() for row in dataset.rows]
-
-
-def _tokens_request(row: npt.NDArray[Any]) -> pb.PredictRequest:
-    return pb.PredictRequest(tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=row.tolist())]))
-
-
-def _image_request(row: npt.NDArray[Any]) -> pb.PredictRequest:
-    data = row.astype("<f4", copy=False).tobytes()
-    tensor = pb.Tensor(name="pixel_values", datatype="FP32", shape=(1, *row.shape), data=data)
-    return pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor]))
-
-
-def make_requests(rows: Sequence[bytes], order: Sequence[int], variant: str) -> list[bytes]:
-    """Serialised rows in `order`, for `variant`: joined protobuf messages merge."""
-    prefix = pb.PredictRequest(variant=variant).SerializeToString()
-    return [prefix + rows[row] for row in order]
-
-
-def parse(outcomes: Sequence[Outcome], variant: str) -> list[Answer]:
-    """The answers; one from another variant than the one asked for counts as a failure."""
+def parse(
+    outcomes: Sequence[Outcome], variant: str, read: Callable[[bytes], pb.PredictResponse]
+) -> list[Answer]:
+    """The answers; one from another variant than the one asked for counts as a failure, as does one that
+    `read` cannot use (it raises ValueError).
+    """
     answers: list[Answer] = []
     for outcome in outcomes:
         if isinstance(outcome, Failure):
             answers.append(outcome)
             continue
-        response = pb.PredictResponse.FromString(outcome)
+        try:
+            response = read(outcome)
+        except ValueError as error:
+            answers.append(Failure("BAD_ANSWER", str(error)))
+            continue
         if response.variant == variant:
             answers.append(response)
         else:
@@ -65,14 +50,15 @@ def unsettled_ids(answers: Sequence[Answer]) -> list[str]:
     return [
         answer.receipt.receipt_id
         for answer in answers
-        if not isinstance(answer, Failure) and answer.receipt.state not in _FINAL
+        if not isinstance(answer, Failure)
+        and answer.HasField("receipt")
+        and answer.receipt.state not in _FINAL
     ]
 
 
-def predicted_label(output: pb.Tensor) -> int | None:
-    """The index of the highest logit of a one-sequence answer; None when it holds none or they are not
-    finite.
-    """
+def predicted_labels(output: pb.Tensor, sequences: int) -> list[int | None]:
+    """The index of the highest logit of each sequence; None where there is none, or one is not finite."""
+    unknown: list[int | None] = [None] * sequences
     if output.datatype == "FP32":
         logits = np.frombuffer(output.data, dtype="<f4")
     elif output.datatype == "FP16":
@@ -80,53 +66,75 @@ def predicted_label(output: pb.Tensor) -> int | None:
     elif output.datatype == "BF16":
         logits = (np.frombuffer(output.data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
     else:
-        return None
-    if len(logits) == 0 or not np.isfinite(logits).all():
-        return None
-    return int(logits.argmax())
+        return unknown
+    if len(logits) == 0 or len(logits) % sequences:
+        return unknown
+    table = logits.reshape(sequences, -1)
+    finite = np.isfinite(table).all(axis=1).tolist()
+    return [
+        best if known else None for best, known in zip(table.argmax(axis=1).tolist(), finite, strict=True)
+    ]
 
 
 def make_records(
     cell: Cell,
     dataset: Dataset,
-    order: Sequence[int],
+    groups: Sequence[Sequence[int]],
     loop: LoopResult,
     answers: Sequence[Answer],
     receipts: dict[str, pb.Receipt],
     origin_ns: int,
 ) -> list[Record]:
-    """One record per request sent, with its receipt in the last state known."""
+    """One record per request sent, with its receipt in the last state known. `groups[i]`: the rows of
+    request i.
+    """
     inside = loop.in_window().tolist()
     sent, done = (loop.sent_ns - origin_ns).tolist(), (loop.done_ns - origin_ns).tolist()
+    due = None if loop.scheduled_ns is None else (loop.scheduled_ns - origin_ns).tolist()
+    which = loop.request_index.tolist()
+    labels = [None if label == NO_LABEL else label for label in dataset.labels.tolist()]
+    lengths = dataset.lengths.tolist()
     records = []
     for index, answer in enumerate(answers):
-        row = order[index % len(order)]
-        label = int(dataset.labels[row])
+        rows = list(groups[which[index]])
         failed = isinstance(answer, Failure)
         receipt = (
-            None if isinstance(answer, Failure) else receipts.get(answer.receipt.receipt_id, answer.receipt)
+            None
+            if isinstance(answer, Failure) or not answer.HasField("receipt")
+            else receipts.get(answer.receipt.receipt_id, answer.receipt)
         )
         records.append(
             Record(
+                cell=cell.position,
                 block=cell.block,
-                variant=cell.variant,
-                concurrency=cell.concurrency,
-                row=row,
-                tokens=None if dataset.pixel_shape else len(dataset.rows[row]),
+                arm=cell.arm.name,
+                load=cell.load.name,
+                rows=rows,
+                tokens=None if dataset.pixel_shape else sum(lengths[row] for row in rows),
+                scheduled_ns=None if due is None else due[index],
                 sent_ns=sent[index],
                 done_ns=done[index],
                 in_window=inside[index],
                 ok=not failed,
                 code=answer.code if isinstance(answer, Failure) else "OK",
                 message=answer.message if isinstance(answer, Failure) else None,
-                predicted=None if isinstance(answer, Failure) else predicted_label(answer.output),
-                label=None if label == NO_LABEL else label,
-                queue_ns=None if isinstance(answer, Failure) else answer.timing.queue_ns,
-                compute_ns=None if isinstance(answer, Failure) else answer.timing.compute_ns,
+                predicted=[None] * len(rows)
+                if isinstance(answer, Failure)
+                else predicted_labels(answer.output, len(rows)),
+                labels=[labels[row] for row in rows],
+                queue_ns=_timed(answer, "queue_ns"),
+                compute_ns=_timed(answer, "compute_ns"),
                 **_receipt_fields(receipt),
             )
         )
     return records
+
+
+def _timed(answer: Answer, name: str) -> int | None:
+    """None from a server that does not say."""
+    if isinstance(answer, Failure) or not answer.HasField("timing"):
+        return None
+    return int(getattr(answer.timing, name))
 
 
 def _receipt_fields(receipt: pb.Receipt | None) -> dict[str, Any]:

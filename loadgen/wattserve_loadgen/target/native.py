@@ -1,56 +1,48 @@
-"""The server under load: channels for the hot path, and the few questions asked between cells.
+"""A Wattserve server: its rows as requests, and the few questions asked between cells.
 
-The only room that knows gRPC's errors apart from `worker`. Requests go out as bytes and come back as bytes:
-parsing is somebody else's, later.
+Requests go out as bytes and come back as bytes; the hot path is in `drive`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
+from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.errors import TargetError
-from wattserve_loadgen.figures.account import pending_receipts
+from wattserve_loadgen.target.channel import PREDICT, PREDICT_STREAM, Connection, Tls, cause, open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 
-PREDICT = "/wattserve.v1.Inference/Predict"
-# A channel allows so many streams at once and queues the rest inside the client, where it would look like
-# latency.
-_CALLS_PER_CHANNEL = 32
-_MAX_CHANNELS = 8
-_OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise equal channels share one connection
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-]
+_WATCH = "/wattserve.v1.Inference/WatchReceipts"
 _QUESTION_SECONDS = 30.0
 _RECEIPTS_PER_CALL = 5000
 _LOOKUPS_AT_ONCE = 32
 
-Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
+class NativeTarget:
+    """One Wattserve server. Every question raises TargetError when it is not answered."""
 
-class Target:
-    """One server, reached over plain gRPC. Every method raises TargetError when it does not answer."""
-
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, stream: bool = False, tls: Tls | None = None) -> None:
         self.address = address
-        self._channels = [grpc.aio.insecure_channel(address, options=_OPTIONS)]
-        self._ask: Any = pb_grpc.InferenceStub(self._channels[0])
+        self._stream, self._tls = stream, tls
+        self._channel = open_channel(address, tls)
+        self._ask: Any = pb_grpc.InferenceStub(self._channel)
+        self._serialised: tuple[str, list[bytes]] = ("", [])  # of the dataset with that hash
 
-    def calls(self, concurrency: int) -> list[Call]:
-        """The `Predict` method for each of `concurrency` slots, spread over a few channels."""
-        wanted = min(_MAX_CHANNELS, -(-concurrency // _CALLS_PER_CHANNEL))
-        while len(self._channels) < wanted:
-            self._channels.append(grpc.aio.insecure_channel(self.address, options=_OPTIONS))
-        methods: list[Call] = [channel.unary_unary(PREDICT) for channel in self._channels[:wanted]]
-        return [methods[slot % wanted] for slot in range(concurrency)]
+    @property
+    def protocol(self) -> str:
+        return "native stream" if self._stream else "native unary"
+
+    @property
+    def connection(self) -> Connection:
+        method = PREDICT_STREAM if self._stream else PREDICT
+        return Connection(self.address, method, self._stream, self._tls)
 
     async def server_info(self, seconds: float = _QUESTION_SECONDS) -> pb.ServerInfo:
         """What the server says it is; TargetError when nobody answers within `seconds`."""
@@ -59,21 +51,29 @@ class Target:
         )
         return info
 
+    def make_requests(self, dataset: Dataset, groups: Sequence[Sequence[int]], variant: str) -> list[bytes]:
+        """One PredictRequest for each group of rows."""
+        prefix = pb.PredictRequest(variant=variant).SerializeToString()
+        if dataset.pixel_shape and any(len(group) > 1 for group in groups):
+            return [prefix + _images(dataset, group) for group in groups]
+        if self._serialised[0] != dataset.sha256:
+            one = _images if dataset.pixel_shape else _tokens
+            self._serialised = dataset.sha256, [one(dataset, [row]) for row in range(len(dataset.rows))]
+        rows = self._serialised[1]
+        # Joined protobuf messages merge: the sequences of several requests become those of one.
+        return [prefix + b"".join(rows[row] for row in group) for group in groups]
+
+    def read(self, answer: bytes) -> pb.PredictResponse:
+        try:
+            return pb.PredictResponse.FromString(answer)
+        except DecodeError:
+            raise ValueError("the answer is not a PredictResponse") from None
+
     async def energy_report(self) -> pb.EnergyReport:
         """The ledger, now."""
         request = pb.GetEnergyReportRequest()
         report: pb.EnergyReport = await self._question(self._ask.GetEnergyReport, request, _QUESTION_SECONDS)
         return report
-
-    async def quiet_report(self, limit_seconds: float) -> pb.EnergyReport:
-        """The ledger once no receipt is pending; after `limit_seconds`, as it stands."""
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + limit_seconds
-        while True:
-            report = await self.energy_report()
-            if pending_receipts(report) == 0 or loop.time() >= give_up:
-                return report
-            await asyncio.sleep(0.02)
 
     async def final_receipts(self, receipt_ids: Sequence[str], limit_seconds: float) -> dict[str, pb.Receipt]:
         """Receipts by id once they are final. Those that the server no longer has are missing from the
@@ -86,9 +86,20 @@ class Target:
                 await self._look_up([one for one in chunk if one not in found], found)
         return found
 
+    async def harvest_receipts(self, sink: list[bytes]) -> None:
+        """Put every receipt into `sink`, serialised, as it becomes final; until cancelled, or until the
+        server ends the stream.
+        """
+        everything = pb.WatchReceiptsRequest().SerializeToString()
+        try:
+            watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(_WATCH)
+            async for receipt in watch(everything):
+                sink.append(receipt)
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from None
+
     async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
+        await self._channel.close()
 
     async def _watch(
         self, receipt_ids: Sequence[str], found: dict[str, pb.Receipt], limit_seconds: float
@@ -133,19 +144,13 @@ class Target:
         return TargetError(f"{self.address} does not answer: {error.code().name} {cause(error)}".rstrip())
 
 
-def cause(error: grpc.aio.AioRpcError) -> str:
-    """What went wrong, in one short line."""
-    details = " ".join((error.details() or "").split())
-    if error.code() == grpc.StatusCode.UNAVAILABLE:  # grpc nests the cause at the end: "Connection refused"
-        details = details.rpartition(": ")[2].rstrip("]")
-    return details[:200]
+def _tokens(dataset: Dataset, group: Sequence[int]) -> bytes:
+    sequences = [pb.TokenIds(ids=dataset.rows[row].tolist()) for row in group]
+    return pb.PredictRequest(tokens=pb.TokenInput(sequences=sequences)).SerializeToString()
 
 
-@asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Target]:
-    """A target whose channels are closed at the end."""
-    target = Target(address)
-    try:
-        yield target
-    finally:
-        await target.close()
+def _images(dataset: Dataset, group: Sequence[int]) -> bytes:
+    data = b"".join(dataset.rows[row].astype("<f4", copy=False).tobytes() for row in group)
+    shape = (len(group), *dataset.pixel_shape)
+    tensor = pb.Tensor(name="pixel_values", datatype="FP32", shape=shape, data=data)
+    return pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor])).SerializeToString()

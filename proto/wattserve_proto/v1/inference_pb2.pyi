@@ -1167,6 +1167,7 @@ class EnergyReport(google.protobuf.message.Message):
     GAP_UJ_FIELD_NUMBER: builtins.int
     DEVICE_FIELD_NUMBER: builtins.int
     OTHER_DEVICES_FIELD_NUMBER: builtins.int
+    NOW_UNIX_NS_FIELD_NUMBER: builtins.int
     since_unix_ns: builtins.int
     until_unix_ns: builtins.int
     """the instant of the last reading in the ledger"""
@@ -1193,6 +1194,8 @@ class EnergyReport(google.protobuf.message.Message):
     gap_uj: builtins.int
     """what the meter counted over gaps, once they ended: nobody's"""
     device: builtins.str
+    now_unix_ns: builtins.int
+    """this server's clock when it wrote the report: tells how old until_unix_ns is"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -1224,9 +1227,10 @@ class EnergyReport(google.protobuf.message.Message):
         gap_uj: builtins.int | None = ...,
         device: builtins.str = ...,
         other_devices: collections.abc.Iterable[Global___EnergyReport] | None = ...,
+        now_unix_ns: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "now_unix_ns", b"now_unix_ns", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_gap_uj", b"_gap_uj"]) -> typing.Literal["gap_uj"] | None: ...
     @typing.overload

@@ -44,6 +44,9 @@ def record(
     sleep: pauses for so many seconds; true when the recording is to end. Returns the number of readings,
     failed ones among them.
     """
+    due_ns = clock_ns()
+    line = _read(meter, clock_ns)
+    first_ns = line.at_ns
     header = Header(
         source=meter.source,
         wraps_at=meter.wraps_at,
@@ -51,13 +54,11 @@ def record(
         poll_period_s=poll_period_s,
         started=started or datetime.now(UTC).isoformat(timespec="seconds"),
         host=describe_host(),
+        origin_monotonic_ns=first_ns,
     )
     file.write(header_line(header))
-    count, first_ns, at_ns = 0, None, 0
-    due_ns = clock_ns()
+    count, at_ns = 0, 0
     while True:
-        line = _read(meter, clock_ns)
-        first_ns = line.at_ns if first_ns is None else first_ns
         at_ns = max(at_ns, line.at_ns - first_ns)
         file.write(reading_line(Line(at_ns, line.energy, line.error)))
         count += 1
@@ -66,6 +67,7 @@ def record(
         due_ns = max(due_ns + round(poll_period_s * 1e9), clock_ns())  # late polls are not made up for
         if sleep((due_ns - clock_ns()) / 1e9):
             break
+        line = _read(meter, clock_ns)
     file.write(end_line(at_ns, count))
     return count
 

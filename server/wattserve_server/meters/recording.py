@@ -2,12 +2,14 @@
 
     {"format": "wattserve-meter-recording", "version": 1, "source": {"name": ..., "method": ..., "quality":
      ..., "note": ..., "boundary": ...}, "wraps_at_uj": null, "idle_watts": 5.0, "poll_period_s": 0.02,
-     "started": "2026-11-20T12:00:00+00:00", "host": {"system": "Linux", ...}}
+     "started": "2026-11-20T12:00:00+00:00", "origin_monotonic_ns": 123456789, "host": {...}}
     {"at_ns": 0, "energy_uj": 120}                         a reading
     {"at_ns": 20000000, "error": "the GPU is lost"}        a failed one
     {"end_ns": 40000000, "lines": 2}                       the last line: nothing is missing
 
-Instants are nanoseconds since the first line and never step back. Knows nothing about meters.
+Instants are nanoseconds since the first line and never step back. `origin_monotonic_ns` is that of the first
+line on the host's monotonic clock, for programs there that read along; older recordings have none. Knows
+nothing about meters.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class Header:
     poll_period_s: float
     started: str  # ISO 8601, UTC
     host: dict[str, str]
+    origin_monotonic_ns: int | None = None  # of the first line; None in recordings made before it was kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def header_line(header: Header) -> str:
             "idle_watts": header.idle_watts,
             "poll_period_s": header.poll_period_s,
             "started": header.started,
+            "origin_monotonic_ns": header.origin_monotonic_ns,
             "host": header.host,
         }
     )
@@ -138,6 +142,7 @@ def _header(where: str, values: dict[str, Any]) -> Header:
     if quality not in {one.value for one in Quality}:
         raise ConfigError(f"{where}: unknown quality {quality!r}")
     idle_watts, wraps_at_uj = values.get("idle_watts"), values.get("wraps_at_uj")
+    origin_ns = values.get("origin_monotonic_ns")
     poll_period_s = float(_field(where, values, "poll_period_s", float))
     if not 0 < poll_period_s < math.inf:
         raise ConfigError(f"{where}: poll_period_s must be above 0, not {poll_period_s}")
@@ -154,6 +159,7 @@ def _header(where: str, values: dict[str, Any]) -> Header:
         poll_period_s=poll_period_s,
         started=_field(where, values, "started", str),
         host={name: str(value) for name, value in _field(where, values, "host", dict).items()},
+        origin_monotonic_ns=None if origin_ns is None else _field(where, values, "origin_monotonic_ns", int),
     )
 
 

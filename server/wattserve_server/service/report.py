@@ -91,6 +91,7 @@ def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
         gap_seconds=ledger.gap_ns / 1e9,
         unknown_sequences=ledger.unknown_lines,
         pending_receipts=ready.engine.book.pending,
+        now_unix_ns=time.time_ns(),
     )
     if ledger.since_ns is None or ledger.until_ns is None:
         message.unknown_reason = status.last_error or "the meter has not been read yet"

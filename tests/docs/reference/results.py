@@ -2,97 +2,123 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
 from dataclasses import fields
+from typing import Any
 
 from tests.docs.reference import NOTE, table
-from tests.docs.reference.meanings import MEANINGS
-from wattserve_loadgen.figures import stats
-from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.figures import percentiles, stats
+from wattserve_loadgen.plan import load, schedule
 from wattserve_loadgen.results import schema
+from wattserve_loadgen.results.csv_table import COLUMNS
+from wattserve_loadgen.results.meanings import meanings_of
 
 _HEAD = f"""\
 # Results of a sweep
 
 {NOTE}
 
-`loadgen sweep --out DIR` leaves three files:
+`loadgen sweep --out DIR` and `loadgen run --out DIR` leave:
 
-- `records.jsonl`: one line of JSON for each request of the counted blocks ([Record](#record)).
+- `records.jsonl`: one line of JSON for each request of the counted blocks ([Record](#record)); with
+  `--parquet` the same in `records.parquet`.
+- `readings.jsonl`: what the energy meters counted meanwhile, a line of JSON for each reading.
 - `results.json`: every figure of the report and how it was made ([Results](#results)). It is replaced as a
   whole after every cell, so that what is measured survives an interruption.
-- `report.html`: tables and charts, made from the two others; one file, no network. `loadgen report DIR` makes
-  it again.
+- `results.csv`: a row for each point ([columns](#resultscsv)).
+- `plan.toml` and `environment.json`: what was asked for, and the client and the servers that did it.
+- `report.html`: tables and charts, made from the others; one file, no network. `loadgen report DIR` makes it
+  again.
 
-**Units** are in the names: `_ns` nanoseconds, `_uj` microjoules, `_seconds`, `_watts`. `share` and `ratio`
-are of 1, not percent. Times of records count from the start of the sweep, on the client's clock. **What is
-not known is `null`**, never 0, and a `reason` beside it says why. `schema_version` (now
+`results.schema.json`, which is installed with `wattserve_loadgen.results`, is a JSON Schema of `results.json`
+and of a record. Older versions are read by every command; they are not written again.
+
+**Units** are in the names: `_ns` nanoseconds, `_uj` microjoules, `_us` microseconds, `_seconds`, `_watts`.
+`share` and `ratio` are of 1, not percent. Times of records count from the start of the sweep, on the client's
+clock. **What is not known is `null`**, never 0, and a `reason` beside it says why. `schema_version` (now
 {schema.SCHEMA_VERSION}) changes when a reader would break; new fields may come without that.
 
-**Words.** A *cell* is one variant at one concurrency for some seconds. A *block* runs every cell once. Its
-*window* is the part that counts, after a warm-up under load. A *point* is one variant at one concurrency over
-all blocks. The *baseline* is the first variant of the plan: ratios are relative to it. Energies are *active*
-ones, above the device's idle draw, unless the name says idle or measured; whether they are measured,
-estimated or simulated, `server.meter.source.quality` says.
+**Words.** An *arm* is what is compared: a variant on a server. The *baseline* is the first arm: ratios are
+relative to it. Its *twin* is the same variant once more under a second name: how far the two differ is what
+the rig can tell apart (A/A). A *load* is a way of offering requests: a *closed loop* keeps so many in flight,
+an *open loop* sends by a schedule whatever is in flight. A *cell* is one arm under one load for some seconds.
+A *block* runs every cell once. Its *window* is the part that counts, after a warm-up under load. A *point* is
+one arm under one load over all blocks.
+
+**Times.** *Response time* runs from the instant at which a request was due to its answer; *service time* from
+its sending; *lag* is what lies between. A closed loop has no schedule, and so only a service time. The
+*latency* is the response time where there is one.
+
+**Verdicts.** A *verdict* says why a point, or its joules alone, must not be published. What it spoils is
+*withheld*: a point's `figures` are null and stand in `withheld`, to be drawn hollow. The preset `look` shows
+its figures in spite of them.
+
+**Energies** are *active* ones, above the device's idle draw, unless the name says idle, total, meter or
+measured; whether they are measured, estimated or simulated, `targets[].meter.source.quality` says.
 """
-_CLASSES = (
+_CLASSES: tuple[tuple[Any, str], ...] = (
     (schema.Record, "A line of `records.jsonl`: one request, those outside the window included."),
     (schema.Results, "`results.json`."),
     (schedule.Plan, "`plan`: what the sweep was to do."),
+    (load.Arm, "`plan.arms`: what is compared."),
+    (load.Load, "`plan.loads`: a way of offering requests."),
     (schema.DatasetSummary, "`dataset`: what was replayed."),
-    (schema.Accuracy, "`accuracy`, by variant: rows whose highest logit is at the label. Each counts once."),
-    (schema.Point, "`points`. Percentiles pool the blocks; intervals are over blocks, which are the sample."),
+    (schema.TargetSummary, "`targets`: a server of the sweep."),
+    (schema.Ceiling, "`ceilings`: what this client alone can do, against a server that does nothing."),
+    (schema.Accuracy, "`accuracy`, by arm: rows whose highest logit is at the label. Each counts once."),
+    (schema.Search, "`searches`: what `--find-max` found for one arm."),
+    (schema.Trial, "`trials` of a search: one rate that it tried."),
+    (schema.Check, "`checks`: a line of `loadgen validate`."),
+    (schema.Point, "`points`: one arm under one load over all its blocks."),
+    (
+        schema.Figures,
+        "`figures` or `withheld` of a point. Percentiles pool the blocks.",
+    ),
+    (schema.Ratios, "`ratios`: a figure over the baseline's under the same load, paired block by block."),
     (stats.Interval, "Where a type says so: a mean over blocks with its two-sided 95 % interval."),
+    (
+        percentiles.Percentiles,
+        "`latency`, `service`, `lag`. Null: the sample is too small.",
+    ),
     (schema.Verdict, "`verdicts` of a point: why it must not be published as it is."),
-    (schema.CellResult, "`cells`, as they ran. Latencies: of requests sent and answered within the window."),
+    (schema.CellResult, "`cells`, as they ran. Latencies: of requests of the window that were answered."),
     (schema.CellEnergy, "`energy` of a cell. Accounts: the ledger's growth over it, settlement included."),
+    (schema.MeterWindow, "`meter`: the meter's own count over a window, interpolated at both edges."),
+    (schema.Slices, "`slices`: a window in equal parts; null where one has no answer."),
+    (schema.Conditions, "`conditions`: the client's machine when the cell began; null: it does not say."),
 )
+_NAMES = {cls.__name__ for cls, _ in _CLASSES}
 
 
 def page() -> str:
     parts = [_HEAD]
     for cls, about in _CLASSES:
-        name = cls.__name__
-        comments = _comments(cls)
-        rows = []
-        for item in fields(cls):
-            meaning = (
-                comments.get(item.name) or MEANINGS.get(f"{name}.{item.name}") or MEANINGS.get(item.name)
-            )
-            if not meaning:
-                raise LookupError(f"{name}.{item.name}: no comment in the code and no entry in meanings.py")
-            rows.append([f"`{item.name}`", _kind(str(item.type)), meaning.replace("None for", "null for")])
-        parts.append(
-            "\n".join([f"## {name}", "", about, "", *table(["field", "type", "meaning"], rows)]) + "\n"
-        )
+        meanings = meanings_of(cls)
+        rows = [[f"`{one.name}`", _kind(str(one.type)), meanings[one.name]] for one in fields(cls)]
+        parts.append(_section(cls.__name__, about, ["field", "type", "meaning"], rows))
+    about = (
+        "A row for each point. A figure that is not published is an empty cell. Beside a mean over blocks\n"
+        "stand its `_low` and `_high`, the ends of its 95 % interval."
+    )
+    shown = [[f"`{one.name}`", one.meaning] for one in COLUMNS if not one.name.endswith(("_low", "_high"))]
+    parts.append(_section("results.csv", about, ["column", "meaning"], shown))
     return "\n".join(parts)
 
 
-def _comments(cls: type) -> dict[str, str]:
-    """Field to the comment behind it, joined where it runs over several lines."""
-    source = inspect.getsource(cls)
-    lines = source.splitlines()
-    found = {}
-    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            comment = re.search(r"#\s*(.*)", lines[node.lineno - 1])
-            if comment:
-                found[node.target.id] = comment[1]
-    return found
+def _section(name: str, about: str, head: list[str], rows: list[list[str]]) -> str:
+    return "\n".join([f"## {name}", "", about, "", *table(head, rows)]) + "\n"
 
 
 def _kind(text: str) -> str:
     for python, shown in (
-        ("dict[str, Any]", "object"), ("tuple[str, ...]", "[text]"), ("tuple[int, ...]", "[integer]"),
-        ("list[str]", "[text]"), ("str", "text"), ("int", "integer"), ("float", "number"),
+        ("dict[str, Any]", "object"), ("str", "text"), ("int", "integer"), ("float", "number"),
         ("bool", "true/false"), ("None", "null"),
     ):  # fmt: skip
         text = re.sub(rf"(?<!\w){re.escape(python)}(?!\w)", shown, text)
-    text = re.sub(r"dict\[text, (\w+)\]", r"object of \1", re.sub(r"list\[(\w+)\]", r"[\1]", text))
+    text = text.replace(" | ", " or ")
+    text = re.sub(r"list\[([^\[\]]+)\]", r"[\1]", text)
+    text = re.sub(r"tuple\[([^\[\]]+), \.\.\.\]", r"[\1]", text)
+    text = re.sub(r"dict\[text, (.+)\]$", r"object of \1", text)
     return re.sub(
-        r"\b(Record|Plan|DatasetSummary|Accuracy|Point|Interval|Verdict|CellResult|CellEnergy)\b",
-        lambda found: f"[{found[1]}](#{found[1].lower()})",
-        text.replace(" | ", " or "),
+        r"\w+", lambda found: f"[{found[0]}](#{found[0].lower()})" if found[0] in _NAMES else found[0], text
     )

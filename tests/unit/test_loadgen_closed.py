@@ -1,10 +1,13 @@
-"""The closed loop, against calls that this file scripts."""
+"""The closed loop and the burst, against calls that this file scripts."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -12,8 +15,10 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from wattserve_loadgen.drive import closed as worker
-from wattserve_loadgen.drive.closed import ClosedLoop, Failure
+from wattserve_loadgen.drive import closed
+from wattserve_loadgen.drive import loop as recording
+from wattserve_loadgen.drive.closed import Burst, ClosedLoop
+from wattserve_loadgen.drive.outcome import Failure
 
 
 def refuse(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -94,8 +99,8 @@ async def test_failures_are_recorded_with_code_and_message() -> None:
 async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0001)
-    monkeypatch.setattr(worker, "_SILENCE_TO_STOP_NS", 0)
+    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0001)
+    monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
 
     async def dead(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         raise refuse(
@@ -109,8 +114,8 @@ async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
 
 
 async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
-    monkeypatch.setattr(worker, "_SILENCE_TO_STOP_NS", 0)
+    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
     count = 0
 
     async def mostly_full(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
@@ -187,7 +192,85 @@ async def test_garbage_is_not_collected_within_the_window_and_is_again_after_it(
 
 async def test_the_screen_sees_the_rate_and_the_median_of_the_window() -> None:
     loop = make_loop(echo, seconds=3600.0, capacity=20)
-    assert loop.recent_p50_ns() is None
+    assert loop.recent_ns(50) is None
     await loop.run()
     assert (loop.rate_per_second() or 0) > 0
-    assert (loop.recent_p50_ns() or 0) >= 1_000_000
+    assert (loop.recent_ns(50) or 0) >= 1_000_000
+
+
+async def test_the_window_lasts_until_enough_requests_are_sent_in_it() -> None:
+    found = await make_loop(echo, warmup_seconds=0.01, seconds=0.0, least_requests=30).run()
+    assert found.stopped == ""
+    assert found.in_window().sum() == 30
+
+
+async def test_the_window_lasts_its_time_even_when_enough_requests_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readings = itertools.count(1)
+    clock = SimpleNamespace(
+        perf_counter_ns=lambda: next(readings) * 1_000_000,
+        process_time=lambda: 0.0,
+        thread_time=lambda: 0.0,
+    )
+    monkeypatch.setattr(closed, "time", clock)
+    monkeypatch.setattr(recording, "time", clock)
+
+    async def at_once(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        return request
+
+    found = await make_loop(at_once, concurrency=1, seconds=0.05, least_requests=1).run()
+    # A request takes two readings of a clock that goes on by a millisecond at each.
+    assert found.in_window().sum() == 25
+    assert found.window_seconds == 0.048
+
+
+async def test_each_entry_names_the_request_it_replayed() -> None:
+    found = await make_loop(echo, seconds=3600.0, capacity=7, first=2).run()
+    assert found.request_index.tolist() == [2, 0, 1, 2, 0, 1, 2]
+    assert found.outcomes == (b"c", b"a", b"b", b"c", b"a", b"b", b"c")
+
+
+async def test_nothing_is_sent_before_the_loop_is_told_to_begin() -> None:
+    begin_ns = time.perf_counter_ns() + 20_000_000
+    found = await make_loop(echo, seconds=3600.0, capacity=5, warmup_seconds=3600.0).run(begin_ns)
+    assert (found.sent_ns >= begin_ns - 1_000).all()  # asyncio's clock rounds
+
+
+async def test_a_closed_loop_has_no_schedule() -> None:
+    assert (await make_loop(echo, capacity=3, seconds=3600.0).run()).scheduled_ns is None
+
+
+async def test_the_cpu_time_of_the_window_is_known_per_process_and_per_loop() -> None:
+    async def work(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        sum(range(20_000))
+        await asyncio.sleep(0)
+        return request
+
+    found = await make_loop(work).run()
+    assert found.client_cpu_seconds > 0
+    assert found.client_cpu_share_max is not None
+    assert found.client_loop_share_max is not None
+    assert found.client_cpu_share_max >= found.client_loop_share_max > 0
+
+
+async def test_a_burst_sends_each_request_once_and_lasts_until_the_last_answer() -> None:
+    flying = most = 0
+
+    async def count(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        nonlocal flying, most
+        flying += 1
+        most = max(most, flying)
+        await asyncio.sleep(0.001)
+        flying -= 1
+        return request
+
+    burst = Burst([count] * 4, [b"a", b"b", b"c"], count=30, deadline_seconds=5.0)
+    found = await burst.run()
+    assert found.stopped == ""
+    assert len(found.outcomes) == 30
+    assert most == 4
+    assert found.window_start_ns == found.sent_ns[0]
+    assert found.window_end_ns == found.done_ns.max()
+    assert found.in_window().all()
+    assert found.done_in_window().all()

@@ -1,0 +1,133 @@
+"""What every load has in common: stamps, answers, the window, and the reasons to stop.
+
+Inside the window a loop only takes stamps and keeps bytes: no parsing, no garbage collection, no logging.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc.aio
+import numpy as np
+
+from wattserve_loadgen.drive.outcome import LoopResult, Outcome, Stamps
+from wattserve_loadgen.target.failures import Unanswered, failure_of
+
+_FAILURES_TO_STOP = 20
+_SILENCE_TO_STOP_NS = 2_000_000_000
+_RECENT = 512
+
+
+class Loop:
+    """The record of one load. A loop runs once; `stop` may come from anywhere in the same event loop.
+
+    Entry i replays request `(first + i * step) % len(requests)`, so that several loops can share one load.
+    """
+
+    def __init__(self, requests: Sequence[bytes], capacity: int, first: int, step: int) -> None:
+        self._requests, self._first, self._step = requests, first, step
+        self._sent = np.zeros(capacity, dtype=np.int64)
+        self._done = np.zeros(capacity, dtype=np.int64)
+        self._outcomes: list[Outcome | None] = [None] * capacity
+        self._next = 0  # the entry to be sent next
+        self._answered = 0
+        self._answered_before_window = 0
+        self._failures_in_a_row = 0
+        self._last_answer_ns = 0
+        self._start_ns = 0
+        self._cpu_at_start = self._thread_at_start = 0.0
+        self._cpu_seconds = self._thread_seconds = 0.0
+        self._closed = False
+        self._stopped = ""
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more; answers in flight are still awaited."""
+        self._stopped = self._stopped or reason
+
+    def rate_per_second(self) -> float | None:
+        """Answers so far in the window; None before it opens."""
+        if not self._start_ns:
+            return None
+        elapsed = max(1, time.perf_counter_ns() - self._start_ns)
+        return (self._answered - self._answered_before_window) * 1e9 / elapsed
+
+    def recent_services_ns(self) -> Stamps:
+        """done - sent of those of the last few hundred requests that are answered."""
+        recent = slice(max(0, self._next - _RECENT), self._next)
+        sent, done = self._sent[recent], self._done[recent]
+        return (done - sent)[done > 0]
+
+    def recent_ns(self, percentile: float) -> int | None:
+        """Of the recent service times: for the screen, not for results."""
+        return percentile_ns([self.recent_services_ns()], percentile)
+
+    def _answer(self, index: int, answer: bytes) -> None:
+        self._last_answer_ns = self._done[index] = time.perf_counter_ns()
+        self._outcomes[index] = answer
+        self._answered += 1
+        self._failures_in_a_row = 0
+
+    def _fail(self, index: int, error: grpc.aio.AioRpcError | Unanswered, in_flight: int) -> None:
+        """Stop when nothing but failures comes, of more requests than those that `in_flight` lost at once."""
+        self._done[index] = now = time.perf_counter_ns()
+        self._outcomes[index] = failure = failure_of(error)
+        self._failures_in_a_row += 1
+        silent = now - self._last_answer_ns > _SILENCE_TO_STOP_NS
+        if self._failures_in_a_row >= _FAILURES_TO_STOP + in_flight and silent:
+            text = f"{failure.code} {failure.message}".rstrip()
+            self.stop(f"nothing but failures for 2 seconds, the last: {text}")
+
+    def _open_window(self, now: int) -> None:
+        self._start_ns = now
+        self._answered_before_window = self._answered
+        self._cpu_at_start = time.process_time()
+        self._thread_at_start = time.thread_time()
+
+    def _close_window(self) -> None:
+        """Once, when the window is over: what the client used of the CPU until now."""
+        if self._start_ns and not self._closed:
+            self._closed = True
+            self._thread_seconds = time.thread_time() - self._thread_at_start
+            self._cpu_seconds = time.process_time() - self._cpu_at_start
+
+    def _result(self, window_end_ns: int, scheduled_ns: Stamps | None = None) -> LoopResult:
+        """Once everything in flight has ended."""
+        count = self._next
+        index = (self._first + np.arange(count, dtype=np.int64) * self._step) % len(self._requests)
+        window_ns = window_end_ns - self._start_ns if self._start_ns else 0
+        return LoopResult(
+            sent_ns=self._sent[:count],
+            done_ns=self._done[:count],
+            outcomes=tuple(outcome for outcome in self._outcomes[:count] if outcome is not None),
+            window_start_ns=self._start_ns,
+            window_end_ns=window_end_ns if self._start_ns else 0,
+            client_cpu_seconds=self._cpu_seconds,
+            stopped=self._stopped,
+            scheduled_ns=scheduled_ns,
+            request_index=index,
+            client_cpu_share_max=self._cpu_seconds * 1e9 / window_ns if window_ns > 0 else None,
+            client_loop_share_max=self._thread_seconds * 1e9 / window_ns if window_ns > 0 else None,
+        )
+
+
+def percentile_ns(services_ns: Sequence[Stamps], percentile: float) -> int | None:
+    """Of all of them together; None of none."""
+    if not sum(map(len, services_ns)):
+        return None
+    return int(np.percentile(np.concatenate(services_ns), percentile))
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """What exists is left alone, and nothing is collected until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

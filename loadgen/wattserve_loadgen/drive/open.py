@@ -1,0 +1,123 @@
+"""An open loop: every request is sent when it is due, whatever is in flight.
+
+It never waits for an answer, so a slow server delays nothing but its own answers (no coordinated omission).
+Three stamps: scheduled, sent, done. The window opens at the first arrival scheduled after the warm-up
+stretch, without draining what is in flight, and ends with the last arrival's schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+
+import numpy as np
+
+from wattserve_loadgen.drive.loop import Loop, no_garbage_collection
+from wattserve_loadgen.drive.outcome import LoopResult, Stamps
+from wattserve_loadgen.drive.timer import Timer
+from wattserve_loadgen.target.channel import Call
+from wattserve_loadgen.target.failures import CALL_ERRORS
+
+MOST_IN_FLIGHT = 20_000
+_LEAD_NS = 2_000_000  # from the start of `run` to instant 0 of the schedule
+
+
+class OpenLoop(Loop):
+    """One cell's load, by a schedule."""
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        requests: Sequence[bytes],
+        arrivals_ns: Stamps,
+        *,
+        warmup_seconds: float,
+        deadline_seconds: float,
+        most_in_flight: int = MOST_IN_FLIGHT,
+        first: int = 0,
+        step: int = 1,
+    ) -> None:
+        """`arrivals_ns`: offsets from the start, not decreasing, warm-up included; arrival i goes to
+        `calls[i % len(calls)]`.
+        """
+        super().__init__(requests, len(arrivals_ns), first, step)
+        self._calls = calls
+        self._arrivals_ns = arrivals_ns
+        self._opens_at = int(np.searchsorted(arrivals_ns, round(warmup_seconds * 1e9)))
+        self._deadline_seconds = deadline_seconds
+        self._most_in_flight = most_in_flight
+        self._offsets_ns: list[int] = arrivals_ns.tolist()
+        self._begin_ns = 0
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._timer: Timer | None = None
+        self._bug: BaseException | None = None  # what was raised and is no call's failure
+
+    def stop(self, reason: str) -> None:
+        super().stop(reason)
+        if self._timer is not None:
+            self._timer.wake()
+
+    async def run(self, begin_ns: int = 0) -> LoopResult:
+        """`begin_ns`: instant 0 of the schedule; 0: now."""
+        self._timer = Timer()
+        try:
+            with no_garbage_collection():
+                begin_ns = begin_ns or time.perf_counter_ns() + _LEAD_NS
+                self._last_answer_ns = begin_ns
+                await self._send_all(self._timer, begin_ns)
+                self._close_window()
+                while self._in_flight:
+                    await asyncio.wait(self._in_flight)
+        finally:
+            self._timer.close()
+            self._timer = None
+            for task in self._in_flight:
+                task.cancel()
+        if self._bug is not None:
+            raise self._bug
+        scheduled = self._arrivals_ns[: self._next] + begin_ns
+        return self._result(int(scheduled[-1]) if len(scheduled) else 0, scheduled)
+
+    async def _send_all(self, timer: Timer, begin_ns: int) -> None:
+        self._begin_ns = begin_ns
+        while not self._stopped and self._next < len(self._offsets_ns):
+            due_ns = begin_ns + self._offsets_ns[self._next]
+            if due_ns > time.perf_counter_ns():
+                await timer.until(due_ns)
+                continue
+            self._send_due()
+            await asyncio.sleep(0)  # answers are taken even when the schedule cannot be kept
+
+    def _send_due(self) -> None:
+        """All that is due by now."""
+        now, offsets = time.perf_counter_ns() - self._begin_ns, self._offsets_ns
+        while not self._stopped and self._next < len(offsets) and offsets[self._next] <= now:
+            self._send(self._next, self._begin_ns + offsets[self._next])
+
+    def _send(self, index: int, due_ns: int) -> None:
+        if len(self._in_flight) >= self._most_in_flight:
+            self.stop(f"{self._most_in_flight} requests in flight, the most: the server does not keep up")
+            return
+        if index == self._opens_at:
+            self._open_window(due_ns)
+        self._next = index + 1
+        request = self._requests[(self._first + index * self._step) % len(self._requests)]
+        self._sent[index] = time.perf_counter_ns()
+        answer = self._calls[index % len(self._calls)](request, timeout=self._deadline_seconds)
+        task = asyncio.create_task(self._take(index, answer))
+        self._in_flight.add(task)
+        task.add_done_callback(self._landed)
+
+    async def _take(self, index: int, answer: Awaitable[bytes]) -> None:
+        try:
+            self._answer(index, await answer)
+            self._send_due()  # many answers at once do not hold the schedule up
+        except CALL_ERRORS as error:
+            self._fail(index, error, 0)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._bug = self._bug or error
+            self.stop(repr(error))

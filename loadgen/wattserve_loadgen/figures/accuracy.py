@@ -1,0 +1,73 @@
+"""Accuracy of every arm from the same timed answers, paired row by row with the baseline's. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_loadgen.figures.stats import paired_difference, wilson_interval
+from wattserve_loadgen.results.schema import Accuracy, Record
+
+Predictions = Mapping[str, Mapping[int, Sequence[int | None]]]
+"""By arm, then by row of the dataset: the labels predicted, in the order in which they were answered."""
+
+
+def note_predictions(found: dict[str, dict[int, list[int | None]]], records: Iterable[Record]) -> None:
+    """Add what the answered requests of the windows predicted."""
+    for record in records:
+        if record.ok and record.in_window:
+            rows = found.setdefault(record.arm, {})
+            for row, label in zip(record.rows, record.predicted, strict=True):
+                rows.setdefault(row, []).append(label)
+
+
+def measure_accuracy(
+    predictions: Predictions, labels: npt.NDArray[np.int64], baseline: str
+) -> tuple[int, dict[str, Accuracy]]:
+    """Accuracy per arm on the rows that every arm answered, each row counted once by its first answer; an
+    answer without a label is wrong. Returns the number of rows too.
+
+    `labels[row]` is the index of the right label. `baseline`: the arm that the others are paired with; when
+    it answered nothing, none is.
+    """
+    if not predictions:
+        return 0, {}
+    common = np.array(sorted(set.intersection(*(set(rows) for rows in predictions.values()))), dtype=np.int64)
+    if not len(common):
+        return 0, {}
+    right = {arm: _right(rows, common, labels) for arm, rows in predictions.items()}
+    found = {}
+    for arm, rows in predictions.items():
+        correct = int(right[arm].sum())
+        low, high = wilson_interval(correct, len(common))
+        unstable = sum(len(set(rows[row])) > 1 for row in common.tolist())
+        accuracy = Accuracy(correct, len(common), low, high, unstable)
+        paired = arm != baseline and baseline in right
+        found[arm] = _paired(accuracy, right[arm], right[baseline]) if paired else accuracy
+    return len(common), found
+
+
+def _right(
+    rows: Mapping[int, Sequence[int | None]], common: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    first = [rows[row][0] for row in common.tolist()]
+    known = np.array([label is not None for label in first], dtype=np.bool_)
+    right: npt.NDArray[np.bool_] = known & (np.array([label or 0 for label in first]) == labels[common])
+    return right
+
+
+def _paired(accuracy: Accuracy, own: npt.NDArray[np.bool_], base: npt.NDArray[np.bool_]) -> Accuracy:
+    gained, lost = int(np.sum(own & ~base)), int(np.sum(~own & base))
+    found = paired_difference(int(np.sum(own & base)), gained, lost, int(np.sum(~own & ~base)))
+    return replace(
+        accuracy,
+        gained_rows=gained,
+        lost_rows=lost,
+        difference=found.difference,
+        difference_low=found.low,
+        difference_high=found.high,
+        p_value=found.p,
+    )

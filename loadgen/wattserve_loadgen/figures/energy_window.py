@@ -1,0 +1,110 @@
+"""Energy between two instants, from the readings of a cumulative meter around them; or why there is none.
+
+Readings seldom fall on a window's edges, so the counter is interpolated there, between readings that bracket
+the edge and lie close enough together. Pure; knows nothing of meters, clocks or requests.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class NoEnergy(StrEnum):
+    """Why a window has no energy."""
+
+    NO_READINGS = "no_readings"
+    NO_READING_BEFORE = "no_reading_before"  # the window began before the first reading
+    NO_READING_AFTER = "no_reading_after"  # it ended after the last one
+    GAP_AT_START = "gap_at_start"
+    GAP_AT_END = "gap_at_end"
+    GAP_INSIDE = "gap_inside"
+    COUNTER_WENT_BACK = "counter_went_back"
+
+
+def delta_between(
+    seconds: Floats, joules_cumulative: Floats, start: float, end: float, limit_seconds: float
+) -> float | NoEnergy:
+    """Joules from `start` to `end`, the counter interpolated linearly at both.
+
+    `seconds` must not decrease; a reading that is not finite counts as missing. An interval between
+    readings that touches the window and is longer than `limit_seconds` leaves it without a figure.
+    """
+    if not start < end:
+        raise ValueError(f"a window from {start} to {end} s is empty")
+    at, joules = _readings(seconds, joules_cumulative)
+    if len(at) == 0:
+        return NoEnergy.NO_READINGS
+    if at[0] > start:
+        return NoEnergy.NO_READING_BEFORE
+    if at[-1] < end:
+        return NoEnergy.NO_READING_AFTER
+    first = int(np.searchsorted(at, start, side="right")) - 1  # the last reading up to the start
+    last = int(np.searchsorted(at, end, side="left"))  # the first one from the end on
+    at, joules = at[first : last + 1], joules[first : last + 1]
+    if np.any(np.diff(joules) < 0):
+        return NoEnergy.COUNTER_WENT_BACK
+    too_long = np.diff(at) > limit_seconds
+    if too_long[0]:
+        return NoEnergy.GAP_AT_START
+    if too_long[-1]:
+        return NoEnergy.GAP_AT_END
+    if too_long.any():
+        return NoEnergy.GAP_INSIDE
+    return _line(at[-2:], joules[-2:], end) - _line(at[:2], joules[:2], start)
+
+
+def cumulative_of(seconds: Floats, watts: Floats) -> Floats:
+    """Joules since the first reading, from readings of power by trapezoids: a second way to the same."""
+    steps = np.diff(seconds) * (watts[1:] + watts[:-1]) / 2
+    return np.concatenate([np.zeros(min(1, len(seconds))), np.cumsum(steps)])
+
+
+@dataclass(frozen=True)
+class PowerSteadiness:
+    """The power between the readings of one window. Figures are None when fewer than two readings say it."""
+
+    readings: int
+    mean_watts: float | None
+    sd_watts: float | None  # of the powers between readings, each weighing as much as it is long
+    variation: float | None  # sd / mean
+    longest_interval_seconds: float | None
+    reason: NoEnergy | None
+
+
+def power_steadiness(seconds: Floats, joules_cumulative: Floats) -> PowerSteadiness:
+    """How steady the power was, from the readings within a window. `seconds` must not decrease."""
+    at, joules = _readings(seconds, joules_cumulative)
+    steps, grown = np.diff(at), np.diff(joules)
+    total = float(np.sum(steps))
+    if total <= 0:
+        return PowerSteadiness(len(at), None, None, None, None, NoEnergy.NO_READINGS)
+    longest = float(np.max(steps))
+    if np.any(grown < 0):
+        return PowerSteadiness(len(at), None, None, None, longest, NoEnergy.COUNTER_WENT_BACK)
+    mean = float(np.sum(grown)) / total
+    watts, weights = grown[steps > 0] / steps[steps > 0], steps[steps > 0]
+    sd = math.sqrt(float(np.sum(weights * (watts - mean) ** 2)) / total)
+    return PowerSteadiness(len(at), mean, sd, sd / mean if mean > 0 else None, longest, None)
+
+
+def _readings(seconds: Floats, joules: Floats) -> tuple[Floats, Floats]:
+    if seconds.ndim != 1 or seconds.shape != joules.shape:
+        raise ValueError(f"{seconds.shape} instants do not fit {joules.shape} readings")
+    known = np.isfinite(seconds) & np.isfinite(joules)
+    at = np.asarray(seconds[known], dtype=np.float64)
+    if np.any(np.diff(at) < 0):
+        raise ValueError("the instants of the readings must not decrease")
+    return at, np.asarray(joules[known], dtype=np.float64)
+
+
+def _line(at: Floats, joules: Floats, instant: float) -> float:
+    """The counter at an instant between two readings."""
+    (early, late), (least, most) = at, joules
+    return float(least + (most - least) * (instant - early) / (late - early))

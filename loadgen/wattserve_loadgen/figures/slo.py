@@ -1,0 +1,171 @@
+"""Latency objectives such as `p99<50ms`: whether a sample meets them, breaks them or cannot tell.
+
+Pure; knows nothing of rates, loads or servers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_loadgen.errors import PlanError
+from wattserve_loadgen.figures.percentiles import quantile_of
+from wattserve_loadgen.figures.stats import SAMPLE_FLOORS
+
+FAILED_LIMIT = 0.01  # of the requests sent
+_NEVER = np.iinfo(np.int64).max  # the latency of a request that was not answered
+_UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_FORM = re.compile(r"p(\d+(?:\.\d+)?)\s*(<=?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)", re.IGNORECASE)
+
+Verdict = Literal["met", "broken", "undecided"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """`percent` of the requests are answered in at most `limit_ns`, or in less where it is `strict`."""
+
+    percent: float
+    limit_ns: int
+    strict: bool = True
+
+    @property
+    def text(self) -> str:
+        """As it is written: `p99<50ms`."""
+        unit = next(name for name in ("s", "ms", "us") if self.limit_ns % _UNIT_NS[name] == 0 or name == "us")
+        sign = "<" if self.strict else "<="
+        return f"p{self.percent:g}{sign}{self.limit_ns / _UNIT_NS[unit]:.12g}{unit}"
+
+    @property
+    def longest_ns(self) -> int:
+        """The longest latency within it."""
+        return self.limit_ns - 1 if self.strict else self.limit_ns
+
+
+@dataclass(frozen=True)
+class Held:
+    """An objective against a sample. Bounds are of 99 % confidence; None where the sample is too small, and
+    where a bound falls among the requests that were not answered."""
+
+    objective: str
+    verdict: Verdict
+    value_ns: int | None
+    low_ns: int | None
+    high_ns: int | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """`verdict` is met when every objective is surely met, broken when one is surely not."""
+
+    verdict: Verdict
+    reason: str
+    held: tuple[Held, ...]
+    goodput_share: float | None  # of the requests sent: answered within the tightest limit; None of none
+
+    @property
+    def met(self) -> bool:
+        return self.verdict == "met"
+
+    @property
+    def broken(self) -> bool:
+        return self.verdict == "broken"
+
+    @property
+    def undecided(self) -> bool:
+        return self.verdict == "undecided"
+
+
+def parse_objectives(text: str) -> tuple[Objective, ...]:
+    """`p99<50ms,p50<10ms` in the order written; PlanError says what cannot be read."""
+    found: list[Objective] = []
+    for part in text.split(","):
+        objective = _objective(part.strip(), text)
+        if any(other.percent == objective.percent for other in found):
+            raise PlanError(f"--slo {text}: p{objective.percent:g} has two limits; give one")
+        found.append(objective)
+    return tuple(found)
+
+
+def judge(
+    objectives: Sequence[Objective],
+    values: npt.NDArray[np.int64],
+    effective: float | None,
+    failed: int,
+    sent: int,
+) -> Judgement:
+    """`values`: response times in nanoseconds of the answered requests, in the order of sending, of which
+    `effective` are worth counting.
+
+    Of `sent` requests those without an answer count as infinitely late; `failed` are those known to have
+    failed.
+    """
+    answered = len(values)
+    if failed < 0 or answered + failed > sent:
+        raise ValueError(f"{answered} answered and {failed} failed of {sent} sent")
+    late = np.full(sent - answered, _NEVER, dtype=np.int64)
+    sample = np.concatenate([np.asarray(values, dtype=np.int64), late])
+    worth = None if effective is None or answered == 0 else effective * sent / answered
+    held = tuple(_held(objective, sample, worth) for objective in objectives)
+    share = goodput_share(objectives, values, sent)
+    if failed > FAILED_LIMIT * sent:
+        return Judgement("broken", f"{failed} of {sent} requests failed", held, share)
+    for verdict in ("broken", "undecided"):
+        first = next((one for one in held if one.verdict == verdict), None)
+        if first is not None:
+            return Judgement(verdict, _reason(first, sent), held, share)
+    return Judgement("met", "", held, share)
+
+
+def goodput_share(objectives: Sequence[Objective], values: npt.NDArray[np.int64], sent: int) -> float | None:
+    """The share of `sent` requests that were answered within all limits; None when none was sent."""
+    if sent == 0:
+        return None
+    longest = min((objective.longest_ns for objective in objectives), default=_NEVER)
+    return int(np.count_nonzero(values <= longest)) / sent
+
+
+def _objective(part: str, text: str) -> Objective:
+    if not part:
+        raise PlanError(f"--slo {text!r}: an objective is missing; write for example p99<50ms")
+    form = _FORM.fullmatch(part)
+    if form is None:
+        raise PlanError(f"--slo: {part!r} is not an objective; write for example p99<50ms")
+    percent, sign, number, unit = float(form[1]), form[2], float(form[3]), form[4].lower().replace("µ", "u")
+    if percent not in SAMPLE_FLOORS:
+        known = " ".join(f"p{one:g}" for one in SAMPLE_FLOORS)
+        raise PlanError(f"--slo {part}: p{form[1]} is not measured; choose from {known}")
+    if unit not in _UNIT_NS:
+        found = f"the unit {form[4]!r} is unknown" if unit else "it has no unit"
+        raise PlanError(f"--slo {part}: {found}; write us, ms or s")
+    limit = round(number * _UNIT_NS[unit])
+    if not 1_000 <= limit <= 86_400 * 10**9:
+        raise PlanError(f"--slo {part}: a limit is at least 1us and at most 86400s")
+    return Objective(percent, limit, strict=sign == "<")
+
+
+def _held(objective: Objective, sample: npt.NDArray[np.int64], worth: float | None) -> Held:
+    found = quantile_of(sample, worth, objective.percent)
+    verdict: Verdict = "undecided"
+    if found.high_ns is not None and found.high_ns <= objective.longest_ns:
+        verdict = "met"
+    elif found.low_ns is not None and found.low_ns > objective.longest_ns:
+        verdict = "broken"
+    value, low, high = (
+        None if bound == _NEVER else bound for bound in (found.value_ns, found.low_ns, found.high_ns)
+    )
+    return Held(objective.text, verdict, value, low, high)
+
+
+def _reason(held: Held, sent: int) -> str:
+    if held.verdict == "broken":
+        low = "among unanswered requests" if held.low_ns is None else f"above {held.low_ns / 1e6:.4g} ms"
+        return f"{held.objective} is broken: the percentile lies {low}"
+    if held.high_ns is None:
+        return f"{held.objective} is undecided: {sent} requests are too few, or too many were not answered"
+    low = "0" if held.low_ns is None else f"{held.low_ns / 1e6:.4g}"
+    return f"{held.objective} is undecided: the percentile lies between {low} and {held.high_ns / 1e6:.4g} ms"

@@ -1,0 +1,299 @@
+"""The gates: what keeps a point, or its joules, out of print, and why. Each is one rule with its constant.
+
+Pure. A gate that cannot tell (no ceiling measured, no slices, no meter) gives no verdict: the checklist of
+`loadgen validate` says what was not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattserve_loadgen import words
+from wattserve_loadgen.figures import steady
+from wattserve_loadgen.figures.measure import lag_limit_ns
+from wattserve_loadgen.figures.percentiles import Percentiles
+from wattserve_loadgen.figures.slo import FAILED_LIMIT
+from wattserve_loadgen.plan.load import OFFLINE, RAMP, RECORDED, Load
+from wattserve_loadgen.plan.schedule import Plan
+from wattserve_loadgen.results.schema import Ceiling, CellResult, Slices, Verdict
+
+POINT, ENERGY = "point", "energy"  # what a verdict spoils
+
+LATE_LIMIT = 0.01  # of the sends
+ACHIEVED_LIMIT = 0.99  # of the offered rate
+CLIENT_CPU_LIMIT = 0.90  # of a core
+CEILING_LIMIT = 0.5  # of what the client can do against a server that does nothing
+UNKNOWN_LIMIT = 0.01  # of the receipts of a point
+FEWEST_BLOCKS = 3
+LATENCY_MULTIPLES = 5
+SENSOR_PERIODS = 100
+_CHANCE = 3.0  # standard deviations of what happens to be in flight at a window's edges
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the gates look at: a point's cells, and what is known about its client and meter."""
+
+    plan: Plan
+    load: Load
+    cells: Sequence[CellResult]  # at least one
+    latency: Percentiles  # pooled, as the two below
+    service: Percentiles | None
+    lag: Percentiles | None
+    sensor_period_seconds: float | None
+    ceiling: Ceiling | None
+
+    @property
+    def sent(self) -> int:
+        return sum(cell.sent for cell in self.cells)
+
+    @property
+    def window_seconds(self) -> float:
+        return sum(cell.window_seconds for cell in self.cells)
+
+    def per_second(self, figure: Callable[[CellResult], float | None]) -> float | None:
+        """A rate over all windows; None when one lacks it."""
+        known = [(figure(cell), cell.window_seconds) for cell in self.cells]
+        total = [rate * seconds for rate, seconds in known if rate is not None]
+        return sum(total) / self.window_seconds if len(total) == len(known) and self.window_seconds else None
+
+    @property
+    def offered_per_second(self) -> float | None:
+        return self.per_second(lambda cell: cell.offered_per_second)
+
+    @property
+    def achieved_per_second(self) -> float | None:
+        return self.per_second(lambda cell: cell.rate_per_second)
+
+
+Gate = Callable[[Evidence], list[Verdict]]
+
+
+def verdicts_of(evidence: Evidence) -> list[Verdict]:
+    """Those that spoil the point, then those that spoil its joules alone."""
+    found = [verdict for gate in GATES for verdict in gate(evidence)]
+    return sorted(found, key=lambda verdict: verdict.spoils != POINT)
+
+
+def duration_floor_seconds(plan: Plan, slowest_ns: int, sensor_period_seconds: float | None) -> float:
+    """The window that a point needs: 5 x its p99, 100 sensor periods, and the preset's own floor (rule 4)."""
+    return max(
+        LATENCY_MULTIPLES * slowest_ns / 1e9,
+        SENSOR_PERIODS * (sensor_period_seconds or 0.0),
+        plan.publish_seconds,
+    )
+
+
+def too_short(evidence: Evidence) -> list[Verdict]:
+    """Rule 4. Where there is no p99 the slowest answer stands for it."""
+    p99, slowest = evidence.latency.p99_ns, evidence.latency.max_ns
+    floor = duration_floor_seconds(
+        evidence.plan, (slowest or 0) if p99 is None else p99, evidence.sensor_period_seconds
+    )
+    seconds = evidence.window_seconds
+    if seconds >= floor:
+        return []
+    return [Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s")]
+
+
+def few_blocks(evidence: Evidence) -> list[Verdict]:
+    """Rule 6: blocks are the sample."""
+    blocks = len(evidence.cells)
+    if blocks >= FEWEST_BLOCKS:
+        return []
+    return [Verdict("few blocks", f"{blocks} of at least {FEWEST_BLOCKS} blocks")]
+
+
+def few_samples(evidence: Evidence) -> list[Verdict]:
+    """Rule 3: not even a median. An offline load has no latency in the first place."""
+    latency = evidence.latency
+    if evidence.load.shape == OFFLINE or latency.p50_ns is not None or not latency.samples:
+        return []
+    worth = "" if latency.effective_samples is None else f", worth {latency.effective_samples:.0f}"
+    return [Verdict("few samples", f"too few answers for a median: {latency.samples}{worth}")]
+
+
+def few_requests(evidence: Evidence) -> list[Verdict]:
+    """The least count of MLPerf's scenarios, where the plan asks for one."""
+    sent, least = evidence.sent, evidence.plan.least_requests
+    return [Verdict("few requests", f"{sent} of at least {least} requests")] if sent < least else []
+
+
+def cut_short(evidence: Evidence) -> list[Verdict]:
+    """A cell that ended early did not see what the others saw."""
+    stopped = [cell.stopped for cell in evidence.cells if cell.stopped]
+    if not stopped:
+        return []
+    return [Verdict("cut short", f"{len(stopped)} of its cells ended early: {stopped[0]}")]
+
+
+def failed_cells(evidence: Evidence) -> list[Verdict]:
+    """A block without an answer is no block."""
+    failed = [cell for cell in evidence.cells if not cell.answered]
+    if not failed:
+        return []
+    example = f": {failed[0].failure_example}" if failed[0].failure_example else ""
+    return [Verdict("failed cells", f"{len(failed)} of its cells got no answer{example}")]
+
+
+def failures(evidence: Evidence) -> list[Verdict]:
+    """Rule 10 shows them; above 1 % the answered ones are a selection."""
+    failed = sum(cell.failed for cell in evidence.cells)
+    if failed <= FAILED_LIMIT * evidence.sent:
+        return []
+    return [Verdict("failures", f"{failed} of {evidence.sent} requests failed")]
+
+
+def shared_server(evidence: Evidence) -> list[Verdict]:
+    foreign = sum(cell.energy.foreign_sequences for cell in evidence.cells)
+    if not foreign:
+        return []
+    return [Verdict("shared server", f"{foreign} sequences of other clients ran meanwhile")]
+
+
+def late_sends(evidence: Evidence) -> list[Verdict]:
+    """Rule 2: the client did not keep its schedule."""
+    late = sum(cell.late or 0 for cell in evidence.cells)
+    if late <= LATE_LIMIT * evidence.sent:
+        return []
+    return [Verdict("late sends", f"{late} of {evidence.sent} requests were sent late")]
+
+
+def long_lag(evidence: Evidence) -> list[Verdict]:
+    """Rule 2: how far behind its schedule the client was."""
+    p99 = None if evidence.lag is None else evidence.lag.p99_ns
+    limit = lag_limit_ns(None if evidence.service is None else evidence.service.p50_ns)
+    if p99 is None or p99 <= limit:
+        return []
+    text = f"the p99 of the lag behind the schedule is {words.milliseconds(p99)}"
+    return [Verdict("lag", f"{text}, above {words.milliseconds(limit)}")]
+
+
+def behind_offer(evidence: Evidence) -> list[Verdict]:
+    """Rule 2: achieved / offered. A failed request is done too; and what is in flight at the edges of the
+    windows varies by chance, which explains about a square root of Little's law.
+    """
+    offered, achieved = evidence.offered_per_second, evidence.achieved_per_second
+    if not offered or achieved is None:
+        return []
+    seconds = evidence.window_seconds
+    missing = offered * seconds - achieved * seconds - sum(cell.failed for cell in evidence.cells)
+    in_flight = offered * (evidence.latency.mean_ns or 0.0) / 1e9
+    chance = _CHANCE * (2 * in_flight * len(evidence.cells)) ** 0.5
+    if missing <= max((1 - ACHIEVED_LIMIT) * offered * seconds, chance):
+        return []
+    share = 1 - missing / (offered * seconds)
+    text = f"{share * 100:.1f} % of the offered {words.rate(offered)} were done: it did not keep up"
+    return [Verdict("behind offer", text)]
+
+
+def client_busy(evidence: Evidence) -> list[Verdict]:
+    """Rule 2: a client short of CPU measures itself."""
+    busiest = max((cell.client_cpu_share or 0.0 for cell in evidence.cells), default=0.0)
+    if busiest <= CLIENT_CPU_LIMIT:
+        return []
+    text = f"the client used {busiest * 100:.0f} % of a core: it may be what limits"
+    return [Verdict("client busy", text)]
+
+
+def near_ceiling(evidence: Evidence) -> list[Verdict]:
+    """Rule 2: above half of what `loadgen calibrate` found. Without a schedule, by what was achieved."""
+    rate = evidence.offered_per_second if evidence.load.scheduled else evidence.achieved_per_second
+    if evidence.ceiling is None or rate is None:
+        return []
+    ceiling = evidence.ceiling.requests_per_second
+    if rate <= CEILING_LIMIT * ceiling:
+        return []
+    text = f"{words.rate(rate)} is above half of the {words.rate(ceiling)} that this client can send"
+    return [Verdict("near ceiling", text)]
+
+
+def drift(evidence: Evidence) -> list[Verdict]:
+    """Rule 4: a trend test and a 5 % floor on throughput and the median latency, which spoil the point, and
+    on J/request, which spoils the joules. Loads that change by design are not tested.
+    """
+    if evidence.load.shape in (RAMP, RECORDED):
+        return []
+    found = []
+    for name, figure, spoils in _DRIFTING:
+        if evidence.load.shape == OFFLINE and name == _MEDIAN:
+            continue
+        blocks = [_series(cell.slices, figure) for cell in evidence.cells if cell.slices is not None]
+        drifted = steady.drift_of(blocks)
+        if drifted is not None and drifted.significant:
+            share = drifted.share_of_level_over_window
+            text = f"{name} {'rose' if share > 0 else 'fell'} by {abs(share) * 100:.0f} % within its windows"
+            found.append(Verdict("drift" if spoils == POINT else "energy drift", text, spoils))
+    return found
+
+
+def meter_gap(evidence: Evidence) -> list[Verdict]:
+    """Rule 8."""
+    gaps = sum(cell.energy.gap_count for cell in evidence.cells)
+    seconds = sum(cell.energy.gap_seconds for cell in evidence.cells)
+    if not gaps and seconds <= 0:
+        return []
+    count = f"{gaps} meter gaps" if gaps > 1 else f"{gaps or 'a'} meter gap"
+    return [Verdict("meter gap", f"{count} of {seconds:.2f} s fell in its cells", ENERGY)]
+
+
+def energy_unknown(evidence: Evidence) -> list[Verdict]:
+    """Rule 8: joules of some answers, or of some blocks, are a selection. Without a meter there are none."""
+    blank = [cell.energy.reason for cell in evidence.cells if cell.energy.reason]
+    if len(blank) == len(evidence.cells):
+        return []
+    if blank:
+        text = f"{len(blank)} of its {len(evidence.cells)} cells have no joules: {blank[0]}"
+        return [Verdict("energy unknown", text, ENERGY)]
+    unknown = sum(cell.energy.unknown for cell in evidence.cells)
+    answered = sum(cell.answered for cell in evidence.cells)
+    if unknown <= UNKNOWN_LIMIT * answered:
+        return []
+    return [Verdict("energy unknown", f"{unknown} of {answered} answers have no settled energy", ENERGY)]
+
+
+def open_accounts(evidence: Evidence) -> list[Verdict]:
+    """Rule 9: the ledger is exact, to the microjoule."""
+    residuals = [cell.energy.accounts_residual_uj for cell in evidence.cells]
+    worst = max((one for one in residuals if one is not None), key=abs, default=0)
+    if worst == 0:
+        return []
+    text = f"the server's accounts do not sum to what its meter measured: {words.energy(worst)} are left over"
+    return [Verdict("open accounts", text, ENERGY)]
+
+
+GATES: tuple[Gate, ...] = (
+    too_short,
+    few_blocks,
+    few_samples,
+    few_requests,
+    cut_short,
+    failed_cells,
+    failures,
+    shared_server,
+    late_sends,
+    long_lag,
+    behind_offer,
+    client_busy,
+    near_ceiling,
+    drift,
+    meter_gap,
+    energy_unknown,
+    open_accounts,
+)
+
+_MEDIAN = "the median latency"
+_Series = Callable[[Slices], Sequence[float | None]]
+_DRIFTING: tuple[tuple[str, _Series, str], ...] = (
+    ("throughput", lambda slices: slices.rate_per_second, POINT),
+    (_MEDIAN, lambda slices: slices.p50_ns, POINT),
+    ("energy per request", lambda slices: slices.active_uj_per_request, ENERGY),
+)
+
+
+def _series(slices: Slices, figure: _Series) -> steady.Slices:
+    values = np.array([np.nan if value is None else value for value in figure(slices)], dtype=np.float64)
+    return steady.Slices((np.arange(len(values), dtype=np.float64) + 0.5) * slices.seconds, values)

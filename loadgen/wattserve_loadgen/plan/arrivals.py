@@ -1,0 +1,222 @@
+"""When requests are due: schedules of arrivals as int64 nanoseconds since the start of a window, in order.
+
+The same for the same seed, on every machine and numpy: they are made from the raw output of PCG64, which
+numpy keeps stable (NEP 19). A schedule knows its rate and its seed and nothing of variants, so every variant
+meets the same arrivals.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_loadgen.errors import PlanError
+
+MOST_ARRIVALS = 50_000_000
+_LONGEST_SECONDS = 30 * 86_400
+
+Offsets = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Arrival times from a file, counted from its first one."""
+
+    offsets_ns: Offsets
+    sha256: str  # of the file
+
+
+def constant(rate: float, seconds: float) -> Offsets:
+    """Evenly spaced arrivals, the first at 0."""
+    _check(seconds, rate=rate)
+    count = math.ceil(round(rate * seconds, 6))
+    return _nanoseconds(np.arange(count, dtype=np.float64) / rate, seconds)
+
+
+def poisson(rate: float, seconds: float, seed_text: str) -> Offsets:
+    """Arrivals of a Poisson process. A longer schedule of the same seed begins with the shorter one, and one
+    of twice the rate is the same at twice the pace."""
+    _check(seconds, rate=rate)
+    return _nanoseconds(_unit_poisson(rate * seconds, seed_text) / rate, seconds)
+
+
+def ramp(rate_from: float, rate_to: float, seconds: float, seed_text: str) -> Offsets:
+    """A Poisson process whose rate goes linearly from one rate to another: a unit process through the inverse
+    of the expected count, rate_from t + (rate_to - rate_from) t^2 / (2 seconds)."""
+    if not (0 <= rate_from < math.inf and 0 <= rate_to < math.inf):
+        raise PlanError(f"a ramp from {rate_from:g}/s to {rate_to:g}/s: a rate is at least 0")
+    _check(seconds, rate=max(rate_from, rate_to))
+    expected = (rate_from + rate_to) / 2 * seconds
+    due = _unit_poisson(expected, seed_text)
+    steepness = (rate_to - rate_from) / seconds
+    root = np.sqrt(np.maximum(0.0, rate_from**2 + 2 * steepness * due))
+    return _nanoseconds(2 * due / (rate_from + root), seconds)
+
+
+def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> Recording:
+    """Arrival times in seconds from a file: one number per line (.txt), a CSV with a header, or .jsonl.
+
+    `column` is the CSV column or the JSON key, needed where there is more than one. `speed` 2 plays it twice
+    as fast. Times count from the first one, so a trace of wall-clock seconds does as well. PlanError names
+    the line that cannot be used.
+    """
+    if not 0 < speed < math.inf:
+        raise PlanError(f"speed {speed:g}: a recording plays at a speed above 0")
+    try:
+        contents = path.read_bytes()
+        text = contents.decode("utf-8-sig")
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise PlanError(f"{path}: is not text in UTF-8") from None
+    read = _json_times if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_times
+    seconds: list[float] = []
+    for number, value in read(path, text, column):
+        if not math.isfinite(value) or value < 0:
+            raise PlanError(
+                f"{path}: line {number}: {value} is no arrival time; it must be 0 or more seconds"
+            )
+        if seconds and value < seconds[-1]:
+            raise PlanError(f"{path}: line {number}: {value} s comes after {seconds[-1]} s; sort the times")
+        seconds.append(value)
+    if not seconds:
+        raise PlanError(f"{path}: holds no arrival time")
+    times = (np.array(seconds) - seconds[0]) / speed
+    if not times[-1] <= _LONGEST_SECONDS:
+        raise PlanError(f"{path}: lasts {times[-1]:.6g} s; at most {_LONGEST_SECONDS} s, or raise its speed")
+    return Recording(np.rint(times * 1e9).astype(np.int64), hashlib.sha256(contents).hexdigest())
+
+
+def cut(offsets_ns: Offsets, seconds: float) -> Offsets:
+    """The arrivals before `seconds`."""
+    return offsets_ns[: int(np.searchsorted(offsets_ns, _end_ns(seconds), side="left"))]
+
+
+def repeated(offsets_ns: Offsets, seconds: float) -> Offsets:
+    """The arrivals played over and over until `seconds`, then cut.
+
+    One mean gap is left between the last arrival of a round and the first of the next.
+    """
+    last = int(offsets_ns[-1]) if len(offsets_ns) else 0
+    if last == 0:
+        raise PlanError("arrivals at a single instant cannot be repeated; give at least two")
+    period = last + max(1, round(last / (len(offsets_ns) - 1)))
+    rounds = math.ceil(_end_ns(seconds) / period)
+    if rounds * len(offsets_ns) > MOST_ARRIVALS:
+        raise PlanError(
+            f"a recording repeated for {seconds:g} s has over {MOST_ARRIVALS} arrivals; shorten it"
+        )
+    starts = np.arange(rounds, dtype=np.int64) * period
+    return cut((starts[:, None] + offsets_ns[None, :]).reshape(-1), seconds)
+
+
+def _check(seconds: float, *, rate: float) -> None:
+    if not 0 < rate < math.inf:
+        raise PlanError(f"a rate of {rate:g}/s: it must be above 0")
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise PlanError(f"{seconds:g} s of load: it must be above 0 and at most {_LONGEST_SECONDS}")
+    if rate * seconds > MOST_ARRIVALS:
+        raise PlanError(f"{rate:g}/s for {seconds:g} s are over {MOST_ARRIVALS} requests; ask for fewer")
+
+
+def _unit_poisson(expected: float, seed_text: str) -> Floats:
+    """Arrivals of a Poisson process of rate 1 before `expected`."""
+    source = np.random.PCG64(int.from_bytes(hashlib.sha256(seed_text.encode()).digest(), "big"))
+    gaps: list[Floats] = []
+    total = 0.0
+    while total < expected:
+        raw = source.random_raw(int((expected - total) * 1.05) + 64)
+        gaps.append(-np.log1p(-((raw >> np.uint64(11)) * 2.0**-53)))
+        total += float(gaps[-1].sum())
+    due = np.cumsum(np.concatenate(gaps))
+    return due[due < expected]
+
+
+def _nanoseconds(due_seconds: Floats, seconds: float) -> Offsets:
+    return cut(np.rint(due_seconds * 1e9).astype(np.int64), seconds)
+
+
+def _end_ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+Times = Iterator[tuple[int, float]]  # the line, counted from 1, and its seconds
+
+
+def _csv_times(path: Path, text: str, column: str | None) -> Times:
+    reader = csv.reader(io.StringIO(text, newline=""))
+    place: int | None = None
+    for cells in _csv_rows(path, reader):
+        number = reader.line_num
+        if place is None:
+            place, is_header = _csv_place(path, cells, column)
+            if is_header:
+                continue
+        if place >= len(cells):
+            raise PlanError(f"{path}: line {number}: has no column {place + 1}")
+        value = _number(cells[place])
+        if value is None:
+            raise PlanError(
+                f"{path}: line {number}: {cells[place].strip()[:40]!r} is not a number of seconds"
+            )
+        yield number, value
+
+
+def _csv_rows(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    try:
+        yield from (cells for cells in reader if any(cell.strip() for cell in cells))
+    except csv.Error as error:
+        raise PlanError(f"{path}: is not a CSV file: {error}") from None
+
+
+def _csv_place(path: Path, first: list[str], column: str | None) -> tuple[int, bool]:
+    """The column that holds the times, and whether the first row is a header."""
+    names = [cell.strip() for cell in first]
+    if column is not None:
+        if column not in names:
+            raise PlanError(
+                f"{path}: has no column {column!r}; its header is {' '.join(', '.join(names).split())[:80]}"
+            )
+        return names.index(column), True
+    if len(names) > 1:
+        raise PlanError(f"{path}: has {len(names)} columns; name the one with the times")
+    return 0, _number(names[0]) is None
+
+
+def _json_times(path: Path, text: str, column: str | None) -> Times:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise PlanError(f"{path}: line {number}: is not JSON") from None
+        if isinstance(found, dict):
+            if column is None:
+                raise PlanError(f"{path}: line {number}: name the key that holds the time")
+            if column not in found:
+                raise PlanError(f"{path}: line {number}: has no key {column!r}")
+            found = found[column]
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise PlanError(f"{path}: line {number}: {str(found)[:40]!r} is not a number of seconds")
+        try:
+            yield number, float(found)
+        except OverflowError:
+            yield number, math.inf
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

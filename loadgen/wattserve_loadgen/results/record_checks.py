@@ -1,0 +1,182 @@
+"""The part of `validate` that reads records: do they say what results.json says, and did the clock hold?
+
+Pure. Keeps the window's times of one sweep in memory, and nothing else of a record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_loadgen.figures.percentiles import Percentiles
+from wattserve_loadgen.figures.stats import nearest_rank
+from wattserve_loadgen.results.schema import CellResult, Check, Record, Results
+
+CLOCK_TOLERANCE_SECONDS = 2.0  # between the two clocks, for what a cell does ahead of its load
+_PERCENTS = {"p50_ns": 50.0, "p90_ns": 90.0, "p95_ns": 95.0, "p99_ns": 99.0, "p999_ns": 99.9}
+
+
+@dataclass
+class CellFacts:
+    """What the records of one cell say."""
+
+    sent: int = 0  # in the window, as all below but the stamps
+    answered: int = 0
+    energies: int = 0
+    bad_energies: int = 0  # negative, or outside their own interval
+    latency_ns: list[int] = field(default_factory=list)
+    service_ns: list[int] = field(default_factory=list)
+    lag_ns: list[int] = field(default_factory=list)
+    first_sent_ns: int | None = None
+    last_sent_ns: int = 0
+    backwards: int = 0  # requests done before they were sent
+
+
+@dataclass
+class RecordFacts:
+    """What all records say."""
+
+    cells: dict[int, CellFacts] = field(default_factory=dict)
+    labels: dict[int, int] = field(default_factory=dict)  # by row, of those that have one
+
+    @property
+    def commonest_share(self) -> float | None:
+        """Of the rows that were answered, how many carry the label that most carry."""
+        counts = Counter(self.labels.values())
+        return max(counts.values()) / len(self.labels) if counts else None
+
+
+def gather(records: Iterable[Record]) -> RecordFacts:
+    """One pass over the records."""
+    facts = RecordFacts()
+    for record in records:
+        cell = facts.cells.setdefault(record.cell, CellFacts())
+        _note_stamps(cell, record)
+        if record.in_window:
+            _note_request(cell, record)
+            if record.ok:
+                labelled = zip(record.rows, record.labels, strict=False)
+                facts.labels.update((row, label) for row, label in labelled if label is not None)
+    return facts
+
+
+def _note_stamps(cell: CellFacts, record: Record) -> None:
+    if cell.first_sent_ns is None or record.sent_ns < cell.first_sent_ns:
+        cell.first_sent_ns = record.sent_ns
+    cell.last_sent_ns = max(cell.last_sent_ns, record.sent_ns)
+    cell.backwards += record.done_ns < record.sent_ns
+
+
+def _note_request(cell: CellFacts, record: Record) -> None:
+    cell.sent += 1
+    if record.scheduled_ns is not None:
+        cell.lag_ns.append(record.sent_ns - record.scheduled_ns)
+    if not record.ok:
+        return
+    cell.answered += 1
+    cell.latency_ns.append(record.latency_ns)
+    cell.service_ns.append(record.done_ns - record.sent_ns)
+    if record.energy_uj is not None:
+        cell.energies += 1
+        low = record.energy_uj if record.energy_low_uj is None else record.energy_low_uj
+        high = record.energy_uj if record.energy_high_uj is None else record.energy_high_uj
+        cell.bad_energies += not 0 <= low <= record.energy_uj <= high
+
+
+def records_agree(results: Results, facts: RecordFacts) -> Check:
+    """Counts, means and percentiles of every cell, made again from its records."""
+    wrong = []
+    for cell in results.cells:
+        found = facts.cells.get(cell.position, CellFacts())
+        said = _disagreement(cell, found)
+        if said:
+            wrong.append(f"cell {cell.position} ({cell.arm}, {cell.load}): {said}")
+    stray = sorted(set(facts.cells) - {cell.position for cell in results.cells})
+    if stray:
+        wrong.append(f"records of {len(stray)} cells that results.json does not know (cell {stray[0]})")
+    count = sum(cell.sent for cell in facts.cells.values())
+    text = f"{count:,} requests of {len(results.cells)} windows give the stored counts and percentiles"
+    return Check("records agree", not wrong, _first(wrong) or text)
+
+
+def _disagreement(cell: CellResult, found: CellFacts) -> str:
+    for name, stored, counted in (
+        ("sent", cell.sent, found.sent),
+        ("answered", cell.answered, found.answered),
+        ("settled", cell.energy.settled, found.energies),
+    ):
+        if stored != counted:
+            return f"{stored} {name}, {counted} by its records"
+    offline = cell.service is not None and cell.latency.samples == 0
+    for name, percentiles, values in (
+        ("latency", None if offline else cell.latency, found.latency_ns),
+        ("service time", cell.service, found.service_ns),
+        ("lag", cell.lag, found.lag_ns),
+    ):
+        if percentiles is not None:
+            said = _differs(percentiles, np.array(sorted(values), dtype=np.int64))
+            if said:
+                return f"{name}: {said}"
+    return ""
+
+
+def _differs(stored: Percentiles, values: npt.NDArray[np.int64]) -> str:
+    """Of `values` in ascending order. A percentile that is not stored says nothing."""
+    if stored.samples != len(values):
+        return f"{stored.samples} samples, {len(values)} by its records"
+    if not len(values):
+        return ""
+    pairs: list[tuple[str, float | None, float]] = [
+        ("mean_ns", stored.mean_ns, float(np.mean(values))),
+        ("max_ns", stored.max_ns, int(values[-1])),
+    ]
+    for name, percent in _PERCENTS.items():
+        pairs.append((name, getattr(stored, name), int(values[nearest_rank(len(values), percent) - 1])))
+    for name, one, other in pairs:
+        if one is not None and not math.isclose(one, other, rel_tol=1e-9):
+            return f"{name} {one:.0f}, {other:.0f} by its records"
+    return ""
+
+
+def record_energies(facts: RecordFacts) -> str:
+    """What is wrong with the energies of single receipts, or nothing."""
+    bad = sum(cell.bad_energies for cell in facts.cells.values())
+    return f"{bad} receipts are negative or outside their own interval" if bad else ""
+
+
+def clock_held(results: Results, facts: RecordFacts) -> Check:
+    """Stamps run forwards from cell to cell; and between cells the wall clock moved as far as they did.
+
+    A sweep that was resumed counts from another start, and is held against the wall clock no more.
+    """
+    wrong = []
+    backwards = sum(cell.backwards for cell in facts.cells.values())
+    if backwards:
+        wrong.append(f"{backwards} requests were answered before they were sent")
+    largest, before, offset = 0.0, -1, None
+    for cell in sorted(results.cells, key=lambda one: one.position):
+        found = facts.cells.get(cell.position)
+        if found is None or found.first_sent_ns is None:
+            continue
+        if found.first_sent_ns < before and not results.interruptions:
+            wrong.append(f"cell {cell.position} began before the one ahead of it ended")
+        before = found.last_sent_ns
+        if cell.conditions is not None:
+            now = cell.conditions.started_unix_seconds - found.first_sent_ns / 1e9
+            largest = largest if offset is None else max(largest, abs(now - offset))
+            offset = now
+    if largest > CLOCK_TOLERANCE_SECONDS and not results.interruptions:
+        wrong.append(f"the wall clock stepped by {largest:.1f} s against the monotonic one between two cells")
+    text = (
+        f"stamps run forwards; wall clock and monotonic clock agree within {largest:.2f} s from cell to cell"
+    )
+    return Check("clock", not wrong, _first(wrong) or text)
+
+
+def _first(wrong: list[str]) -> str:
+    return wrong[0] + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else "") if wrong else ""

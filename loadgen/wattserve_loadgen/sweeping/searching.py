@@ -1,0 +1,154 @@
+"""Finds each arm's highest rate within the objective: rounds of trials, every arm once in a round, so that
+what drifts meets all alike. `figures.search` says which rate is next, `figures.slo` how a trial went.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattserve_loadgen import words
+from wattserve_loadgen.drive.outcome import Failure, LoopResult
+from wattserve_loadgen.figures.search import Search
+from wattserve_loadgen.figures.slo import Judgement, Objective, judge, parse_objectives
+from wattserve_loadgen.figures.stats import effective_samples
+from wattserve_loadgen.plan.load import POISSON, Arm, Load, closed
+from wattserve_loadgen.plan.schedule import HEAT_UP_BLOCK, Cell, Plan
+from wattserve_loadgen.results import schema
+from wattserve_loadgen.sweeping.progress import Display
+
+_FULL_CONCURRENCY = 32
+_FULL_SECONDS = 2.0
+_FIRST_SHARE = 0.5  # of the rate of a closed loop: where a search begins
+_ROUNDED = 4  # significant digits of a rate
+
+
+@dataclass
+class _Hunt:
+    """The search of one arm."""
+
+    arm: Arm
+    search: Search
+    trials: list[schema.Trial]
+
+
+class Searching:
+    """The search phase of one sweep."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        trial: Callable[[Cell], Awaitable[LoopResult]],
+        scheduled_requests: Callable[[Cell], int],
+        display: Display,
+        ceilings: dict[str, float],
+        stopped: Callable[[], bool],
+    ) -> None:
+        """`trial` puts a cell's load on its server. `scheduled_requests`: of an open loop's cell, warm-up and
+        all. `ceilings`: requests per second that this client may offer, by the arm's name.
+        """
+        self._plan, self._display = plan, display
+        self._trial, self._scheduled_requests = trial, scheduled_requests
+        self._ceilings, self._stopped = ceilings, stopped
+        self._objectives = parse_objectives(plan.objective)
+
+    async def run(self) -> list[schema.Search]:
+        """A search for every arm but the baseline's twin."""
+        hunts = [await self._begin(arm) for arm in self._plan.arms if not arm.twin_of and not self._stopped()]
+        turns = random.Random(f"search:{self._plan.seed}")
+        while not self._stopped():
+            open_hunts = [one for one in hunts if one.search.next_rate() is not None]
+            if not open_hunts:
+                break
+            turns.shuffle(open_hunts)
+            for one in open_hunts:
+                if not self._stopped():
+                    await self._try_next(one)
+        return [self._told(one) for one in hunts]
+
+    async def _begin(self, arm: Arm) -> _Hunt:
+        """Half of what a closed loop reaches is where the search begins."""
+        cell = Cell(0, HEAT_UP_BLOCK, arm, closed(_FULL_CONCURRENCY), 0.0, _FULL_SECONDS)
+        loop = await self._trial(cell)
+        reached = _achieved(loop)
+        self._display.say(f"search   {arm.name:<14} a closed loop reaches {words.rate(reached)}")
+        highest = self._ceilings.get(arm.name)
+        start = max(reached * _FIRST_SHARE, 1.0)
+        return _Hunt(arm, Search(_round(min(start, highest or start)), highest_rate=highest), [])
+
+    async def _try_next(self, hunt: _Hunt) -> None:
+        wanted = hunt.search.next_rate()
+        if wanted is None:
+            return
+        seconds = hunt.search.next_seconds(self._plan.seconds)
+        load = Load(POISSON, rate=wanted)
+        cell = Cell(len(hunt.trials) + 1, HEAT_UP_BLOCK, hunt.arm, load, self._plan.warmup_seconds, seconds)
+        loop = await self._trial(cell)
+        if self._stopped():
+            return
+        judgement = _judge(self._objectives, loop)
+        asked = max(1, self._scheduled_requests(cell))
+        hunt.search.record(wanted, wanted * len(loop.sent_ns) / asked, judgement)
+        trial = schema.Trial(
+            wanted, _achieved(loop), loop.window_seconds, judgement.verdict, _text(judgement)
+        )
+        hunt.trials.append(trial)
+        self._display.say(
+            f"search   {hunt.arm.name:<14} {words.rate(wanted):>9} {trial.judgement:<10} {trial.text}"
+        )
+
+    def _told(self, hunt: _Hunt) -> schema.Search:
+        found = hunt.search.result()
+        return schema.Search(
+            arm=hunt.arm.name,
+            objective=self._plan.objective,
+            rate_per_second=found.rate_per_second,
+            broken_per_second=found.broken_at,
+            trials=hunt.trials,
+            ended=f"{found.text}; {found.reason}",
+        )
+
+
+def loads_found(plan: Plan, searches: list[schema.Search]) -> dict[str, list[Load]]:
+    """What each arm is measured under in the blocks; the baseline's twin under the baseline's."""
+    rates = {one.arm: one.rate_per_second for one in searches if one.rate_per_second}
+    found = {}
+    for arm in plan.arms:
+        rate = rates.get(arm.twin_of or arm.name)
+        if rate is not None and f"{rate:.6g}" not in [f"{one.rate:.6g}" for one in plan.loads if one.rate]:
+            found[arm.name] = [Load(POISSON, rate=rate)]
+    return found
+
+
+def _judge(objectives: Sequence[Objective], loop: LoopResult) -> Judgement:
+    window = loop.in_window()
+    assert loop.scheduled_ns is not None  # trials are open loops
+    failed = np.fromiter((isinstance(one, Failure) for one in loop.outcomes), np.bool_, len(loop.outcomes))
+    latencies = (loop.done_ns - loop.scheduled_ns)[window & ~failed]
+    return judge(
+        objectives,
+        latencies,
+        effective_samples(latencies),
+        failed=int((window & failed).sum()),
+        sent=int(window.sum()),
+    )
+
+
+def _achieved(loop: LoopResult) -> float:
+    seconds = loop.window_seconds
+    return int(loop.done_in_window().sum()) / seconds if seconds > 0 else 0.0
+
+
+def _text(judgement: Judgement) -> str:
+    parts = []
+    for one in judgement.held:
+        bound = words.milliseconds(one.high_ns)
+        parts.append(f"{one.objective}: {words.milliseconds(one.value_ns)} (at most {bound})")
+    return "; ".join(parts) or judgement.reason
+
+
+def _round(rate: float) -> float:
+    return float(f"{rate:.{_ROUNDED}g}")

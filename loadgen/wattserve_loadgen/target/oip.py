@@ -1,0 +1,213 @@
+"""A peer: any server of the Open Inference Protocol (Triton, MLServer, KServe), in the words of the native
+protocol, so that the rest of loadgen does not change.
+
+A model of the peer stands for a variant. It has no receipts and no ledger; its joules are `own_meter`'s.
+Knows nothing of the hot path, which sends over `connection` the bytes that `make_requests` made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from wattserve_loadgen.data.dataset import Dataset
+from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_loadgen.target.channel import MODEL_INFER, Connection, Tls, open_channel
+from wattserve_loadgen.target.failures import cause
+from wattserve_loadgen.target.oip_answer import read_answer
+from wattserve_loadgen.target.oip_inputs import Feed, choose_feed, fill_inputs
+from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_proto.v1 import inference_pb2 as pb
+
+NO_METER = "a server of the Open Inference Protocol says nothing of energy"
+_SERVICE = "/inference.GRPCInferenceService"
+_QUESTION_SECONDS = 30.0
+_SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAUTHENTICATED)
+# Names of outputs whose rows are scores of classes; others, such as an embedding, predict no label.
+_SCORES = ("logit", "output", "prob", "score", "class", "label")
+_MOST_LABELS = 100_000
+
+
+class OipTarget:
+    """One server. Every question raises TargetError when it does not answer."""
+
+    protocol = "open inference protocol"
+
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        model_version: str = "",
+        tls: Tls | None = None,
+        output: str = "",
+    ) -> None:
+        """model: a name, or several joined by commas, each of which becomes a variant. output: the output to
+        ask for; empty: the one that looks like logits.
+        """
+        self.address = address
+        self.models = tuple(dict.fromkeys(name.strip() for name in model.split(",") if name.strip()))
+        if not self.models:
+            raise PlanError("no model named: a server of the Open Inference Protocol hosts many")
+        self.connection = Connection(address, MODEL_INFER, tls=tls)
+        self._version, self._output = model_version, output
+        self._channel = open_channel(address, tls)
+        self._feeds: dict[str, Feed] = {}
+
+    async def server_info(self, seconds: float = _QUESTION_SECONDS) -> pb.ServerInfo:
+        """What the server says of itself and of the models; TargetError when nobody answers within `seconds`,
+        or when a model is unknown, not ready, or cannot be fed.
+        """
+        try:
+            live = await self._ask("ServerLive", oip.ServerLiveRequest(), seconds)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                raise TargetError(
+                    f"{self.address} speaks gRPC, but not the Open Inference Protocol; is it the right port?"
+                ) from None
+            raise self._lost(error) from None
+        if not live.live:
+            raise TargetError(
+                f"{self.address} answers, and says that it is not live; wait until it has started"
+            )
+        try:
+            server = await self._ask("ServerMetadata", oip.ServerMetadataRequest(), seconds)
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from None
+        described = [await self._describe(name, seconds) for name in self.models]
+        self._feeds = {feed.model: feed for feed, _ in described}
+        return self._synthesised(server, [metadata for _, metadata in described])
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    def make_requests(self, dataset: Dataset, groups: Sequence[Sequence[int]], variant: str) -> list[bytes]:
+        """A serialised request for each group of row numbers, padded to its longest; equal groups share their
+        bytes. Needs `server_info` first. Raises PlanError for rows that the model's shapes do not allow.
+        """
+        feed = self._feeds.get(variant)
+        if feed is None:
+            raise PlanError(f"unknown model {variant!r}; asked for were {', '.join(self.models)}")
+        made: dict[tuple[int, ...], bytes] = {}
+        for group in groups:
+            key = tuple(group)
+            if key not in made:
+                made[key] = self._request(feed, dataset, key)
+        return [made[tuple(group)] for group in groups]
+
+    def read(self, answer: bytes) -> pb.PredictResponse:
+        """The answer in native words; `variant` is the model that answered. Raises ValueError, with words
+        for the failure of that request, when there are no logits in it.
+        """
+        return read_answer(answer, self._output)
+
+    def _request(self, feed: Feed, dataset: Dataset, group: tuple[int, ...]) -> bytes:
+        if bool(dataset.pixel_shape) != (feed.pixels is not None):
+            held, taken = ("images", "tokens") if dataset.pixel_shape else ("tokens", "images")
+            raise PlanError(f"{dataset.folder}: holds {held}, and model {feed.model!r} takes {taken}")
+        request = oip.ModelInferRequest(model_name=feed.model, model_version=self._version)
+        if feed.output:
+            request.outputs.add(name=feed.output)
+        fill_inputs(feed, [dataset.rows[row] for row in group], request)
+        return request.SerializeToString()
+
+    async def _describe(self, name: str, seconds: float) -> tuple[Feed, oip.ModelMetadataResponse]:
+        named = {"name": name, "version": self._version}
+        try:
+            ready = await self._ask("ModelReady", oip.ModelReadyRequest(**named), seconds)
+            if not ready.ready:
+                raise TargetError(
+                    f"{self.address}: the model {name!r} is not ready or not there"
+                    f"{await self._others(seconds)}"
+                )
+            metadata = await self._ask("ModelMetadata", oip.ModelMetadataRequest(**named), seconds)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _SILENT:
+                raise self._lost(error) from None
+            raise TargetError(
+                f"{self.address}: the model {name!r} cannot be asked: {cause(error)}"
+                f"{await self._others(seconds)}"
+            ) from None
+        return choose_feed(name, metadata, await self._config(named, seconds), self._output), metadata
+
+    async def _config(self, named: dict[str, str], seconds: float) -> oip.ModelConfig | None:
+        """None where the server has none: an extension of Triton's."""
+        try:
+            reply = await self._ask("ModelConfig", oip.ModelConfigRequest(**named), seconds)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in _SILENT:
+                raise self._lost(error) from None
+            return None
+        found: oip.ModelConfig = reply.config
+        return found
+
+    async def _others(self, seconds: float) -> str:
+        """Which models there are, where the server says."""
+        try:
+            index = await self._ask("RepositoryIndex", oip.RepositoryIndexRequest(), seconds)
+        except grpc.aio.AioRpcError:
+            return ""
+        states = {one.name: one.state or "UNKNOWN" for one in index.models}
+        return (
+            f"; it has {', '.join(f'{name} ({state})' for name, state in states.items())}" if states else ""
+        )
+
+    def _synthesised(
+        self, server: oip.ServerMetadataResponse, described: Sequence[oip.ModelMetadataResponse]
+    ) -> pb.ServerInfo:
+        feeds = list(self._feeds.values())
+        shapes = {feed.pixel_shape for feed in feeds}
+        if len(shapes) > 1:
+            raise TargetError(f"{self.address}: the models {', '.join(self.models)} take different inputs")
+        version = f"{server.name} {server.version}".strip()
+        return pb.ServerInfo(
+            server_version=version,
+            model_name=self.models[0],
+            model_source="; ".join(dict.fromkeys(one.platform for one in described if one.platform)),
+            task="sequence-classification" if _labels(feeds) else "",
+            labels=_labels(feeds),
+            default_variant=self.models[0],
+            variants=[
+                pb.VariantInfo(
+                    name=feed.model,
+                    detail=feed.detail,
+                    state=pb.VARIANT_STATE_READY,
+                    verification="a peer's model: what it runs at is its own word, and nobody has seen it",
+                )
+                for feed in feeds
+            ],
+            meter=pb.MeterInfo(
+                source=pb.EnergySource(
+                    name="none", method="none", quality=pb.ENERGY_QUALITY_NONE, note=NO_METER
+                )
+            ),
+            limits=pb.Limits(
+                max_sequence_tokens=min((one.length for one in feeds if one.length), default=0),
+                max_request_sequences=min(
+                    (most for one in feeds if (most := one.batch or one.max_batch)), default=0
+                ),
+            ),
+            versions={server.name: server.version} if server.name else {},
+            pixel_shape=shapes.pop(),
+        )
+
+    async def _ask(self, name: str, request: Any, seconds: float) -> Any:
+        call: Any = self._channel.unary_unary(
+            f"{_SERVICE}/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(oip, f"{name}Response").FromString,
+        )
+        return await call(request, timeout=seconds)
+
+    def _lost(self, error: grpc.aio.AioRpcError) -> TargetError:
+        return TargetError(f"{self.address} does not answer: {error.code().name} {cause(error)}".rstrip())
+
+
+def _labels(feeds: Sequence[Feed]) -> list[str]:
+    """Numbers: the protocol has no names. None where the models do not all score the same classes."""
+    widths = {feed.width for feed in feeds}
+    named = all(any(word in feed.output.lower() for word in _SCORES) for feed in feeds)
+    width = widths.pop() if len(widths) == 1 else None
+    return [str(index) for index in range(width)] if named and width and width <= _MOST_LABELS else []

@@ -1,0 +1,192 @@
+"""What a peer's model takes and gives, from its metadata, and how rows of a dataset become its inputs.
+
+Knows the Open Inference Protocol's words for tensors. Pure: knows nothing of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_proto.oip import open_inference_pb2 as oip
+
+INTEGERS = {"INT64": "<i8", "INT32": "<i4"}
+FLOATS = {"FP32": "<f4", "FP16": "<f2", "BF16": "<u2", "FP64": "<f8"}
+_IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
+_LOGITS = ("logits", "output")
+_CHANNELS = (1, 3, 4)
+
+Tensor = oip.ModelMetadataResponse.TensorMetadata
+Rows = Sequence[npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How one model is fed: with `ids` (and `mask` and `types`, where it has them), or with `pixels`.
+
+    batch: sequences in a request, where the model fixes their number. is_batched: whether shapes have a batch
+    dimension. length: tokens that each sequence is padded to; None: to the longest of its request.
+    pixel_shape: channels, height, width; 0 for a free one. output: empty where the model declares none.
+    width: of an output row, where it is declared.
+    """
+
+    model: str
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+    types: Tensor | None = None
+    pixels: Tensor | None = None
+    is_batched: bool = True
+    batch: int | None = None
+    max_batch: int | None = None
+    length: int | None = None
+    pixel_shape: tuple[int, ...] = ()
+    output: str = ""
+    width: int | None = None
+
+    @property
+    def detail(self) -> str:
+        """What a reader must know about its inputs."""
+        if self.ids is not None and self.mask is None:
+            return "takes no attention_mask: padding is token 0"
+        return ""
+
+
+def choose_feed(
+    model: str, metadata: oip.ModelMetadataResponse, config: oip.ModelConfig | None, output: str = ""
+) -> Feed:
+    """config: None where the server has none. output: the one to ask for; empty: what looks like logits.
+
+    Raises TargetError, naming the inputs or outputs, for a model that cannot be fed.
+    """
+    optional = {one.name for one in config.input if one.optional} if config else set()
+    found = _tokens(model, metadata.inputs, optional) or _images(model, metadata.inputs, optional)
+    if found is None:
+        raise TargetError(
+            f"model {model!r} cannot be fed from a dataset of tokens or images; it takes"
+            f" {_listed(metadata.inputs) or 'inputs that its metadata does not declare'}; loadgen can send"
+            f" {_IDS} (with {_MASK} and {_TYPES}) as INT64 or INT32, [batch, length], or one FP32 input"
+            " [batch, channels, height, width]"
+        )
+    chosen, width = _choose_output(model, metadata.outputs, output, rank=2 if found["is_batched"] else 1)
+    largest = config.max_batch_size if config else 0
+    return Feed(**found, model=model, max_batch=largest or None, output=chosen, width=width)
+
+
+def _tokens(model: str, inputs: Sequence[Tensor], optional: set[str]) -> dict[str, Any] | None:
+    named = {one.name.lower(): one for one in inputs}
+    ids = named.get(_IDS)
+    if ids is None or len(named) < len(inputs):
+        return None
+    if any(one.name not in optional for name, one in named.items() if name not in (_IDS, _MASK, _TYPES)):
+        return None
+    used = [one for name in (_IDS, _MASK, _TYPES) if (one := named.get(name)) is not None]
+    if any(one.datatype not in INTEGERS or len(one.shape) != len(ids.shape) for one in used):
+        return None
+    if len(ids.shape) not in (1, 2):
+        return None
+    is_batched = len(ids.shape) == 2
+    lengths = {one.shape[-1] for one in used if one.shape[-1] > 0}
+    batches = {one.shape[0] for one in used if is_batched and one.shape[0] > 0}
+    if len(lengths) > 1 or len(batches) > 1:
+        raise TargetError(f"model {model!r}: its inputs disagree about their shape: {_listed(used)}")
+    return {
+        "ids": ids,
+        "mask": named.get(_MASK),
+        "types": named.get(_TYPES),
+        "is_batched": is_batched,
+        "batch": min(batches, default=None) if is_batched else 1,
+        "length": min(lengths, default=None),
+    }
+
+
+def _images(model: str, inputs: Sequence[Tensor], optional: set[str]) -> dict[str, Any] | None:
+    needed = [one for one in inputs if one.name not in optional]
+    if len(needed) != 1 or needed[0].datatype != "FP32" or len(needed[0].shape) not in (3, 4):
+        return None
+    (pixels,) = needed
+    shape = tuple(max(0, size) for size in pixels.shape[-3:])
+    if shape[2] in _CHANNELS and shape[0] not in (*_CHANNELS, 0):
+        raise TargetError(
+            f"model {model!r}: {_listed([pixels])} has its channels last; a dataset's images are"
+            " [channels, height, width]"
+        )
+    is_batched = len(pixels.shape) == 4
+    fixed = pixels.shape[0] if is_batched and pixels.shape[0] > 0 else None
+    return {
+        "pixels": pixels,
+        "is_batched": is_batched,
+        "batch": fixed if is_batched else 1,
+        "pixel_shape": shape,
+    }
+
+
+def _choose_output(model: str, outputs: Sequence[Tensor], asked: str, rank: int) -> tuple[str, int | None]:
+    """Its name and the width of its rows. rank: dimensions of logits."""
+    floats = [one for one in outputs if one.datatype in FLOATS]
+    if asked:
+        if outputs and asked not in [one.name for one in outputs]:
+            raise TargetError(f"model {model!r} has no output {asked!r}; it has {_listed(outputs)}")
+        found = [one for one in outputs if one.name == asked]
+        if found and found[0] not in floats:
+            raise TargetError(f"model {model!r}: {_listed(found)} holds no logits; ask for a float output")
+        return asked, _width(found[0]) if found else None
+    if not outputs:
+        return "", None
+    named = [one for name in _LOGITS for one in floats if one.name.lower() == name]
+    of_rank = [one for one in floats if len(one.shape) == rank]
+    for one in [*named, *of_rank, *(floats if len(floats) == 1 else [])]:
+        return one.name, _width(one)
+    raise TargetError(
+        f"model {model!r}: none of its outputs looks like logits: {_listed(outputs)}; name the one to ask for"
+    )
+
+
+def _width(output: Tensor) -> int | None:
+    return output.shape[-1] if output.shape and output.shape[-1] > 0 else None
+
+
+def _listed(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in tensors)
+
+
+def fill_inputs(feed: Feed, rows: Rows, request: oip.ModelInferRequest) -> None:
+    """Add the tensors of `rows` to a request, as raw bytes; PlanError where the shapes do not allow it."""
+    if feed.batch is not None and len(rows) != feed.batch:
+        raise PlanError(
+            f"model {feed.model!r} takes exactly {feed.batch} rows in a request, not {len(rows)}; choose"
+            " another group size"
+        )
+    if feed.max_batch is not None and feed.is_batched and len(rows) > feed.max_batch:
+        raise PlanError(
+            f"model {feed.model!r} takes at most {feed.max_batch} rows in a request, not {len(rows)}"
+        )
+    if feed.pixels is not None:
+        _add(request, feed, feed.pixels, np.stack(rows).astype("<f4", copy=False))
+        return
+    assert feed.ids is not None
+    longest = max(len(row) for row in rows)
+    width = feed.length or longest
+    if longest > width:
+        raise PlanError(
+            f"model {feed.model!r} takes {width} tokens, and a row has {longest}; prepare the dataset with"
+            f" --max-length {width}"
+        )
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    for tensor, values in ((feed.ids, ids), (feed.mask, mask), (feed.types, np.zeros_like(ids))):
+        if tensor is not None:
+            _add(request, feed, tensor, values.astype(INTEGERS[tensor.datatype], copy=False))
+
+
+def _add(request: oip.ModelInferRequest, feed: Feed, tensor: Tensor, values: npt.NDArray[Any]) -> None:
+    shape = values.shape if feed.is_batched else values.shape[1:]
+    request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+    request.raw_input_contents.append(values.tobytes())

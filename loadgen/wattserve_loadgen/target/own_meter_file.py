@@ -1,0 +1,139 @@
+"""Reads a meter's recording while it is being written: JSON lines, as `wattserve meter record` makes them.
+
+    {"format": "wattserve-meter-recording", "source": {...}, "origin_monotonic_ns": ..., ...}
+    {"at_ns": 20000000, "energy_uj": 120}      nanoseconds since the origin
+    {"at_ns": 40000000, "error": "..."}        a reading that failed
+
+A counter steps, and between two steps its value says nothing new: only the steps are kept. Knows nothing of
+the process that writes.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattserve_proto.v1 import inference_pb2 as pb
+
+Floats = npt.NDArray[np.float64]
+METHOD = "counter over the window, read by loadgen"
+_FORMAT = "wattserve-meter-recording"
+_VERSION = 1
+_QUALITIES = {
+    "measured": pb.ENERGY_QUALITY_MEASURED,
+    "estimated": pb.ENERGY_QUALITY_ESTIMATED,
+    "simulated": pb.ENERGY_QUALITY_SIMULATED,
+    "none": pb.ENERGY_QUALITY_NONE,
+}
+
+
+@dataclass(frozen=True)
+class Track:
+    """The counter's steps so far.
+
+    seconds: when each was seen, on `time.perf_counter`. joules: cumulative from the first step, without the
+    counter's wrap-arounds; they decrease where it was set back. failures: readings that failed, when and why.
+    """
+
+    seconds: Floats
+    joules: Floats
+    failures: tuple[tuple[float, str], ...]
+
+    @property
+    def update_seconds(self) -> float | None:
+        """The median time between steps; None before there are two."""
+        return float(np.median(np.diff(self.seconds))) if len(self.seconds) > 1 else None
+
+    def failure_between(self, start: float, end: float) -> str:
+        """Why the first reading that failed in a window failed; "" where none did."""
+        return next((reason for at, reason in self.failures if start <= at <= end), "")
+
+
+class RecordingReader:
+    """One recording. `read_on` takes in what was appended; it raises ValueError, in words, for lines that are
+    no recording's.
+
+    clock_offset_ns: of `time.perf_counter_ns` over the clock of the recording, `time.monotonic_ns`.
+    """
+
+    def __init__(self, path: Path, clock_offset_ns: int) -> None:
+        self.path = path
+        self.info: pb.MeterInfo | None = None
+        self.readings = 0  # good ones
+        self.last_seconds: float | None = None  # of the last reading, failed or not
+        self._offset_ns = clock_offset_ns
+        self._origin_ns = 0
+        self._wraps_at_uj: int | None = None
+        self._position = 0
+        self._last_uj: int | None = None
+        self._at_ns, self._uj = array("q"), array("q")
+        self._failures: list[tuple[float, str]] = []
+
+    def read_on(self) -> None:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._position += len(whole)
+        for line in whole.splitlines():
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{self.path}: holds a line that is no recording's ({error!r})") from None
+
+    def track(self) -> Track:
+        seconds = np.array(self._at_ns, dtype=np.int64) / 1e9
+        joules = np.array(self._uj, dtype=np.int64) / 1e6
+        return Track(seconds, joules, tuple(self._failures))
+
+    def _take(self, values: dict[str, Any]) -> None:
+        if self.info is None:
+            self._take_header(values)
+        elif "end_ns" not in values:
+            at_ns = self._origin_ns + self._offset_ns + int(values["at_ns"])
+            self.last_seconds = at_ns / 1e9
+            if "error" in values:
+                self._failures.append((self.last_seconds, str(values["error"])))
+            else:
+                self.readings += 1
+                self._take_reading(at_ns, int(values["energy_uj"]))
+
+    def _take_header(self, values: dict[str, Any]) -> None:
+        if values.get("format") != _FORMAT or values.get("version") != _VERSION:
+            raise ValueError(f"its header is not that of a recording of version {_VERSION}")
+        if values.get("origin_monotonic_ns") is None:
+            raise ValueError("its header names no origin_monotonic_ns: its recorder is too old")
+        self._origin_ns, self._wraps_at_uj = int(values["origin_monotonic_ns"]), values["wraps_at_uj"]
+        source = values["source"]
+        is_there = source["quality"] != "none"
+        notes = ["read by loadgen, not by the server" if is_there else "", source["note"]]
+        self.info = pb.MeterInfo(
+            source=pb.EnergySource(
+                name=source["name"],
+                method=METHOD,
+                quality=_QUALITIES[source["quality"]],
+                note="; ".join(filter(None, notes)),
+            ),
+            poll_period_seconds=values["poll_period_s"],
+            boundary=source["boundary"],
+            idle_origin="unknown",
+        )
+
+    def _take_reading(self, at_ns: int, uj: int) -> None:
+        before, self._last_uj = self._last_uj, uj
+        if before is None or uj == before:  # of the first value nobody knows since when it stood there
+            return
+        step_uj = uj - before
+        if step_uj < 0 and self._wraps_at_uj is not None and before > self._wraps_at_uj // 2:
+            step_uj += self._wraps_at_uj
+        self._at_ns.append(at_ns)
+        self._uj.append(self._uj[-1] + step_uj if self._uj else 0)

@@ -1,0 +1,174 @@
+"""The client's ceiling: measuring it, and the file that remembers it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattserve_loadgen.drive import calibration, ceiling
+from wattserve_loadgen.drive.calibration import CalibrationError, ensure_ceiling, measure_ceiling
+from wattserve_loadgen.drive.ceiling import Ceiling, cache_file, size_class, store_ceiling, stored_ceiling
+from wattserve_loadgen.drive.null_server import canned_answer
+from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_proto.v1 import inference_pb2 as pb
+
+KNOWN = Ceiling(
+    kind="unary",
+    processes=1,
+    request_bytes=256,
+    concurrency=64,
+    requests_per_second=10_000.0,
+    cpu_seconds_per_request=85e-6,
+    cpu_share=0.85,
+    loop_share=0.5,
+    half_rate_lag_p50_ns=40_000,
+    half_rate_lag_p99_ns=400_000,
+    half_rate_lag_max_ns=900_000,
+    measured_unix_seconds=1_700_000_000,
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "below" / "ceilings.json"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"), [(0, 64), (64, 64), (65, 128), (128, 128), (129, 256), (600_000, 1 << 20)]
+)
+def test_sizes_are_classed_by_the_next_power_of_two(request_bytes: int, expected: int) -> None:
+    assert size_class(request_bytes) == expected
+
+
+def test_a_stored_ceiling_is_found_for_every_size_of_its_class(file: Path) -> None:
+    assert store_ceiling(KNOWN, file=file) == ""
+    assert stored_ceiling("unary", 129, file=file) == (KNOWN, "")
+    assert stored_ceiling("unary", 256, file=file) == (KNOWN, "")
+
+
+@pytest.mark.parametrize(
+    "asked", [("unary", 128, 1), ("unary", 257, 1), ("stream", 256, 1), ("unary", 256, 2)]
+)
+def test_another_kind_size_or_number_of_processes_has_another_ceiling(
+    file: Path, asked: tuple[str, int, int]
+) -> None:
+    store_ceiling(KNOWN, file=file)
+    assert stored_ceiling(*asked, file=file) == (None, "")
+
+
+def test_another_machine_or_version_has_another_ceiling(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_ceiling(KNOWN, file=file)
+    for name in ceiling.this_client():
+        other = ceiling.this_client() | {name: "another"}
+        with monkeypatch.context() as patch:
+            patch.setattr(ceiling, "this_client", lambda other=other: other)
+            assert stored_ceiling("unary", 256, file=file) == (None, "")
+    assert stored_ceiling("unary", 256, file=file) == (KNOWN, "")
+
+
+def test_ceilings_are_kept_beside_each_other_and_replaced_by_newer_ones(file: Path) -> None:
+    newer, stream = replace(KNOWN, requests_per_second=9_000.0), replace(KNOWN, kind="stream")
+    for one in (KNOWN, stream, newer):
+        store_ceiling(one, file=file)
+    assert stored_ceiling("unary", 256, file=file) == (newer, "")
+    assert stored_ceiling("stream", 256, file=file) == (stream, "")
+    assert [path.name for path in file.parent.iterdir()] == ["ceilings.json"]  # no temporary file is left
+
+
+FOREIGN = [
+    b"",
+    b"{",
+    b"\xff\xfe\x00",
+    b"[1, 2]",
+    b'{"format": 1}',
+    b'{"format": 99, "ceilings": {}}',
+    b'{"format": 1, "ceilings": {"a": 5}}',
+    json.dumps({"format": 1, "ceilings": {"a": {**KNOWN.__dict__, "requests_per_second": "fast"}}}).encode(),
+    json.dumps({"format": 1, "ceilings": {"a": {**KNOWN.__dict__, "requests_per_second": 0}}}).encode(),
+    json.dumps({"format": 1, "ceilings": {"a": {**KNOWN.__dict__, "cpu_share": float("nan")}}}).encode(),
+]
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_a_foreign_file_is_noted_not_used_and_replaced(file: Path, content: bytes) -> None:
+    file.parent.mkdir()
+    file.write_bytes(content)
+    found, note = stored_ceiling("unary", 256, file=file)
+    assert found is None
+    assert note == f"{file} is no calibration of this loadgen and is not used"
+    assert store_ceiling(KNOWN, file=file) == ""
+    assert stored_ceiling("unary", 256, file=file) == (KNOWN, "")
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    note = store_ceiling(KNOWN, file=tmp_path / "a file" / "ceilings.json")
+    assert note.startswith("the client's ceiling is not kept: ")
+    assert "cannot be written (" in note
+
+
+def test_the_cache_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_file() == tmp_path / "wattserve" / "loadgen-calibration.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # not allowed by the specification
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_file() == tmp_path / ".cache" / "wattserve" / "loadgen-calibration.json"
+
+
+def test_it_is_described_in_one_line() -> None:
+    assert KNOWN.describe() == (
+        "this client reaches 10,000 unary requests/s of up to 256 bytes (1 process, 64 in flight, 85 µs of"
+        " client CPU each); at half that rate requests leave 0.40 ms late at p99"
+    )
+
+
+async def test_it_is_measured_once_and_remembered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    async def measure(kind: str, request_bytes: int, processes: int) -> Ceiling:
+        measured.append((kind, request_bytes, processes))
+        return KNOWN
+
+    monkeypatch.setattr(calibration, "measure_ceiling", measure)
+    assert await ensure_ceiling("unary", 200, file=file) == (KNOWN, [])
+    assert await ensure_ceiling("unary", 200, file=file) == (KNOWN, [])
+    assert measured == [("unary", 200, 1)]
+
+
+async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measure(*asked: Any) -> Ceiling:
+        return KNOWN
+
+    monkeypatch.setattr(calibration, "measure_ceiling", measure)
+    (tmp_path / "a file").write_text("")
+    found, notes = await ensure_ceiling("unary", 200, file=tmp_path / "a file" / "ceilings.json")
+    assert found == KNOWN
+    assert [note.partition(":")[0] for note in notes][-1] == "the client's ceiling is not kept"
+
+
+@pytest.mark.parametrize("kind", ["unary", "stream", "oip"])
+async def test_every_kind_can_be_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "CONCURRENCIES", (8,))
+    found = await measure_ceiling(kind, 100, seconds=0.8)
+    assert (found.kind, found.processes, found.request_bytes) == (kind, 1, 128)
+    assert found.requests_per_second > 0
+    assert found.cpu_seconds_per_request > 0
+    assert found.cpu_share >= found.loop_share > 0
+    assert 0 <= found.half_rate_lag_p50_ns <= found.half_rate_lag_p99_ns <= found.half_rate_lag_max_ns
+
+
+async def test_an_unknown_kind_is_an_error() -> None:
+    with pytest.raises(CalibrationError, match=r"'smoke'; choose from unary, stream, oip"):
+        await measure_ceiling("smoke", 100)
+
+
+def test_the_canned_answers_are_answers() -> None:
+    native = pb.PredictResponse.FromString(canned_answer("unary"))
+    assert native.receipt.receipt_id
+    assert native.output.name == "logits"
+    peer = oip.ModelInferResponse.FromString(canned_answer("oip"))
+    assert peer.outputs[0].name == "logits"

@@ -1,0 +1,119 @@
+"""Energy at the edges of a window, and how steady the power was within."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from wattserve_loadgen.figures.energy_window import (
+    NoEnergy,
+    PowerSteadiness,
+    cumulative_of,
+    delta_between,
+    power_steadiness,
+)
+
+TICKS = np.arange(0.0, 10.5, 0.5)
+
+
+def test_a_window_between_readings_is_interpolated_at_both_edges() -> None:
+    joules = np.where(TICKS <= 5, 10 * TICKS, 50 + 20 * (TICKS - 5))
+    assert delta_between(TICKS, joules, 1.2, 8.7, 1.0) == pytest.approx(38 + 74)
+
+
+def test_an_edge_on_a_reading_takes_that_reading() -> None:
+    assert delta_between(np.array([0.0, 1, 2, 3]), np.array([0.0, 5, 7, 100]), 1.0, 2.0, 1.0) == 2.0
+
+
+def test_a_window_within_one_interval_takes_its_share() -> None:
+    assert delta_between(np.array([0.0, 10]), np.array([100.0, 200]), 2.0, 3.0, 10.0) == pytest.approx(10)
+
+
+def test_windows_side_by_side_add_up_to_the_whole() -> None:
+    joules = np.cumsum(np.random.default_rng(3).uniform(0, 9, len(TICKS)))
+    cuts = [0.3, 2.21, 2.4, 7.77, 9.9]
+    parts = [delta_between(TICKS, joules, a, b, 1.0) for a, b in pairwise(cuts)]
+    assert sum(part for part in parts if isinstance(part, float)) == pytest.approx(
+        delta_between(TICKS, joules, 0.3, 9.9, 1.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "joules", "reason"),
+    [
+        ([], [], "no_readings"),
+        ([math.nan], [1.0], "no_readings"),
+        ([1.5, 2, 3, 4], [0, 1, 2, 3], "no_reading_before"),
+        ([0, 1, 2, 2.9], [0, 1, 2, 3], "no_reading_after"),
+        ([0, 1.6, 2, 3], [0, 1, 2, 3], "gap_at_start"),
+        ([0, 1, 2, 3.6], [0, 1, 2, 3], "gap_at_end"),
+        ([0, 1, 1.3, 2.8, 3], [0, 1, 2, 3, 4], "gap_inside"),
+        ([0, 1, 2, 3], [0, 5, 4, 8], "counter_went_back"),
+        ([0, 1, 2, 3], [0, math.nan, 4, 8], "gap_at_start"),
+    ],
+)
+def test_a_window_without_readings_close_around_it_has_a_reason_and_no_joules(
+    seconds: list[float], joules: list[float], reason: str
+) -> None:
+    found = delta_between(np.array(seconds, float), np.array(joules, float), 1.1, 3.0, 1.2)
+    assert found == NoEnergy(reason)
+    assert json.dumps(found) == f'"{reason}"'
+
+
+def test_gaps_and_steps_back_outside_the_window_do_not_matter() -> None:
+    seconds = np.array([0.0, 50, 51, 52, 53, 99])
+    joules = np.array([900.0, 10, 20, 30, 40, 0])
+    assert delta_between(seconds, joules, 50.5, 52.5, 1.0) == pytest.approx(20)
+
+
+@pytest.mark.parametrize("window", [(2.0, 2.0), (3.0, 2.0), (math.nan, 2.0)])
+def test_an_empty_window_is_refused(window: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="is empty"):
+        delta_between(TICKS, TICKS, *window, 1.0)
+
+
+def test_readings_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="must not decrease"):
+        delta_between(np.array([0.0, 2, 1]), np.array([0.0, 1, 2]), 0.1, 0.9, 5)
+    with pytest.raises(ValueError, match="do not fit"):
+        delta_between(np.array([0.0, 2]), np.array([0.0, 1, 2]), 0.1, 0.9, 5)
+
+
+def test_integrated_power_gives_the_same_joules_as_the_counter() -> None:
+    seconds = np.linspace(0, 10, 201)
+    watts = 40 + 10 * np.sin(seconds)
+    counter = 40 * seconds + 10 * (1 - np.cos(seconds))
+    integrated = delta_between(seconds, cumulative_of(seconds, watts), 2.0, 8.0, 0.1)
+    assert integrated == pytest.approx(delta_between(seconds, counter, 2.0, 8.0, 0.1), rel=1e-4)
+    assert cumulative_of(np.array([]), np.array([])).tolist() == []
+
+
+def test_steady_power_has_no_variation() -> None:
+    assert power_steadiness(TICKS, 25 * TICKS) == PowerSteadiness(21, 25.0, 0.0, 0.0, 0.5, None)
+
+
+def test_powers_weigh_as_much_as_their_intervals_are_long() -> None:
+    found = power_steadiness(np.array([0.0, 1, 4]), np.array([0.0, 80, 200]))
+    assert (found.mean_watts, found.longest_interval_seconds) == (50.0, 3.0)
+    assert found.sd_watts == pytest.approx(math.sqrt((30**2 * 1 + 10**2 * 3) / 4))
+    assert found.variation == pytest.approx(0.34641, abs=1e-5)
+
+
+def test_too_few_readings_say_nothing_of_power() -> None:
+    assert power_steadiness(np.array([1.0]), np.array([5.0])) == PowerSteadiness(
+        1, None, None, None, None, NoEnergy.NO_READINGS
+    )
+
+
+def test_a_counter_that_stepped_back_has_no_power() -> None:
+    found = power_steadiness(np.array([0.0, 1, 2]), np.array([9.0, 10, 2]))
+    assert (found.reason, found.mean_watts) == (NoEnergy.COUNTER_WENT_BACK, None)
+
+
+def test_an_idle_counter_has_a_power_of_0_and_no_relative_variation() -> None:
+    found = power_steadiness(np.array([0.0, 1, 2]), np.array([9.0, 9, 9]))
+    assert (found.mean_watts, found.sd_watts, found.variation) == (0.0, 0.0, None)

@@ -1,0 +1,162 @@
+"""Servers that go away in a sweep: the sweep waits, sees who is back, and goes on or ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.loadgen_sweeps import Told, measured
+from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.sweeping.cell_run import CellRunner
+from wattserve_loadgen.sweeping.patience import Patience, SweepOver
+from wattserve_loadgen.sweeping.site import Site, check_one_server
+from wattserve_proto.v1 import inference_pb2 as pb
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_labelled(tmp_path_factory.mktemp("data") / "rows")
+
+
+def at_cell(position: int, action: Callable[[], Any]) -> Told:
+    """Does it once, when that cell starts."""
+    told, left = Told(), [action]
+
+    def on_cell(cell: Cell) -> None:
+        if cell.position == position and left:
+            left.pop()()
+
+    told.on_cell = on_cell
+    return told
+
+
+@pytest.mark.parametrize("moment", ["in the heat-up", "between cells", "in a cell"])
+def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_back(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    heated: list[int] = []
+    heat_up = CellRunner.heat_up
+
+    async def note_heat_up(self: CellRunner, cell: Cell) -> None:
+        heated.append(cell.position)
+        await heat_up(self, cell)
+
+    monkeypatch.setattr(CellRunner, "heat_up", note_heat_up)
+    with FakeServer() as server:
+        server.comes_back()
+
+        def kill_soon() -> None:
+            threading.Timer(0.08 if moment == "in a cell" else 0.0, server.process.kill).start()
+
+        told = at_cell(1 if moment == "in the heat-up" else 3, kill_soon)
+        found = measured(server.address, data, tmp_path / "out", told, blocks=2, seconds=0.25)
+    assert found.ended == "complete"
+    assert [(cell.position, cell.stopped) for cell in found.cells] == [(2, ""), (3, "")]
+    assert all(cell.failed == 0 for cell in found.cells)
+    (note,) = found.interruptions
+    where = "the heat-up block" if moment == "in the heat-up" else "block 2"
+    assert note.startswith(server.address)
+    assert "The same model was there again after" in note
+    assert note.endswith(f"fp32 under concurrency 4 in {where} ran again")
+    assert len(heated) >= 2
+    assert {record.cell for record in read_records(tmp_path / "out")} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        ({"model": "other"}, "its model_name was 'fake-sentiment' and is 'other' now"),
+        ({"variants": "int8"}, "the variant fp32 is gone"),
+        ({"proxy": "fp32"}, "fp32: proxy was '' and is 'products in fp32' now"),
+    ],
+)
+def test_another_server_at_the_same_address_ends_the_sweep(
+    data: Path, tmp_path: Path, options: dict[str, str], change: str
+) -> None:
+    with FakeServer() as server:
+        server.comes_back(**options)
+        told = at_cell(3, server.process.kill)
+        found = measured(server.address, data, tmp_path / "out", told, blocks=2)
+    assert found.ended == f"the server changed: {server.address}: {change}"
+    assert [cell.position for cell in found.cells] == [2]
+
+
+def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> None:
+    with FakeServer() as server:
+        told = at_cell(3, server.process.kill)
+        say = told.say
+
+        def interrupt_when_waiting(line: str) -> None:
+            say(line)
+            if "waiting up to 20 s for the same model there" in line:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        told.say = interrupt_when_waiting  # type: ignore[method-assign]
+        found = measured(server.address, data, tmp_path / "out", told, blocks=2)
+    assert found.ended == "interrupted by the user"
+    assert [cell.position for cell in found.cells] == [2]
+
+
+class BackAtOnce:
+    """A site whose server is always there again."""
+
+    async def wait(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+        return True
+
+
+def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> None:
+    async def nothing(site: Site) -> None:
+        pass
+
+    async def dies() -> None:
+        runs.append(1)
+        raise TargetError("h:1 does not answer")
+
+    runs: list[int] = []
+    notes: list[str] = []
+    patience = Patience(1.0, lambda: False, nothing, lambda line: None, notes.append)
+    site: Any = BackAtOnce()
+    with pytest.raises(SweepOver) as caught:
+        asyncio.run(patience.see_through(site, "fp32 in block 1", dies))
+    assert caught.value.ended == (
+        "the server was lost 3 times in a row (fp32 in block 1): h:1 does not answer"
+    )
+    assert (len(runs), len(notes)) == (3, 2)
+
+
+class Answers:
+    """A target that says who it is."""
+
+    address = "h:1"
+
+    def __init__(self, instance_id: str) -> None:
+        self._info = pb.ServerInfo(instance_id=instance_id)
+
+    async def server_info(self, seconds: float = 1.0) -> pb.ServerInfo:
+        return self._info
+
+    async def close(self) -> None:
+        pass
+
+
+def test_two_servers_behind_one_name_are_refused() -> None:
+    async def ask(*instances: str) -> None:
+        others = iter(instances * 10)
+        again: Any = lambda: Answers(next(others))  # noqa: E731
+        first: Any = Answers("a")
+        await check_one_server(first, again, pb.ServerInfo(instance_id="a"))
+
+    asyncio.run(ask("a"))
+    with pytest.raises(PlanError, match="h:1: 2 servers answer to this name in turns"):
+        asyncio.run(ask("a", "a", "b"))

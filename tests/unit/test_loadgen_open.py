@@ -1,0 +1,182 @@
+"""The open loop, against calls that this file scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from wattserve_loadgen.drive import loop as recording
+from wattserve_loadgen.drive.open import OpenLoop
+from wattserve_loadgen.drive.outcome import Failure
+
+MS = 1_000_000
+
+
+def refuse() -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata(), grpc.aio.Metadata(), details="queue full"
+    )
+
+
+def make_loop(call: Callable[..., Any], arrivals_ms: list[float], **changes: Any) -> OpenLoop:
+    options = {"warmup_seconds": 0.0, "deadline_seconds": 5.0, **changes}
+    arrivals = (np.array(arrivals_ms) * MS).astype(np.int64)
+    return OpenLoop([call] * 3, [b"a", b"b", b"c"], arrivals, **options)
+
+
+async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+    await asyncio.sleep(0.001)
+    return request
+
+
+async def test_every_request_is_sent_and_none_before_it_is_due() -> None:
+    found = await make_loop(echo, [0, 3, 3, 3, 10]).run()
+    assert found.scheduled_ns is not None
+    assert (np.diff(found.scheduled_ns) == np.array([3, 0, 0, 7]) * MS).all()
+    assert (found.sent_ns >= found.scheduled_ns).all()
+    assert (found.done_ns > found.sent_ns).all()
+    assert found.outcomes == (b"a", b"b", b"c", b"a", b"b")
+    assert found.stopped == ""
+
+
+async def test_a_stalled_server_holds_nothing_back() -> None:
+    released = asyncio.Event()
+    sent = 0
+
+    async def stall(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        nonlocal sent
+        sent += 1
+        if sent == 50:
+            released.set()
+        await released.wait()
+        return request
+
+    found = await asyncio.wait_for(make_loop(stall, [0.1 * i for i in range(50)]).run(), 30)
+    assert (found.done_ns >= found.sent_ns[-1]).all()  # all were in flight together
+
+
+async def test_the_window_goes_by_the_schedule() -> None:
+    found = await make_loop(echo, [0, 4, 5, 6, 9], warmup_seconds=0.005).run()
+    assert found.scheduled_ns is not None
+    assert found.in_window().tolist() == [False, False, True, True, True]
+    assert found.window_start_ns == found.scheduled_ns[2]
+    assert found.window_end_ns == found.scheduled_ns[-1]
+    assert found.window_seconds == pytest.approx(0.004)
+
+
+async def test_a_schedule_within_the_warm_up_has_no_window() -> None:
+    found = await make_loop(echo, [0, 1, 2], warmup_seconds=1.0).run()
+    assert (found.window_start_ns, found.window_end_ns, found.client_cpu_share_max) == (0, 0, None)
+    assert not found.in_window().any()
+
+
+async def test_an_empty_schedule_is_an_empty_result() -> None:
+    found = await make_loop(echo, []).run()
+    assert (len(found.sent_ns), found.outcomes, found.window_start_ns) == (0, (), 0)
+
+
+async def test_too_many_in_flight_end_it_with_a_reason() -> None:
+    async def slow(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        await asyncio.sleep(0.05)
+        return request
+
+    found = await make_loop(slow, [0.0] * 10, most_in_flight=4).run()
+    assert found.stopped == "4 requests in flight, the most: the server does not keep up"
+    assert len(found.outcomes) == 4
+
+
+async def test_failures_are_recorded_and_do_not_hold_the_others_back() -> None:
+    async def some(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        await asyncio.sleep(0)
+        if request == b"b":
+            raise refuse()
+        return request
+
+    found = await make_loop(some, [0, 0, 0, 1, 1]).run()
+    full = Failure("RESOURCE_EXHAUSTED", "queue full")
+    assert found.outcomes == (b"a", full, b"c", b"a", full)
+
+
+async def test_a_bug_in_a_call_is_raised_and_no_outcome() -> None:
+    async def broken(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await make_loop(broken, [0, 1, 3_600_000]).run()
+
+
+async def test_a_cancelled_loop_cancels_what_is_in_flight() -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def hang(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return request
+
+    running = asyncio.create_task(make_loop(hang, [0]).run())
+    await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.wait_for(cancelled.wait(), 5)
+
+
+async def test_the_schedule_begins_when_it_is_told_to() -> None:
+    begin_ns = time.perf_counter_ns() + 20 * MS
+    found = await make_loop(echo, [0, 1]).run(begin_ns)
+    assert found.scheduled_ns is not None
+    assert found.scheduled_ns.tolist() == [begin_ns, begin_ns + MS]
+    assert (found.sent_ns >= found.scheduled_ns).all()
+
+
+async def test_nothing_but_failures_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
+
+    async def dead(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        raise refuse()
+
+    found = await make_loop(dead, [float(i) for i in range(1000)]).run()
+    assert found.stopped == "nothing but failures for 2 seconds, the last: RESOURCE_EXHAUSTED queue full"
+    assert 20 <= len(found.outcomes) < 1000
+
+
+async def test_a_stop_does_not_wait_for_the_next_arrival() -> None:
+    begun = asyncio.Event()
+
+    async def begin(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        begun.set()
+        return request
+
+    loop = make_loop(begin, [0, 3_600_000])
+    running = asyncio.create_task(loop.run())
+    await begun.wait()
+    loop.stop("interrupted by the user")
+    found = await asyncio.wait_for(running, 5)
+    assert found.stopped == "interrupted by the user"
+    assert found.outcomes == (b"a",)
+    assert found.window_end_ns == found.window_start_ns > 0
+
+
+async def test_a_share_replays_every_other_request() -> None:
+    found = await make_loop(echo, [0, 0, 0], first=1, step=2).run()
+    assert found.request_index.tolist() == [1, 0, 2]
+    assert found.outcomes == (b"b", b"a", b"c")
+
+
+async def test_the_screen_sees_the_rate_and_the_median() -> None:
+    loop = make_loop(echo, [0, 1, 2])
+    assert (loop.rate_per_second(), loop.recent_ns(50)) == (None, None)
+    await loop.run()
+    assert (loop.rate_per_second() or 0) > 0
+    assert (loop.recent_ns(50) or 0) >= MS

@@ -1,0 +1,109 @@
+"""The meter's readings in a report: power over time, and the cells in run order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.fixtures.loadgen_pages import Page, make_meter
+from tests.fixtures.loadgen_results import TARGET, make_results
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.report import ink
+from wattserve_loadgen.report.page import render, write_report
+from wattserve_loadgen.report.readings import Meter, power_steps, read_meters
+from wattserve_loadgen.report.time_charts import power_over_time, run_order
+from wattserve_loadgen.results.folder import ResultsFolder
+from wattserve_loadgen.results.schema import Results
+
+LOOKS = ink.looks(["fp32", "int8"], ["fp32 (A/A)"])
+
+
+def timed() -> Results:
+    """A sweep that knows when its windows were."""
+    results = make_results()
+    cells = [
+        replace(cell, window_start_seconds=5.0 * place, window_seconds=4.0)
+        for place, cell in enumerate(results.cells)
+    ]
+    return replace(results, cells=cells)
+
+
+def lines(*readings: tuple[str, float, float, float | None]) -> str:
+    names = ("target", "seconds", "joules", "idle_watts")
+    return "".join(json.dumps(dict(zip(names, one, strict=True))) + "\n" for one in readings)
+
+
+def test_readings_are_grouped_by_meter_and_a_line_without_its_end_is_passed_over(tmp_path: Path) -> None:
+    text = lines(("a", 0.0, 1.0, None), ("b", 0.0, 9.0, None), ("a", 1.0, 6.0, 4.5), ("a", 1.0, 7.0, None))
+    (tmp_path / "readings.jsonl").write_text(text + '{"target": "a", "sec')
+    (meter,) = read_meters(tmp_path)
+    assert (meter.target, meter.device, meter.idle_watts) == ("a", "", 4.5)
+    assert meter.joules.tolist() == [1.0, 6.0]
+
+
+def test_no_file_is_no_meter(tmp_path: Path) -> None:
+    assert read_meters(tmp_path) == []
+
+
+def test_a_line_that_is_no_reading_is_named(tmp_path: Path) -> None:
+    (tmp_path / "readings.jsonl").write_text(lines(("a", 0.0, 1.0, None)) + "[]\n")
+    with pytest.raises(ResultsError, match=r"readings\.jsonl: line 2: not a reading of a meter"):
+        read_meters(tmp_path)
+
+
+def test_fewer_steps_keep_the_energy() -> None:
+    meter = make_meter(TARGET)
+    edges, watts = power_steps(meter, 7)
+    assert len(watts) <= 7
+    assert float(watts @ np.diff(edges)) == pytest.approx(float(meter.joules[-1] - meter.joules[0]))
+
+
+def test_a_counter_that_steps_back_has_no_power_there() -> None:
+    meter = Meter("a", "", np.array([0.0, 1.0, 2.0]), np.array([5.0, 7.0, 1.0]), None)
+    assert np.isnan(power_steps(meter, 10)[1]).tolist() == [False, True]
+
+
+def test_power_is_drawn_with_its_windows_and_a_tick_for_each_reading() -> None:
+    found = power_over_time(make_meter(TARGET), timed().cells, LOOKS, "power")
+    assert found is not None
+    for text in ("watts", "seconds since the sweep's start", "each tick is a reading", "idle", "fp32 (A/A)"):
+        assert text in found
+
+
+def test_two_meters_have_a_chart_each() -> None:
+    other = replace(make_meter(TARGET), device="cuda:0")
+    found = Page(render(timed(), {}, [make_meter(TARGET), other]))
+    assert f"cpu of {TARGET}" in found.figure(f"Power over time: cpu of {TARGET}")
+    assert found.figure(f"Power over time: cuda:0 of {TARGET}")
+
+
+def test_power_is_drawn_without_windows_too() -> None:
+    found = power_over_time(make_meter(TARGET), make_results().cells, LOOKS, "power")
+    assert found is not None
+    assert "each tick is a reading" not in found
+
+
+def test_the_strip_shows_temperature_and_clock_only_where_they_are_known() -> None:
+    cells = make_results().cells
+    strip = run_order(cells, LOOKS)
+    assert strip is not None
+    assert "CPU MHz" in strip
+    assert "°C" in strip
+    strip = run_order([replace(cell, conditions=None) for cell in cells], LOOKS)
+    assert strip is not None
+    assert "CPU MHz" not in strip
+    assert "°C" not in strip
+
+
+def test_the_report_of_a_folder_shows_its_readings(tmp_path: Path) -> None:
+    folder = ResultsFolder(tmp_path / "out")
+    folder.start()
+    folder.write(timed())
+    (folder.path / "readings.jsonl").write_text(
+        lines(*((TARGET, second / 10, second * 0.5, 5.0) for second in range(100)))
+    )
+    assert "Power over time" in Page(write_report(folder.path).read_text()).text

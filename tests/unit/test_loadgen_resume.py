@@ -1,0 +1,206 @@
+"""Sweeps that are ended in the middle, by a signal, a kill or a full disk, and go on where they stopped."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.loadgen_sweeps import Told, measured
+from wattserve_loadgen.errors import PlanError, ResultsError
+from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of
+from wattserve_loadgen.figures.stats import effective_samples
+from wattserve_loadgen.plan import schedule
+from wattserve_loadgen.plan.schedule import Cell
+from wattserve_loadgen.results.folder import read_records, read_results
+from wattserve_loadgen.results.schema import Results
+
+BLOCKS = 3
+KILLED = """
+import os, signal, sys, threading
+from pathlib import Path
+from tests.fixtures.loadgen_sweeps import Told, measured
+told = Told()
+def on_cell(cell):
+    if cell.position == 3:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+told.on_cell = on_cell
+measured(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), told, blocks=3, seconds=0.3)
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_labelled(tmp_path_factory.mktemp("data") / "rows")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        yield running
+
+
+def signalled(number: int, position: int = 3, *, twice: bool = False) -> Told:
+    """Sends this process the signal when that cell starts, and once more when the sweep says so."""
+    told = Told()
+    say = told.say
+
+    def on_cell(cell: Cell) -> None:
+        if cell.position == position:
+            os.kill(os.getpid(), number)
+
+    def say_and_repeat(line: str) -> None:
+        say(line)
+        if twice and line.startswith("stopping:"):
+            os.kill(os.getpid(), number)
+
+    told.on_cell = on_cell
+    told.say = say_and_repeat  # type: ignore[method-assign]
+    return told
+
+
+def interrupted(server: FakeServer, data: Path, out: Path) -> Results:
+    return measured(server.address, data, out, signalled(signal.SIGINT), blocks=BLOCKS)
+
+
+def is_whole(results: Results, out: Path) -> None:
+    """Every planned cell once, from records that are there once, in the order of time."""
+    assert results.ended == "complete"
+    planned = [cell.position for cell in schedule.cells(results.plan) if not cell.discarded]
+    assert sorted(cell.position for cell in results.cells) == planned
+    assert not any(cell.stopped for cell in results.cells)
+    stretches = [
+        (position, list(group)) for position, group in groupby(read_records(out), lambda one: one.cell)
+    ]
+    assert sorted(position for position, _ in stretches) == planned
+    for (_, earlier), (_, later) in pairwise(stretches):
+        assert max(record.sent_ns for record in earlier) < min(record.sent_ns for record in later)
+    own = dict(stretches)
+    for cell in results.cells:
+        window = [one for one in own[cell.position] if one.in_window]
+        values = [one.done_ns - one.sent_ns for one in window if one.ok]
+        assert cell.sent == len(window)
+        assert cell.latency == recomputed(values)
+    assert read_results(out) == results
+
+
+def recomputed(values: list[int]) -> Percentiles:
+    array = np.array(values)
+    return percentiles_of(array, effective_samples(array), floors_by_effective=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_that_was_interrupted_goes_on_to_the_same_end(
+    server: FakeServer, data: Path, tmp_path: Path, number: int
+) -> None:
+    out = tmp_path / "out"
+    first = measured(server.address, data, out, signalled(number), blocks=BLOCKS)
+    assert first.ended == "interrupted by the user"
+    told = Told()
+    again = measured(server.address, data, out, told, blocks=BLOCKS, resume=True)
+    is_whole(again, out)
+    assert told.passed == [2]
+    (note,) = again.interruptions
+    assert note.startswith("Resumed at ")
+    assert note.endswith(" with 1 cells measured, after interrupted by the user.")
+    instants = [json.loads(line)["seconds"] for line in (out / "readings.jsonl").read_text().splitlines()]
+    assert instants == sorted(instants)
+
+
+def test_a_second_signal_ends_the_sweep_at_once_and_nothing_is_lost(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        measured(server.address, data, out, signalled(signal.SIGINT, twice=True), blocks=BLOCKS, seconds=0.5)
+    assert [cell.position for cell in read_results(out).cells] == [2]
+    is_whole(measured(server.address, data, out, blocks=BLOCKS, seconds=0.5, resume=True), out)
+
+
+def test_a_sweep_that_was_killed_in_a_cell_goes_on_behind_a_torn_line(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED, server.address, str(data), str(out)]
+    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    for name in ("records.jsonl", "readings.jsonl"):
+        with (out / name).open("a") as file:
+            file.write('{"cell": 3, "blo')
+    again = measured(server.address, data, out, blocks=3, seconds=0.3, resume=True)
+    is_whole(again, out)
+    assert again.interruptions[0].endswith("after it was killed.")
+
+
+def test_a_sweep_goes_on_with_the_same_model_in_another_process_and_says_so(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    interrupted(server, data, out)
+    with FakeServer() as other:
+        again = measured(other.address, data, out, blocks=BLOCKS, resume=True)
+    is_whole(again, out)
+    assert again.interruptions[0].endswith(
+        "; " + server.address + " had been restarted, with the same model."
+    )
+
+
+def test_a_sweep_does_not_go_on_with_another_model_or_plan_and_its_folder_stays_as_it_is(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    interrupted(server, data, out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    refusal = pytest.raises(PlanError, match="is not the server of the interrupted sweep: its model_name was")
+    with FakeServer(model="other") as other, refusal:
+        measured(other.address, data, out, blocks=BLOCKS, resume=True)
+    with pytest.raises(PlanError, match=r"the interrupted sweep had another plan \(blocks\)"):
+        measured(server.address, data, out, blocks=BLOCKS + 1, resume=True)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "readings.jsonl", "results.json"])
+def test_a_full_disk_costs_no_cell_that_was_measured(
+    server: FakeServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    out, told = tmp_path / "out", Told()
+    full: list[int] = []
+    write, fsync = os.write, os.fsync
+
+    def no_space(descriptor: int) -> None:
+        if full and name in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write_some(descriptor: int, content: Any) -> int:
+        if content.nbytes > 100:
+            return write(descriptor, content[:100])
+        no_space(descriptor)
+        return write(descriptor, content)
+
+    def sync(descriptor: int) -> None:
+        no_space(descriptor)
+        fsync(descriptor)
+
+    told.on_cell = lambda cell: full.append(1) if cell.position == 3 else None
+    with monkeypatch.context() as patch:
+        patch.setattr("wattserve_loadgen.results.records.os.write", write_some)
+        patch.setattr("wattserve_loadgen.results.folder.os.fsync", sync)
+        with pytest.raises(ResultsError) as caught:
+            measured(server.address, data, out, told, blocks=BLOCKS)
+    assert str(caught.value) == (
+        f"{out / name}: cannot be written (No space left on device);"
+        " the finished cells are kept: go on with --resume once that is repaired"
+    )
+    assert [cell.position for cell in read_results(out).cells] == [2]
+    is_whole(measured(server.address, data, out, blocks=BLOCKS, resume=True), out)

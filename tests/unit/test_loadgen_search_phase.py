@@ -1,0 +1,143 @@
+"""`loadgen sweep --find-max` against a server whose limit is known: one request at a time, 5 ms each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.loadgen_sweeps import Outcome, Told, arguments, measured, sweep
+from wattserve_loadgen import cli
+from wattserve_loadgen.figures.search import Search
+from wattserve_loadgen.plan.load import closed
+from wattserve_loadgen.sweeping import searching
+
+CAPACITY = 200.0  # per second
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_labelled(tmp_path_factory.mktemp("data") / "rows")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeServer]:
+    with FakeServer(batch_seconds=0.0045, max_batch=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_first_look() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searching, "_FULL_SECONDS", 0.3)
+        patch.setattr(searching, "Search", partial(Search, ratio=1.5, most_trials=6))
+        yield
+
+
+@pytest.fixture
+def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "Search", partial(Search, most_trials=3))
+
+
+@pytest.fixture(scope="module")
+def found(server: FakeServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    more = ("--find-max", "--slo", "p50<40ms", "--variants", "fp32")
+    return sweep(server, data, tmp_path_factory.mktemp("found") / "out", *more, seconds=0.2)
+
+
+def test_the_rate_found_is_near_what_the_server_can_do(found: Outcome) -> None:
+    (search,) = found.results.searches
+    assert found.code == 0
+    assert search.rate_per_second is not None
+    assert 0.4 * CAPACITY < search.rate_per_second < 1.5 * CAPACITY
+    assert "met" in {trial.judgement for trial in search.trials}
+    assert search.ended.startswith("the highest rate ")
+
+
+def test_points_are_measured_at_the_rate_found_by_the_arm_and_its_twin(found: Outcome) -> None:
+    (search,) = found.results.searches
+    name = f"{search.rate_per_second:.6g}/s poisson"
+    assert [(point.arm, point.load) for point in found.results.points] == [
+        ("fp32", name),
+        ("fp32 (A/A)", name),
+    ]
+    assert (found.results.cells_planned, found.results.ended) == (2, "complete")
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_a_search_that_finds_nothing_ends_cleanly_and_says_so(
+    server: FakeServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--find-max", "--slo", "p50<2ms", "--variants", "fp32")
+    nothing = sweep(server, data, tmp_path / "out", *more, seconds=0.1)
+    out, error = capsys.readouterr()
+    assert nothing.code == 1
+    assert "search   fp32: no rate met it" in out
+    assert error.startswith("loadgen: ended early: no search found a rate within the objective; 0 of 0 cells")
+    assert nothing.results.points == []
+    assert nothing.results.searches[0].rate_per_second is None
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_loads_that_were_asked_for_are_measured_beside_a_search_that_finds_nothing(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"find_max": True, "objective": "p50<2ms", "loads": (closed(2),)}
+    both = measured(server.address, data, tmp_path / "out", **options)
+    assert both.ended == "complete"
+    assert {point.load for point in both.points} == {"concurrency 2"}
+
+
+def test_a_budget_does_not_cut_what_a_search_will_find(
+    server: FakeServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--find-max", "--slo", "p50<40ms", "--budget", "5m", "--dry-run")
+    assert cli.main(arguments(server, data, tmp_path / "out", *more)) == 0
+    assert "loads: the rates that" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_searches_anew(
+    server: FakeServer, data: Path, tmp_path: Path
+) -> None:
+    told = Told()
+    say = told.say
+
+    def interrupt(line: str) -> None:
+        say(line)
+        if "a closed loop reaches" in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    told.say = interrupt  # type: ignore[method-assign]
+    options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
+    first = measured(server.address, data, tmp_path / "out", told, seconds=0.2, **options)
+    assert (first.ended, first.searches) == ("interrupted by the user", [])
+    again = measured(server.address, data, tmp_path / "out", seconds=0.2, resume=True, **options)
+    assert (again.ended, len(again.searches), len(again.points)) == ("complete", 1, 1)
+
+
+@pytest.mark.usefixtures("few_trials")
+def test_a_server_that_dies_in_a_search_is_waited_for(data: Path, tmp_path: Path) -> None:
+    told = Told()
+    say = told.say
+    with FakeServer(batch_seconds=0.0045, max_batch=1) as server:
+        server.comes_back(batch_seconds=0.0045, max_batch=1)
+
+        def kill(line: str) -> None:
+            say(line)
+            if "a closed loop reaches" in line:
+                threading.Timer(0.05, server.process.kill).start()
+
+        told.say = kill  # type: ignore[method-assign]
+        options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
+        found = measured(server.address, data, tmp_path / "out", told, seconds=0.2, **options)
+    assert (found.ended, len(found.points)) == ("complete", 1)
+    assert found.interruptions[0].endswith("the search for fp32 ran again")
