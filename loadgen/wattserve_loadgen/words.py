@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from wattserve_loadgen.figures.stats import Interval
 
@@ -67,6 +68,12 @@ def bounds(interval: Interval | None) -> str:
     if interval is None or interval.low is None or interval.high is None:
         return ""
     return f"{significant(max(0.0, interval.low))}–{significant(interval.high)}"
+
+
+def first_of(texts: Sequence[str]) -> str:
+    """The first of them, and how many more there are; "" of none."""
+    more = f"; and {len(texts) - 1} more" if len(texts) > 1 else ""
+    return texts[0] + more if texts else ""
 
 
 def duration(seconds: float) -> str:

@@ -12,8 +12,8 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from wattserve_loadgen.drive.calibration import lag_ns, null_server, rate_per_second, steady_arrivals
-from wattserve_loadgen.drive.job import ClosedShape, Job, OpenShape, Shape
+from wattserve_loadgen.drive.calibration import WARMUP_SECONDS, lag_ns, null_server, rate_per_second, steady
+from wattserve_loadgen.drive.job import ClosedShape, Job, Shape
 from wattserve_loadgen.drive.outcome import LoopResult
 from wattserve_loadgen.drive.processes import run_job
 from wattserve_loadgen.target.channel import Connection
@@ -22,7 +22,6 @@ GOAL_PER_SECOND = 4_000
 GOAL_LAG_MS = 1.0
 KINDS = ("unary", "stream")
 PARTS = (0.25, 0.5)
-WARMUP_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class Turn:
     per_second: float
     cpu_us: float
     process_share: float
-    loop_share: float
     lags_ms: tuple[tuple[float, float, float], ...]  # per part of PARTS: p50, p99, highest
 
 
@@ -48,14 +46,12 @@ async def take_turn(kind: str, seconds: float, concurrency: int, size: int) -> T
         rate = rate_per_second(closed)
         lags = []
         for part in PARTS:
-            arrivals = steady_arrivals(rate * part, WARMUP_SECONDS + seconds)
-            p50, p99, most = lag_ns(await load(connection, OpenShape(arrivals, WARMUP_SECONDS), size))
+            p50, p99, most = lag_ns(await load(connection, steady(rate * part, seconds), size))
             lags.append((p50 / 1e6, p99 / 1e6, most / 1e6))
     return Turn(
         per_second=rate,
         cpu_us=closed.client_cpu_seconds * 1e6 / int(closed.done_in_window().sum()),
         process_share=closed.client_cpu_share_max or 0.0,
-        loop_share=closed.client_loop_share_max or 0.0,
         lags_ms=tuple(lags),
     )
 
@@ -71,7 +67,7 @@ async def measure(repetitions: int, seconds: float, concurrency: int, size: int)
 def table(turns: dict[str, list[Turn]]) -> str:
     """Medians; the lags of each part as p50 / p99 / highest."""
     heads = [f"lag at {part:g} of it, ms" for part in PARTS]
-    lines = [f"{'':8}{'requests/s':>12}{'CPU each':>11}{'process':>9}{'loop':>7}  " + "  ".join(heads)]
+    lines = [f"{'':8}{'requests/s':>12}{'CPU each':>11}{'process':>9}  " + "  ".join(heads)]
     for kind, found in turns.items():
         lags = [
             " / ".join(
@@ -82,8 +78,7 @@ def table(turns: dict[str, list[Turn]]) -> str:
         lines.append(
             f"{kind:8}{statistics.median(turn.per_second for turn in found):>12,.0f}"
             f"{statistics.median(turn.cpu_us for turn in found):>8.1f} us"
-            f"{statistics.median(turn.process_share for turn in found):>9.0%}"
-            f"{statistics.median(turn.loop_share for turn in found):>7.0%}  "
+            f"{statistics.median(turn.process_share for turn in found):>9.0%}  "
             + "  ".join(f"{lag:>{len(head)}}" for lag, head in zip(lags, heads, strict=True))
         )
     unary, stream = (turns[kind] for kind in KINDS)

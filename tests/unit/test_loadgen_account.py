@@ -137,6 +137,22 @@ def test_failed_requests_are_paid_by_the_answered_ones() -> None:
     assert found.active_uj_per_token == 65
 
 
+@pytest.mark.parametrize(
+    ("failed", "burned", "per_request"), [(0, 0, 20_000), (1, 0, 20_000), (1, 10_000, 20_010)]
+)
+def test_what_unknown_receipts_hold_is_not_given_to_failed_requests(
+    failed: int, burned: int, per_request: float
+) -> None:
+    """The answered requests cost 20 mJ each; the energy of ten of them is unknown."""
+    records = [
+        *[make_record(energy_uj=20_000)] * 990,
+        *[make_record(energy_uj=None, energy_reason="the meter was frozen")] * 10,
+        *[make_record(ok=False, code="INTERNAL", energy_uj=None)] * failed,
+    ]
+    found = cell_energy(records, growth(active_uj=1_000 * 20_000 + burned))
+    assert found.active_uj_per_request == per_request
+
+
 def test_a_negative_residual_is_not_given_to_failed_requests() -> None:
     failed = make_record(ok=False, energy_uj=None)
     found = cell_energy([make_record(energy_uj=400), failed], growth(active_uj=300))
@@ -148,6 +164,18 @@ def test_sequences_of_other_clients_are_counted() -> None:
     records = [make_record(), make_record()]
     assert cell_energy(records, growth(sequences=5)).foreign_sequences == 3
     assert cell_energy(records, growth(sequences=2)).foreign_sequences == 0
+
+
+@pytest.mark.parametrize("code", ["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNAUTHENTICATED"])
+def test_requests_that_were_refused_hide_no_sequences_of_others(code: str) -> None:
+    refused = [make_record(ok=False, code=code, energy_uj=None)] * 10
+    assert cell_energy([make_record(), *refused], growth(sequences=11)).foreign_sequences == 10
+
+
+@pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "UNAVAILABLE", "INTERNAL", "BAD_ANSWER"])
+def test_requests_that_may_have_been_served_are_not_somebody_elses(code: str) -> None:
+    lost = [make_record(ok=False, code=code, energy_uj=None)] * 10
+    assert cell_energy([make_record(), *lost], growth(sequences=11)).foreign_sequences == 0
 
 
 def test_a_request_of_several_sequences_is_several_sequences_of_the_ledger() -> None:

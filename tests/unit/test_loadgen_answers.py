@@ -12,7 +12,7 @@ import torch
 
 from tests.fixtures.loadgen_data import write_images, write_tensors
 from wattserve_loadgen.data import dataset
-from wattserve_loadgen.drive.closed import Failure, LoopResult
+from wattserve_loadgen.drive.outcome import Failure, LoopResult
 from wattserve_loadgen.plan.load import Arm, closed
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.schema import Record

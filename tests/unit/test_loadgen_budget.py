@@ -95,6 +95,18 @@ def test_a_full_plan_keeps_the_time_that_publishing_needs() -> None:
     assert plan.blocks * plan.seconds >= 600
 
 
+def test_a_full_plan_keeps_the_blocks_that_publishing_needs() -> None:
+    """Of eight asked for five stay, then loads go; a quick one goes down to three."""
+    loads = [closed(2**step) for step in range(4)]
+    for preset, least in (("full", 5), ("quick", 3)):
+        asked = make_plan(preset, (FP32, TWIN), loads=loads, blocks=8, seconds=125)
+        smallest = replace(
+            asked, blocks=least, seconds=asked.publish_seconds * 1.05 / least, loads=tuple(loads[:2])
+        )
+        plan, _ = fitted(asked, plan_seconds(smallest, ASIDE))
+        assert (plan.blocks, len(plan.loads)) == (least, 2)
+
+
 def test_a_look_may_shrink_to_windows_of_a_second() -> None:
     look = make_plan("look", (FP32,))
     plan, _ = fitted(look, 25)
@@ -190,7 +202,7 @@ def test_a_description_says_what_is_too_short_and_what_is_enough() -> None:
     def said(preset: str) -> str:
         return describe(make_plan(preset, (FP32,)), aside_seconds_per_cell=0)
 
-    assert "6 s of windows: too short to publish" in said("look")
+    assert "6 s of windows: too short to publish, as a look always is" in said("look")
     assert "625 s of windows: enough to publish (600 s)" in said("full")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -69,17 +67,14 @@ async def test_never_more_requests_are_in_flight_than_the_concurrency() -> None:
     assert most == 7
 
 
-async def test_the_window_opens_without_a_drain_and_ends_with_the_last_request_sent() -> None:
+async def test_the_window_opens_without_a_drain_and_nothing_is_sent_after_it() -> None:
     found = await make_loop(echo, concurrency=3, warmup_seconds=0.03).run()
-    inside = found.in_window()
-    first = int(inside.argmax())
+    first = int(found.in_window().argmax())
     assert first > 0
-    assert found.sent_ns[first] == found.window_start_ns
-    assert (found.done_ns[:first] > found.window_start_ns).any()  # in flight when the window opened
-    assert found.window_end_ns == found.sent_ns[-1]
+    assert found.window_seconds == 0.05
+    assert found.sent_ns[-1] <= found.window_end_ns
     late = found.done_ns > found.window_end_ns
-    assert late.sum() == 3  # the requests in flight at the end are awaited and recorded
-    assert not (late & found.done_in_window()).any()  # and not counted in throughput
+    assert not (late & found.done_in_window()).any()  # awaited and recorded, and not counted in throughput
 
 
 async def test_failures_are_recorded_with_code_and_message() -> None:
@@ -204,27 +199,6 @@ async def test_the_window_lasts_until_enough_requests_are_sent_in_it() -> None:
     assert found.in_window().sum() == 30
 
 
-async def test_the_window_lasts_its_time_even_when_enough_requests_are_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    readings = itertools.count(1)
-    clock = SimpleNamespace(
-        perf_counter_ns=lambda: next(readings) * 1_000_000,
-        process_time=lambda: 0.0,
-        thread_time=lambda: 0.0,
-    )
-    monkeypatch.setattr(closed, "time", clock)
-    monkeypatch.setattr(recording, "time", clock)
-
-    async def at_once(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
-        return request
-
-    found = await make_loop(at_once, concurrency=1, seconds=0.05, least_requests=1).run()
-    # A request takes two readings of a clock that goes on by a millisecond at each.
-    assert found.in_window().sum() == 25
-    assert found.window_seconds == 0.048
-
-
 async def test_each_entry_names_the_request_it_replayed() -> None:
     found = await make_loop(echo, seconds=3600.0, capacity=7, first=2).run()
     assert found.request_index.tolist() == [2, 0, 1, 2, 0, 1, 2]
@@ -241,7 +215,7 @@ async def test_a_closed_loop_has_no_schedule() -> None:
     assert (await make_loop(echo, capacity=3, seconds=3600.0).run()).scheduled_ns is None
 
 
-async def test_the_cpu_time_of_the_window_is_known_per_process_and_per_loop() -> None:
+async def test_the_cpu_time_of_the_window_is_known() -> None:
     async def work(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         sum(range(20_000))
         await asyncio.sleep(0)
@@ -249,9 +223,7 @@ async def test_the_cpu_time_of_the_window_is_known_per_process_and_per_loop() ->
 
     found = await make_loop(work).run()
     assert found.client_cpu_seconds > 0
-    assert found.client_cpu_share_max is not None
-    assert found.client_loop_share_max is not None
-    assert found.client_cpu_share_max >= found.client_loop_share_max > 0
+    assert found.client_cpu_share_max == pytest.approx(found.client_cpu_seconds / 0.05)
 
 
 async def test_a_burst_sends_each_request_once_and_lasts_until_the_last_answer() -> None:

@@ -11,10 +11,8 @@ import pytest
 
 from wattserve_loadgen.figures.energy_window import (
     NoEnergy,
-    PowerSteadiness,
-    cumulative_of,
     delta_between,
-    power_steadiness,
+    power_deviation,
 )
 
 TICKS = np.arange(0.0, 10.5, 0.5)
@@ -83,37 +81,15 @@ def test_readings_out_of_order_are_refused() -> None:
         delta_between(np.array([0.0, 2]), np.array([0.0, 1, 2]), 0.1, 0.9, 5)
 
 
-def test_integrated_power_gives_the_same_joules_as_the_counter() -> None:
-    seconds = np.linspace(0, 10, 201)
-    watts = 40 + 10 * np.sin(seconds)
-    counter = 40 * seconds + 10 * (1 - np.cos(seconds))
-    integrated = delta_between(seconds, cumulative_of(seconds, watts), 2.0, 8.0, 0.1)
-    assert integrated == pytest.approx(delta_between(seconds, counter, 2.0, 8.0, 0.1), rel=1e-4)
-    assert cumulative_of(np.array([]), np.array([])).tolist() == []
-
-
-def test_steady_power_has_no_variation() -> None:
-    assert power_steadiness(TICKS, 25 * TICKS) == PowerSteadiness(21, 25.0, 0.0, 0.0, 0.5, None)
+def test_steady_power_does_not_deviate() -> None:
+    assert power_deviation(TICKS, 25 * TICKS) == 0.0
 
 
 def test_powers_weigh_as_much_as_their_intervals_are_long() -> None:
-    found = power_steadiness(np.array([0.0, 1, 4]), np.array([0.0, 80, 200]))
-    assert (found.mean_watts, found.longest_interval_seconds) == (50.0, 3.0)
-    assert found.sd_watts == pytest.approx(math.sqrt((30**2 * 1 + 10**2 * 3) / 4))
-    assert found.variation == pytest.approx(0.34641, abs=1e-5)
+    found = power_deviation(np.array([0.0, 1, 4]), np.array([0.0, 80, 200]))  # 80 W for 1 s, 40 W for 3 s
+    assert found == pytest.approx(math.sqrt((30**2 * 1 + 10**2 * 3) / 4))
 
 
-def test_too_few_readings_say_nothing_of_power() -> None:
-    assert power_steadiness(np.array([1.0]), np.array([5.0])) == PowerSteadiness(
-        1, None, None, None, None, NoEnergy.NO_READINGS
-    )
-
-
-def test_a_counter_that_stepped_back_has_no_power() -> None:
-    found = power_steadiness(np.array([0.0, 1, 2]), np.array([9.0, 10, 2]))
-    assert (found.reason, found.mean_watts) == (NoEnergy.COUNTER_WENT_BACK, None)
-
-
-def test_an_idle_counter_has_a_power_of_0_and_no_relative_variation() -> None:
-    found = power_steadiness(np.array([0.0, 1, 2]), np.array([9.0, 9, 9]))
-    assert (found.mean_watts, found.sd_watts, found.variation) == (0.0, 0.0, None)
+def test_too_few_readings_and_a_counter_that_went_back_have_no_deviation() -> None:
+    assert power_deviation(np.array([1.0]), np.array([5.0])) is None
+    assert power_deviation(np.array([0.0, 1, 2]), np.array([9.0, 10, 2])) is None

@@ -31,12 +31,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def ask(
-    address: str, dataset: Dataset, groups: list[list[int]], model: str = "parity", **given: Any
+    address: str, dataset: Dataset, groups: list[list[int]], model: str = "parity"
 ) -> tuple[pb.ServerInfo, list[pb.PredictResponse]]:
     """What the server says of itself, and its answers to the first model."""
 
     async def asked() -> tuple[pb.ServerInfo, list[pb.PredictResponse]]:
-        target, channel = OipTarget(address, model, **given), open_channel(address)
+        target, channel = OipTarget(address, model), open_channel(address)
         try:
             info = await target.server_info(20)
             call: Any = channel.unary_unary(target.connection.method)
@@ -49,9 +49,9 @@ def ask(
     return asyncio.run(asked())
 
 
-def info_of(address: str, model: str = "parity", **given: Any) -> pb.ServerInfo:
+def info_of(address: str, model: str = "parity") -> pb.ServerInfo:
     async def asked() -> pb.ServerInfo:
-        target = OipTarget(address, model, **given)
+        target = OipTarget(address, model)
         try:
             return await target.server_info(10)
         finally:
@@ -177,13 +177,6 @@ def test_a_model_that_cannot_be_used_is_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_an_output_can_be_named_and_must_be_there() -> None:
-    with OipPeer() as peer:
-        assert info_of(peer.address, output="logits").labels == ["0", "1"]
-        with pytest.raises(TargetError, match=r"has no output 'pooled'; it has hidden FP32 \[-1, -1, 8\], "):
-            info_of(peer.address, output="pooled")
-
-
 def test_nobody_there_and_another_protocol_are_told_apart() -> None:
     with pytest.raises(TargetError, match=r"^127\.0\.0\.1:1 does not answer: UNAVAILABLE"):
         info_of("127.0.0.1:1")
@@ -215,7 +208,7 @@ def test_rows_that_the_shapes_do_not_allow_are_a_mistake_of_the_plan(
         ("empty", "the answer holds no output"),
         ("short", "the output 'logits' holds 7 bytes, and FP32 [1, 2] has 8"),
         ("flat", "the output 'logits' has the shape [2, 1, 1], not [rows, labels]"),
-        ("words", "the output 'logits' is BYTES, not logits"),
+        ("words", "the answer holds no float output, only logits BYTES"),
         ("uneven", "the answer has 1 outputs and raw contents of 2"),
         ("garbage", "the answer is no ModelInferResponse"),
     ],
@@ -224,7 +217,7 @@ def test_an_answer_without_logits_is_a_value_error_with_words(
     tokens: Dataset, answer: str, words: str
 ) -> None:
     with OipPeer(answer=answer) as peer, pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
-        ask(peer.address, tokens, EACH[:1], output="logits")
+        ask(peer.address, tokens, EACH[:1])
 
 
 def test_no_model_named_is_a_mistake(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
@@ -20,6 +21,7 @@ from wattserve_loadgen.sweeping import own_witness
 from wattserve_loadgen.sweeping.own_witness import OwnMeterWitness
 from wattserve_loadgen.sweeping.sweep_clock import SweepClock
 from wattserve_loadgen.target.own_meter import OwnMeter, Rest
+from wattserve_loadgen.target.own_meter_file import Track
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,26 @@ def test_a_meter_that_cannot_be_had_leaves_the_peer_without_joules_and_says_why(
     witness = OwnMeterWitness(Peer("p", "h:1", ("m",), "rapl"), tmp_path, SweepClock())
     asyncio.run(witness.start())
     assert (witness.origin, witness.meter(), witness.method) == ("none", {}, ABOVE_REST)
+
+
+def test_a_window_without_joules_names_the_reading_that_failed_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SweepClock()
+    at = clock.perf_counter_at(0.0) + np.array([0.0, 0.1, 0.9, 1.0])
+    recorded = Track(at, np.arange(4.0), ((float(at[1]) + 0.2, "the GPU is lost"),))
+
+    class Lost:
+        gap_limit_seconds = 0.25
+
+        def __init__(self, *about: Any) -> None:
+            pass
+
+        def track(self) -> Track:
+            return recorded
+
+    monkeypatch.setattr(own_witness, "OwnMeter", Lost)
+    witness = OwnMeterWitness(Peer("p", "h:1", ("m",), "nvml"), tmp_path, clock)
+    assert witness.window("m", 0.05, 0.95).reason.endswith("two readings in the window (the GPU is lost)")
+    assert witness.window("m", 0.05, 0.25).reason.endswith("around the window's end")
+    assert witness.window("m", 0.01, 0.09).reason == ""

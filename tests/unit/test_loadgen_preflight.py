@@ -248,8 +248,9 @@ def test_a_thousand_labels_are_not_all_listed() -> None:
         preflight.check(info, FP32, LOADS, images(labels=(0, 1000)))
 
 
-def test_the_sensor_period_is_how_often_the_value_changed_or_else_how_often_it_is_read() -> None:
+def test_the_sensor_period_is_how_often_a_reading_can_bring_something_new() -> None:
     assert preflight.sensor_period_seconds(make_info(meter={"update_period_seconds": 0.1})) == 0.1
+    assert preflight.sensor_period_seconds(make_info(meter={"update_period_seconds": 0.001})) == 0.02
     assert preflight.sensor_period_seconds(make_info()) == 0.02
     assert preflight.sensor_period_seconds(make_info(quality=pb.ENERGY_QUALITY_NONE)) == 0.0
 

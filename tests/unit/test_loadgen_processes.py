@@ -39,8 +39,8 @@ def result(sent: list[int], window: tuple[int, int], **changes: Any) -> LoopResu
 def test_results_are_merged_in_the_order_of_sending() -> None:
     merged = merge(
         [
-            result([10, 30], (10, 30), client_cpu_share_max=0.25, client_loop_share_max=0.125),
-            result([20, 40], (20, 40), client_cpu_share_max=0.5, client_loop_share_max=0.0625),
+            result([10, 30], (10, 30), client_cpu_share_max=0.25),
+            result([20, 40], (20, 40), client_cpu_share_max=0.5),
         ]
     )
     assert merged.sent_ns.tolist() == [10, 20, 30, 40]
@@ -49,7 +49,7 @@ def test_results_are_merged_in_the_order_of_sending() -> None:
     assert merged.request_index.tolist() == [100, 200, 300, 400]
     assert (merged.window_start_ns, merged.window_end_ns) == (10, 40)
     assert merged.client_cpu_seconds == 0.5
-    assert (merged.client_cpu_share_max, merged.client_loop_share_max) == (0.5, 0.125)
+    assert merged.client_cpu_share_max == 0.5
     assert merged.scheduled_ns is None
 
 
@@ -81,7 +81,7 @@ def test_a_closed_load_is_split_by_slots_and_each_share_begins_elsewhere() -> No
 
 
 def test_an_open_load_is_dealt_out_arrival_by_arrival() -> None:
-    shares = split(Job(NOBODY, REQUESTS, OpenShape(np.arange(7) * 100, 1.0), 5.0), 3)
+    shares = split(Job(NOBODY, REQUESTS, OpenShape(np.arange(7) * 100, 1.0, 2.0), 5.0), 3)
     shapes = [one.shape for one in shares if isinstance(one.shape, OpenShape)]
     assert [one.arrivals_ns.tolist() for one in shapes] == [[0, 300, 600], [100, 400], [200, 500]]
     assert [(one.first, one.step) for one in shares] == [(0, 3), (1, 3), (2, 3)]
@@ -95,7 +95,7 @@ def test_a_burst_is_dealt_out_request_by_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [ClosedShape(2, 0.0, 1.0, 99), BurstShape(2, 9), OpenShape(np.arange(2), 0.0)]
+    "shape", [ClosedShape(2, 0.0, 1.0, 99), BurstShape(2, 9), OpenShape(np.arange(2), 0.0, 1.0)]
 )
 def test_no_process_is_without_work(shape: Any) -> None:
     assert len(split(Job(NOBODY, REQUESTS, shape, 5.0), 8)) == 2
@@ -109,13 +109,13 @@ def test_a_job_can_be_pickled() -> None:
 async def test_two_processes_replay_a_schedule_exactly_once() -> None:
     arrivals = np.arange(40) * 2_000_000
     async with null_server("unary") as connection:
-        found = await run_job(Job(connection, REQUESTS, OpenShape(arrivals, 0.02), 20.0), 2)
+        found = await run_job(Job(connection, REQUESTS, OpenShape(arrivals, 0.02, 0.06), 20.0), 2)
     assert found.scheduled_ns is not None
     assert (np.sort(found.scheduled_ns) - found.scheduled_ns.min()).tolist() == arrivals.tolist()
     assert np.bincount(found.request_index).tolist() == [4] * 10
     assert all(isinstance(outcome, bytes) for outcome in found.outcomes)
     assert found.in_window().sum() == 30
-    assert found.window_seconds == pytest.approx(0.058)
+    assert found.window_seconds == pytest.approx(0.06)
     assert (np.diff(found.sent_ns) >= 0).all()
 
 

@@ -85,6 +85,17 @@ def test_a_difference_within_that_of_equal_arms_is_none(
     assert resolved(results, closed(4), Interval(mean, low, high, 3), ACTIVE) is shown
 
 
+def test_a_difference_is_not_claimed_where_the_rigs_resolution_is_unknown() -> None:
+    small = Interval(0.99, 0.985, 0.995, 3)
+    assert not resolved(make_results(arms=ARMS[:2]), closed(4), small, ACTIVE)
+    assert not resolved(with_ratios(TWIN.name, Ratios()), closed(4), Interval(0.5, 0.4, 0.6, 3), ACTIVE)
+    assert headline(make_results(arms=ARMS[:2])) == (
+        "At concurrency 4, no difference in active energy per request between int8 and fp32 could be shown,"
+        " nor in speed (without figures of an A/A pair this rig's resolution is not known); accuracy 90.0 %"
+        " against 92.0 %."
+    )
+
+
 def test_the_headline_claims_nothing_that_equal_arms_differ_by() -> None:
     wide = Interval(1.0, 0.4, 2.5, 3)
     text = headline(with_ratios(TWIN.name, Ratios(active_energy=wide, rate=wide)))

@@ -143,30 +143,40 @@ def test_ratios_of_any_size_stay_finite(pairs: list[tuple[float, float]]) -> Non
     found = stats.ratio_interval(pairs)
     assert found is not None
     assert all(bound is None or math.isfinite(bound) for bound in (found.mean, found.low, found.high))
-    resolution = stats.aa_resolution(pairs)
-    assert resolution is not None
-    assert resolution.half_width is None or math.isfinite(resolution.half_width)
+    reach = stats.resolution(found)
+    assert reach is None or math.isfinite(reach)
 
 
-def test_an_aa_pair_prints_the_half_width_of_its_own_interval() -> None:
-    found = stats.aa_resolution([(1.02, 1.0), (1.0, 1.01), (1.01, 1.0), (0.99, 1.0), (1.0, 1.0)])
-    assert found is not None
-    assert found.half_width == pytest.approx(0.01623, abs=5e-5)
-    assert found.ratio.mean == pytest.approx(1.00195, abs=5e-5)
-    assert found.holds_one is True
+@pytest.mark.parametrize(
+    ("ratio", "reach"),
+    [
+        ((1.01, 0.99, 1.03), 0.03),
+        ((0.99, 0.96, 1.02), 1 / 0.96 - 1),
+        ((1.10, 1.09, 1.11), 0.11),  # one that does not hold 1 tells apart no less than its own error
+        ((1.01, None, None), None),
+    ],
+)
+def test_a_rig_tells_apart_what_an_aa_pair_never_reaches(
+    ratio: tuple[float, float | None, float | None], reach: float | None
+) -> None:
+    assert stats.resolution(stats.Interval(*ratio, 3)) == (reach and pytest.approx(reach))
 
 
-def test_an_aa_pair_that_differs_in_every_block_does_not_hold_one() -> None:
-    found = stats.aa_resolution([(1.100, 1.0), (1.101, 1.0), (1.102, 1.0)])
-    assert found is not None
-    assert found.holds_one is False
-
-
-def test_one_block_of_an_aa_pair_has_no_resolution() -> None:
-    assert stats.aa_resolution([(1.1, 1.0)]) == stats.Resolution(
-        stats.Interval(pytest.approx(1.1), None, None, 1), None, None
-    )
-    assert stats.aa_resolution([]) is None
+@pytest.mark.parametrize(
+    ("ratio", "finest", "verdict"),
+    [
+        ((1.05, 1.02, 1.08), 0.03, True),
+        ((1.05, 1.02, 1.08), 0.06, False),  # less than two equal arms differ by
+        ((0.95, 0.92, 0.98), 0.05, True),
+        ((1.05, 0.99, 1.11), 0.01, False),  # holds 1
+        ((1.05, 1.02, 1.08), None, None),
+        ((1.05, None, None), 0.01, None),
+    ],
+)
+def test_a_difference_is_beyond_its_own_interval_and_beyond_the_rigs_resolution(
+    ratio: tuple[float, float | None, float | None], finest: float | None, verdict: bool | None
+) -> None:
+    assert stats.differs(stats.Interval(*ratio, 3), finest) is verdict
 
 
 @pytest.mark.parametrize(

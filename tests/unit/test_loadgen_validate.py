@@ -24,8 +24,8 @@ from tests.fixtures.loadgen_results import (
     make_server,
     make_target,
 )
-from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.schema import Ceiling, Check, Record, Results
+from wattserve_loadgen.plan.load import RAMP, Load, closed
+from wattserve_loadgen.results.schema import Ceiling, Check, Record, Results, Slices, Verdict
 from wattserve_loadgen.results.validate import failed, validate, validate_folder
 
 DEMO = Path(__file__).resolve().parents[2] / "docs" / "results" / "2026-11-20-demo-look"
@@ -34,6 +34,7 @@ NAMES = (
     "enough sensor samples",
     "no meter gaps",
     "steady power",
+    "steady state",
     "declared device",
     "labelled",
     "closed accounts",
@@ -143,6 +144,62 @@ def test_blocks_add_up_to_a_mean_that_is_known() -> None:
     assert (found.passed, found.text) == (
         True,
         "10 W with a deviation of 3 W (30 %), its mean known to ± 3.5 %, at worst (fp32 under concurrency 1)",
+    )
+
+
+def test_a_probe_that_held_the_counter_against_power_is_quoted() -> None:
+    server = make_server()
+    held = {"window_seconds": 2.0, "counter_joules": 12.12, "power_joules": 12.0}
+    server["meter"]["probe"] = {"cross_checks": [held]}
+    assert check("enough sensor samples", make_results(server=server)).text.endswith(
+        "; counter against power: 12.12 J against 12.00 J over 2.00 s (+1.0 %)"
+    )
+
+
+def test_a_point_that_drifts_is_not_in_a_steady_state() -> None:
+    drift = Verdict("energy drift", "energy per request rose by 9 % within its windows", "energy")
+    results = make_results()
+    points = [make_point(FP32, closed(1), [drift]), *results.points[1:]]
+    found = check("steady state", replace(results, points=points))
+    assert (found.passed, found.text) == (
+        False,
+        "fp32 under concurrency 1: energy per request rose by 9 % within its windows",
+    )
+
+
+def test_points_that_no_drift_test_could_look_at_are_listed() -> None:
+    results = make_results(arms=(FP32,))
+    assert check("steady state", results).text == "what could be tested holds still in 2 of 2 points"
+    blind = [
+        replace(one, slices=None)
+        if one.load == "concurrency 1"
+        else replace(one, slices=Slices(1.25, [80.0] * 10, [None] * 10, [20_000.0] * 10))
+        for one in results.cells
+    ]
+    found = check("steady state", replace(results, cells=blind))
+    assert (found.passed, found.text) == (
+        True,
+        "what could be tested holds still in 1 of 2 points; not tested: throughput and the median latency and"
+        " energy per request (the windows are too short for slices): fp32 under concurrency 1; the median"
+        " latency (at most 0 slices of a block have a figure; it takes 8): fp32 under concurrency 4",
+    )
+
+
+def test_a_sweep_that_no_drift_test_could_look_at_passes_none() -> None:
+    ramp = Load(RAMP, rate=10.0, rate_end=70.0)
+    found = check("steady state", make_results(arms=(FP32,), loads=[ramp]))
+    assert (found.passed, found.text) == (
+        None,
+        "no point was tested for drift; not tested: a load that changes by design: fp32 under 10-70/s ramp",
+    )
+
+
+def test_a_ramp_is_held_against_the_ceiling_by_its_highest_rate() -> None:
+    ramp = Load(RAMP, rate=10.0, rate_end=3_000.0)
+    found = check("client ceiling", make_results(arms=(FP32,), loads=[ramp]))
+    assert (found.passed, found.text) == (
+        False,
+        "fp32 under 10-3000/s ramp: 3,000/s is 75 % of the ceiling of 4,000/s",
     )
 
 

@@ -130,6 +130,29 @@ def test_a_block_without_an_answer_is_a_failed_cell() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("preset", "blocks", "found"),
+    [
+        ("full", 5, []),
+        ("full", 4, [("few blocks", "point", "4 of at least 5 blocks")]),
+        ("full", 3, [("few blocks", "point", "3 of at least 5 blocks")]),
+        ("quick", 3, []),
+    ],
+)
+def test_what_is_published_unlabelled_needs_five_blocks(
+    preset: str, blocks: int, found: list[tuple[str, str, str]]
+) -> None:
+    plan = schedule.make_plan(preset, ARMS, loads=[closed(1)], blocks=blocks)
+    assert verdicts(blocks=blocks, every={"window_seconds": 210.0}, plan=plan) == found
+
+
+def test_a_look_of_any_length_is_too_short_to_publish() -> None:
+    look = schedule.make_plan("look", ARMS, loads=[closed(1)], seconds=210)
+    assert verdicts(every={"window_seconds": 210.0}, plan=look) == [
+        ("too short", "point", "a look is never published: ask for the preset full")
+    ]
+
+
 def test_fewer_than_three_blocks_are_too_few() -> None:
     assert verdicts(blocks=2, every={"window_seconds": 100.0}) == [
         ("few blocks", "point", "2 of at least 3 blocks")
@@ -213,6 +236,18 @@ def test_a_client_near_its_own_ceiling_measures_itself() -> None:
     assert verdicts(load=OPEN, ceiling=replace(CEILING, requests_per_second=79.0)) == [
         ("near ceiling", "point", "40.0/s is above half of the 79.0/s that this client can send")
     ]
+
+
+def test_a_ramp_is_held_against_the_ceiling_by_its_highest_rate() -> None:
+    ramp = Load(RAMP, rate=10.0, rate_end=70.0)
+    as_offered = {"rate_per_second": 40.0, "offered_per_second": 40.0}
+    low, high = replace(CEILING, requests_per_second=139.0), replace(CEILING, requests_per_second=140.0)
+    assert verdicts(load=ramp, every=as_offered, ceiling=high) == []
+    assert verdicts(load=ramp, every=as_offered, ceiling=low) == [
+        ("near ceiling", "point", "70.0/s is above half of the 139/s that this client can send")
+    ]
+    falling = Load(RAMP, rate=70.0, rate_end=10.0)
+    assert [code for code, *_ in verdicts(load=falling, every=as_offered, ceiling=low)] == ["near ceiling"]
 
 
 @pytest.mark.parametrize(

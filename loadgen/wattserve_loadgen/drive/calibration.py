@@ -22,12 +22,13 @@ from wattserve_loadgen.drive.null_server import KINDS
 from wattserve_loadgen.drive.outcome import Failure, LoopResult
 from wattserve_loadgen.drive.processes import run_job
 from wattserve_loadgen.errors import LoadgenError
+from wattserve_loadgen.plan.arrivals import constant
 from wattserve_loadgen.target.channel import MODEL_INFER, PREDICT, PREDICT_STREAM, Connection
 
 CONCURRENCIES = (16, 64, 128)
 _SECONDS = 3.0
 _OPEN_PART = 0.4  # of the time: the open loop at half the ceiling
-_WARMUP_SECONDS = 0.2
+WARMUP_SECONDS = 0.2
 _DEADLINE_SECONDS = 10.0
 _MOST_PER_SECOND = 100_000
 _START_SECONDS = 30.0
@@ -60,15 +61,14 @@ async def measure_ceiling(
     async with null_server(kind) as connection:
         found: dict[int, LoopResult] = {}
         for concurrency in CONCURRENCIES:
-            capacity = round((each + _WARMUP_SECONDS) * _MOST_PER_SECOND) * processes
-            shape = ClosedShape(concurrency, _WARMUP_SECONDS, each, capacity)
+            capacity = round((each + WARMUP_SECONDS) * _MOST_PER_SECOND) * processes
+            shape = ClosedShape(concurrency, WARMUP_SECONDS, each, capacity)
             found[concurrency] = await _run(connection, requests, shape, processes)
         best = max(found, key=lambda concurrency: rate_per_second(found[concurrency]))
         rate = rate_per_second(found[best])
         if rate == 0:
             raise CalibrationError("the null server answered nothing in the time given; try longer")
-        arrivals = steady_arrivals(rate / 2, _WARMUP_SECONDS + seconds * _OPEN_PART)
-        half = await _run(connection, requests, OpenShape(arrivals, _WARMUP_SECONDS), processes)
+        half = await _run(connection, requests, steady(rate / 2, seconds * _OPEN_PART), processes)
     at_best = found[best]
     lag_p50_ns, lag_p99_ns, lag_max_ns = lag_ns(half)
     return Ceiling(
@@ -79,7 +79,6 @@ async def measure_ceiling(
         requests_per_second=rate,
         cpu_seconds_per_request=at_best.client_cpu_seconds / int(at_best.done_in_window().sum()),
         cpu_share=at_best.client_cpu_share_max or 0.0,
-        loop_share=at_best.client_loop_share_max or 0.0,
         half_rate_lag_p50_ns=lag_p50_ns,
         half_rate_lag_p99_ns=lag_p99_ns,
         half_rate_lag_max_ns=lag_max_ns,
@@ -100,9 +99,10 @@ def lag_ns(result: LoopResult) -> tuple[int, int, int]:
     return round(p50), round(p99), round(most)
 
 
-def steady_arrivals(per_second: float, seconds: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Equal distances: what is late is late for the client's reasons."""
-    return (np.arange(max(2, round(per_second * seconds))) * (1e9 / per_second)).astype(np.int64)
+def steady(per_second: float, seconds: float) -> OpenShape:
+    """Equal distances: what is late is late for the client's reasons. `seconds`: of the window."""
+    arrivals_ns = constant(per_second, WARMUP_SECONDS + seconds)
+    return OpenShape(arrivals_ns, WARMUP_SECONDS, seconds)
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ async def _run(connection: Connection, requests: list[bytes], shape: Shape, proc
     failure = next((one for one in result.outcomes if isinstance(one, Failure)), None)
     if failure is not None:
         raise CalibrationError(f"the null server failed: {failure.code} {failure.message}; try again")
-    if result.window_seconds <= 0:
+    if not result.in_window().any():
         raise CalibrationError(
             f"nothing was measured: {result.stopped or 'the time is too short'}; try longer"
         )

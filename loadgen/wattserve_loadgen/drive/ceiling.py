@@ -13,13 +13,13 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_FORMAT = 1
+from wattserve_loadgen.this_machine import cpu_model, usable_cpus, version_of
+
+_FORMAT = 2
 _FILE = Path("wattserve") / "loadgen-calibration.json"
-_CPUINFO = Path("/proc/cpuinfo")
 _SMALLEST_CLASS_BYTES = 64
 
 
@@ -34,7 +34,6 @@ class Ceiling:
     requests_per_second: float
     cpu_seconds_per_request: float
     cpu_share: float  # of the busiest process at the ceiling
-    loop_share: float  # of the thread of its event loop
     half_rate_lag_p50_ns: int  # sent - scheduled, in an open loop at half the ceiling
     half_rate_lag_p99_ns: int
     half_rate_lag_max_ns: int
@@ -59,12 +58,12 @@ def size_class(request_bytes: int) -> int:
 def this_client() -> dict[str, Any]:
     """What a ceiling depends on, as plain JSON values."""
     return {
-        "cpu_model": _cpu_model(),
-        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu_model": cpu_model(),
+        "usable_cpus": usable_cpus(),
         "python": platform.python_version(),
-        "grpcio": _version("grpcio"),
-        "protobuf": _version("protobuf"),
-        "loadgen": _version("wattserve"),
+        "grpcio": version_of("grpcio"),
+        "protobuf": version_of("protobuf"),
+        "loadgen": version_of("wattserve"),
     }
 
 
@@ -139,21 +138,3 @@ def _entry(value: object) -> Ceiling | None:
     if not all(type(number) in (int, float) and math.isfinite(number) and number >= 0 for number in numbers):
         return None
     return Ceiling(**value) if value["requests_per_second"] > 0 else None
-
-
-def _cpu_model() -> str:
-    try:
-        for line in _CPUINFO.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model"):
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"

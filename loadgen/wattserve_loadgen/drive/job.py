@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattserve_loadgen.drive.closed import Burst, ClosedLoop
+from wattserve_loadgen.drive.loop import Loop
 from wattserve_loadgen.drive.open import MOST_IN_FLIGHT, OpenLoop
 from wattserve_loadgen.drive.outcome import Stamps
 from wattserve_loadgen.target.channel import Call, Connection
@@ -21,7 +22,6 @@ class ClosedShape:
     warmup_seconds: float
     seconds: float
     capacity: int
-    capacity_reason: str = ""
     least_requests: int = 0
 
 
@@ -31,6 +31,7 @@ class OpenShape:
 
     arrivals_ns: Stamps
     warmup_seconds: float
+    seconds: float
     most_in_flight: int = MOST_IN_FLIGHT
 
 
@@ -60,7 +61,7 @@ class Job:
         """How many calls to open."""
         return _OPEN_CALLS if isinstance(self.shape, OpenShape) else self.shape.concurrency
 
-    def make_loop(self, calls: Sequence[Call]) -> ClosedLoop | OpenLoop:
+    def make_loop(self, calls: Sequence[Call]) -> Loop:
         """One for each of `slots()` calls; its arrays have room for the whole job."""
         match self.shape:
             case ClosedShape() as shape:
@@ -71,7 +72,6 @@ class Job:
                     seconds=shape.seconds,
                     deadline_seconds=self.deadline_seconds,
                     capacity=shape.capacity,
-                    capacity_reason=shape.capacity_reason,
                     least_requests=shape.least_requests,
                     first=self.first,
                     step=self.step,
@@ -82,6 +82,7 @@ class Job:
                     self.requests,
                     shape.arrivals_ns,
                     warmup_seconds=shape.warmup_seconds,
+                    seconds=shape.seconds,
                     deadline_seconds=self.deadline_seconds,
                     most_in_flight=shape.most_in_flight,
                     first=self.first,

@@ -1,13 +1,17 @@
 """What every load has in common: stamps, answers, the window, and the reasons to stop.
 
-Inside the window a loop only takes stamps and keeps bytes: no parsing, no garbage collection, no logging.
+A window begins and ends on the clock and not with a request: one that began with the first request after a
+batch would hold almost a whole batch too many. Inside it a loop only takes stamps and keeps bytes: no
+parsing, no garbage collection, no logging.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc.aio
@@ -21,7 +25,7 @@ _SILENCE_TO_STOP_NS = 2_000_000_000
 _RECENT = 512
 
 
-class Loop:
+class Loop(ABC):
     """The record of one load. A loop runs once; `stop` may come from anywhere in the same event loop.
 
     Entry i replays request `(first + i * step) % len(requests)`, so that several loops can share one load.
@@ -38,14 +42,19 @@ class Loop:
         self._failures_in_a_row = 0
         self._last_answer_ns = 0
         self._start_ns = 0
-        self._cpu_at_start = self._thread_at_start = 0.0
-        self._cpu_seconds = self._thread_seconds = 0.0
+        self._cpu_at_start = self._cpu_seconds = 0.0
         self._closed = False
         self._stopped = ""
+        self._stopped_ns = 0
+
+    @abstractmethod
+    async def run(self, begin_ns: int = 0) -> LoopResult:
+        """`begin_ns`: instant 0 of the load; 0: now."""
 
     def stop(self, reason: str) -> None:
-        """Send nothing more; answers in flight are still awaited."""
-        self._stopped = self._stopped or reason
+        """Send nothing more; answers in flight are still awaited. A window that is open ends here."""
+        if not self._stopped:
+            self._stopped, self._stopped_ns = reason, time.perf_counter_ns()
 
     def rate_per_second(self) -> float | None:
         """Answers so far in the window; None before it opens."""
@@ -80,36 +89,50 @@ class Loop:
             text = f"{failure.code} {failure.message}".rstrip()
             self.stop(f"nothing but failures for 2 seconds, the last: {text}")
 
-    def _open_window(self, now: int) -> None:
-        self._start_ns = now
+    @contextmanager
+    def _at(self, instant_ns: int, action: Callable[[], None]) -> Iterator[None]:
+        """Calls `action` at an instant, to a millisecond, when the block still runs then."""
+        seconds = (instant_ns - time.perf_counter_ns()) / 1e9
+        handle = asyncio.get_running_loop().call_later(max(0.0, seconds), action)
+        try:
+            yield
+        finally:
+            handle.cancel()
+
+    def _open_window(self, start_ns: int) -> None:
+        """At `start_ns` or soon after it; a second call does nothing, nor does one to a stopped loop."""
+        if self._start_ns or self._stopped:
+            return
+        self._start_ns = start_ns
         self._answered_before_window = self._answered
         self._cpu_at_start = time.process_time()
-        self._thread_at_start = time.thread_time()
 
     def _close_window(self) -> None:
         """Once, when the window is over: what the client used of the CPU until now."""
         if self._start_ns and not self._closed:
             self._closed = True
-            self._thread_seconds = time.thread_time() - self._thread_at_start
             self._cpu_seconds = time.process_time() - self._cpu_at_start
 
-    def _result(self, window_end_ns: int, scheduled_ns: Stamps | None = None) -> LoopResult:
-        """Once everything in flight has ended."""
+    def _cut(self, end_ns: int) -> int:
+        """The end of a window that was to last until `end_ns`."""
+        return min(end_ns, self._stopped_ns) if self._stopped else end_ns
+
+    def _result(self, end_ns: int, scheduled_ns: Stamps | None = None) -> LoopResult:
+        """Once everything in flight has ended. `end_ns`: of the window, if it was opened."""
         count = self._next
         index = (self._first + np.arange(count, dtype=np.int64) * self._step) % len(self._requests)
-        window_ns = window_end_ns - self._start_ns if self._start_ns else 0
+        window_ns = end_ns - self._start_ns if self._start_ns else 0
         return LoopResult(
             sent_ns=self._sent[:count],
             done_ns=self._done[:count],
             outcomes=tuple(outcome for outcome in self._outcomes[:count] if outcome is not None),
             window_start_ns=self._start_ns,
-            window_end_ns=window_end_ns if self._start_ns else 0,
+            window_end_ns=end_ns if self._start_ns else 0,
             client_cpu_seconds=self._cpu_seconds,
             stopped=self._stopped,
             scheduled_ns=scheduled_ns,
             request_index=index,
             client_cpu_share_max=self._cpu_seconds * 1e9 / window_ns if window_ns > 0 else None,
-            client_loop_share_max=self._thread_seconds * 1e9 / window_ns if window_ns > 0 else None,
         )
 
 

@@ -1,8 +1,9 @@
 """An open loop: every request is sent when it is due, whatever is in flight.
 
 It never waits for an answer, so a slow server delays nothing but its own answers (no coordinated omission).
-Three stamps: scheduled, sent, done. The window opens at the first arrival scheduled after the warm-up
-stretch, without draining what is in flight, and ends with the last arrival's schedule.
+Three stamps: scheduled, sent, done. The window opens a stretch of warm-up after the start, without draining
+what is in flight, and lasts as long as the schedule was made for: up to its last arrival it would hold n
+arrivals in n - 1 gaps.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Sequence
-
-import numpy as np
 
 from wattserve_loadgen.drive.loop import Loop, no_garbage_collection
 from wattserve_loadgen.drive.outcome import LoopResult, Stamps
@@ -33,18 +32,20 @@ class OpenLoop(Loop):
         arrivals_ns: Stamps,
         *,
         warmup_seconds: float,
+        seconds: float,
         deadline_seconds: float,
         most_in_flight: int = MOST_IN_FLIGHT,
         first: int = 0,
         step: int = 1,
     ) -> None:
         """`arrivals_ns`: offsets from the start, not decreasing, warm-up included; arrival i goes to
-        `calls[i % len(calls)]`.
+        `calls[i % len(calls)]`. `seconds`: of the window; no arrival comes after it.
         """
         super().__init__(requests, len(arrivals_ns), first, step)
         self._calls = calls
         self._arrivals_ns = arrivals_ns
-        self._opens_at = int(np.searchsorted(arrivals_ns, round(warmup_seconds * 1e9)))
+        self._warmup_ns = round(warmup_seconds * 1e9)
+        self._window_ns = round(seconds * 1e9)
         self._deadline_seconds = deadline_seconds
         self._most_in_flight = most_in_flight
         self._offsets_ns: list[int] = arrivals_ns.tolist()
@@ -59,13 +60,17 @@ class OpenLoop(Loop):
             self._timer.wake()
 
     async def run(self, begin_ns: int = 0) -> LoopResult:
-        """`begin_ns`: instant 0 of the schedule; 0: now."""
         self._timer = Timer()
         try:
             with no_garbage_collection():
-                begin_ns = begin_ns or time.perf_counter_ns() + _LEAD_NS
-                self._last_answer_ns = begin_ns
-                await self._send_all(self._timer, begin_ns)
+                self._begin_ns = self._last_answer_ns = begin_ns or time.perf_counter_ns() + _LEAD_NS
+                opens_ns = self._begin_ns + self._warmup_ns
+                ends_ns = opens_ns + self._window_ns
+                opening = self._at(opens_ns, lambda: self._open_window(opens_ns))
+                with opening, self._at(ends_ns, self._close_window):
+                    await self._send_all(self._timer)
+                    await self._wait(self._timer, ends_ns)
+                self._open_window(opens_ns)
                 self._close_window()
                 while self._in_flight:
                     await asyncio.wait(self._in_flight)
@@ -76,13 +81,15 @@ class OpenLoop(Loop):
                 task.cancel()
         if self._bug is not None:
             raise self._bug
-        scheduled = self._arrivals_ns[: self._next] + begin_ns
-        return self._result(int(scheduled[-1]) if len(scheduled) else 0, scheduled)
+        return self._result(self._cut(ends_ns), self._arrivals_ns[: self._next] + self._begin_ns)
 
-    async def _send_all(self, timer: Timer, begin_ns: int) -> None:
-        self._begin_ns = begin_ns
+    async def _wait(self, timer: Timer, instant_ns: int) -> None:
+        while not self._stopped and time.perf_counter_ns() < instant_ns:
+            await timer.until(instant_ns)
+
+    async def _send_all(self, timer: Timer) -> None:
         while not self._stopped and self._next < len(self._offsets_ns):
-            due_ns = begin_ns + self._offsets_ns[self._next]
+            due_ns = self._begin_ns + self._offsets_ns[self._next]
             if due_ns > time.perf_counter_ns():
                 await timer.until(due_ns)
                 continue
@@ -93,14 +100,12 @@ class OpenLoop(Loop):
         """All that is due by now."""
         now, offsets = time.perf_counter_ns() - self._begin_ns, self._offsets_ns
         while not self._stopped and self._next < len(offsets) and offsets[self._next] <= now:
-            self._send(self._next, self._begin_ns + offsets[self._next])
+            self._send(self._next)
 
-    def _send(self, index: int, due_ns: int) -> None:
+    def _send(self, index: int) -> None:
         if len(self._in_flight) >= self._most_in_flight:
             self.stop(f"{self._most_in_flight} requests in flight, the most: the server does not keep up")
             return
-        if index == self._opens_at:
-            self._open_window(due_ns)
         self._next = index + 1
         request = self._requests[(self._first + index * self._step) % len(self._requests)]
         self._sent[index] = time.perf_counter_ns()

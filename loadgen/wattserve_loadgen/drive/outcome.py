@@ -31,7 +31,7 @@ def _nothing() -> Stamps:
 
 @dataclass(frozen=True)
 class LoopResult:
-    """Everything that was sent, in the order of sending."""
+    """Everything that was sent, in the order of sending; nothing is sent, or due, after the window."""
 
     sent_ns: Stamps
     done_ns: Stamps
@@ -42,11 +42,9 @@ class LoopResult:
     stopped: str  # why the loop ended before its time, or ""
     scheduled_ns: Stamps | None = None  # None: a closed loop has no schedule
     request_index: Stamps = field(default_factory=_nothing)  # which of the job's requests each entry replayed
-    # Per second of the window, of the process where it is highest; None without a window.
-    client_cpu_share_max: float | None = (
-        None  # of a process: above 1 when gRPC's own threads run beside its loop
-    )
-    client_loop_share_max: float | None = None  # of the thread that runs a process's event loop
+    # CPU seconds per second of the window, of the process where they are most: above 1 when gRPC's own
+    # threads run beside its loop; None without a window.
+    client_cpu_share_max: float | None = None
 
     @property
     def window_seconds(self) -> float:
@@ -86,7 +84,6 @@ def merge(results: Sequence[LoopResult]) -> LoopResult:
         scheduled_ns=np.concatenate(schedules)[order] if schedules else None,
         request_index=np.concatenate([one.request_index for one in results])[order],
         client_cpu_share_max=_highest([one.client_cpu_share_max for one in opened]),
-        client_loop_share_max=_highest([one.client_loop_share_max for one in opened]),
     )
 
 

@@ -14,11 +14,9 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
 
-from wattserve_loadgen.drive.closed import ClosedLoop
 from wattserve_loadgen.drive.job import Job, split
-from wattserve_loadgen.drive.loop import percentile_ns
+from wattserve_loadgen.drive.loop import Loop, percentile_ns
 from wattserve_loadgen.drive.messages import TICK_SECONDS, Begin, Stop, Tick, packed, receive
-from wattserve_loadgen.drive.open import OpenLoop
 from wattserve_loadgen.drive.outcome import LoopResult, merge
 from wattserve_loadgen.errors import LoadgenError
 from wattserve_loadgen.target.channel import open_calls
@@ -38,7 +36,7 @@ class JobRun:
 
     def __init__(self, job: Job, processes: int = 1) -> None:
         self._jobs = split(job, processes) if processes > 1 else [job]
-        self._loop: ClosedLoop | OpenLoop | None = None
+        self._loop: Loop | None = None
         self._workers: list[_Worker] = []
         self._stopped = ""
 

@@ -20,6 +20,18 @@ from wattserve_proto.v1 import inference_pb2 as pb
 
 RECEIPTS = "receipts"
 ABOVE_REST = "loadgen's own meter over the window, less the power at rest measured before the sweep"
+# Refused before a batch: never in a ledger. Any other failure may have been served all the same.
+_REFUSED = frozenset(
+    (
+        "FAILED_PRECONDITION",
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "UNAUTHENTICATED",
+        "UNIMPLEMENTED",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,10 @@ def pending_receipts(report: pb.EnergyReport) -> int:
     return sum(ledger.pending_receipts for ledger in (report, *report.other_devices))
 
 
+def _covered_ns(report: pb.EnergyReport) -> int:
+    return report.until_unix_ns - report.since_unix_ns
+
+
 def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> LedgerGrowth:
     """From the last report before a cell to the first one after it in which nothing is pending."""
     if not (before.HasField("measured_uj") and after.HasField("measured_uj")):
@@ -92,7 +108,9 @@ def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str)
         else:
             other += grown
     gap_seconds = after.gap_seconds - before.gap_seconds
-    seconds = (after.until_unix_ns - before.until_unix_ns) / 1e9 - gap_seconds
+    # Both instants of a report are placed on the wall clock by one offset: no step is in their difference.
+    covered_ns = _covered_ns(after) - _covered_ns(before)
+    seconds = covered_ns / 1e9 - gap_seconds
     return LedgerGrowth(
         seconds=seconds if seconds > 0 else None,
         measured_uj=after.measured_uj - before.measured_uj,
@@ -151,7 +169,7 @@ def cell_energy(
     receipts_uj = sum(record.energy_uj for record in answered if record.energy_uj is not None)
     by_receipts = growth.method == RECEIPTS
     residual = growth.active_uj - receipts_uj if growth.active_uj is not None and by_receipts else None
-    failed_uj = _failed_per_request(len(records) - len(answered), len(answered), residual)
+    failed_uj = _failed_per_request(len(records) - len(answered), answered, residual)
     if by_receipts:
         active = _by_receipts(settled, failed_uj)
         reasons = Counter(
@@ -185,7 +203,7 @@ def cell_energy(
         receipts_uj=receipts_uj if settled else None,
         accounts_residual_uj=growth.accounts_residual_uj,
         receipts_residual_uj=residual if settled else None,
-        foreign_sequences=max(0, growth.sequences - sum(len(record.rows) for record in records)),
+        foreign_sequences=_foreign(records, growth),
         gap_count=growth.gap_count,
         gap_seconds=growth.gap_seconds,
         reason=growth.reason or ("" if active.requests else _most_common(reasons)),
@@ -223,11 +241,21 @@ def _idle_per_request(idle_watts: float | None, window_seconds: float, completed
     return idle_watts * 1e6 * window_seconds / completed if idle_watts is not None and completed else None
 
 
-def _failed_per_request(failed: int, answered: int, residual_uj: int | None) -> float | None:
-    """Energy of failed requests per answered one: what the variant used beyond our receipts."""
-    if not failed or not answered or residual_uj is None:
+def _failed_per_request(failed: int, answered: Sequence[Record], residual_uj: int | None) -> float | None:
+    """Energy of failed requests per answered one: what the variant used beyond our receipts, of which those
+    that are unknown cost what a known one costs on average.
+    """
+    known = [record.energy_uj for record in answered if record.energy_uj is not None]
+    if not failed or not known or residual_uj is None:
         return None
-    return max(0, residual_uj) / answered
+    unknown_uj = (len(answered) - len(known)) * sum(known) / len(known)
+    return max(0.0, residual_uj - unknown_uj) / len(answered)
+
+
+def _foreign(records: Sequence[Record], growth: LedgerGrowth) -> int:
+    """Sequences in the ledger that cannot be ours."""
+    ours = sum(len(record.rows) for record in records if record.ok or record.code not in _REFUSED)
+    return max(0, growth.sequences - ours)
 
 
 def _most_common(reasons: Counter[str]) -> str:

@@ -7,7 +7,6 @@ the edge and lie close enough together. Pure; knows nothing of meters, clocks or
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -60,38 +59,19 @@ def delta_between(
     return _line(at[-2:], joules[-2:], end) - _line(at[:2], joules[:2], start)
 
 
-def cumulative_of(seconds: Floats, watts: Floats) -> Floats:
-    """Joules since the first reading, from readings of power by trapezoids: a second way to the same."""
-    steps = np.diff(seconds) * (watts[1:] + watts[:-1]) / 2
-    return np.concatenate([np.zeros(min(1, len(seconds))), np.cumsum(steps)])
+def power_deviation(seconds: Floats, joules_cumulative: Floats) -> float | None:
+    """The standard deviation, in watts, of the powers between readings, each weighing as much as it is long.
 
-
-@dataclass(frozen=True)
-class PowerSteadiness:
-    """The power between the readings of one window. Figures are None when fewer than two readings say it."""
-
-    readings: int
-    mean_watts: float | None
-    sd_watts: float | None  # of the powers between readings, each weighing as much as it is long
-    variation: float | None  # sd / mean
-    longest_interval_seconds: float | None
-    reason: NoEnergy | None
-
-
-def power_steadiness(seconds: Floats, joules_cumulative: Floats) -> PowerSteadiness:
-    """How steady the power was, from the readings within a window. `seconds` must not decrease."""
+    `seconds` must not decrease. None with fewer than two instants, and when the counter went back.
+    """
     at, joules = _readings(seconds, joules_cumulative)
     steps, grown = np.diff(at), np.diff(joules)
     total = float(np.sum(steps))
-    if total <= 0:
-        return PowerSteadiness(len(at), None, None, None, None, NoEnergy.NO_READINGS)
-    longest = float(np.max(steps))
-    if np.any(grown < 0):
-        return PowerSteadiness(len(at), None, None, None, longest, NoEnergy.COUNTER_WENT_BACK)
-    mean = float(np.sum(grown)) / total
+    if total <= 0 or np.any(grown < 0):
+        return None
     watts, weights = grown[steps > 0] / steps[steps > 0], steps[steps > 0]
-    sd = math.sqrt(float(np.sum(weights * (watts - mean) ** 2)) / total)
-    return PowerSteadiness(len(at), mean, sd, sd / mean if mean > 0 else None, longest, None)
+    mean = float(np.sum(grown)) / total
+    return math.sqrt(float(np.sum(weights * (watts - mean) ** 2)) / total)
 
 
 def _readings(seconds: Floats, joules: Floats) -> tuple[Floats, Floats]:

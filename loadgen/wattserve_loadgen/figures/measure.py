@@ -96,7 +96,7 @@ def measure_cell(
         late=late_sends(samples),
         within_objective=_within(objective, samples, len(window)) if cell.load.shape != OFFLINE else None,
         client_cpu_seconds=loop.client_cpu_seconds,
-        client_cpu_share=_cpu_share(loop),
+        client_cpu_share=loop.client_cpu_share_max,
         mean_tokens=_mean([record.tokens for record in answered if record.tokens is not None]),
         mean_batch_size=mean_batch_size(
             [(record.batch_size, len(record.rows)) for record in answered if record.batch_size]
@@ -183,12 +183,6 @@ def _within(objective: str, samples: CellSamples, sent: int) -> int | None:
         return None
     share = goodput_share(parse_objectives(objective), samples.latency_ns, sent)
     return None if share is None else round(share * sent)
-
-
-def _cpu_share(loop: LoopResult) -> float | None:
-    if loop.client_cpu_share_max is not None:
-        return loop.client_cpu_share_max
-    return loop.client_cpu_seconds / loop.window_seconds if loop.window_seconds > 0 else None
 
 
 def _nullable(slices: steady.Slices) -> list[float | None]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_loadgen.figures.account import ABOVE_REST, LedgerGrowth, unknown_growth
-from wattserve_loadgen.figures.energy_window import NoEnergy, delta_between, power_steadiness
+from wattserve_loadgen.figures.energy_window import NoEnergy, delta_between, power_deviation
 from wattserve_loadgen.results.schema import MeterWindow
 
 _REASONS = {
@@ -53,7 +53,7 @@ def meter_window(
         readings=int(inside.sum()),
         longest_gap_seconds=float(np.diff(around).max()) if len(around) > 1 else None,
         watts=None if measured is None else measured / (end - start),
-        watts_deviation=power_steadiness(at[inside], joules[inside]).sd_watts,
+        watts_deviation=power_deviation(at[inside], joules[inside]),
         reason=reason,
     )
 

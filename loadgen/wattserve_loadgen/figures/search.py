@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattserve_loadgen.errors import PlanError
-
-ACHIEVED_LIMIT = 0.99  # of the rate asked for: below, the trial was not at that rate
+from wattserve_loadgen.figures.slo import ACHIEVED_LIMIT
 
 
 class Outcome(Protocol):

@@ -95,27 +95,26 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     return Interval(_exp(found.mean), low, high, found.n)
 
 
-@dataclass(frozen=True)
-class Resolution:
-    """What the rig can tell apart, from a variant swept twice under two names (an A/A pair).
-
-    The ratio of the two is 1 in truth. `half_width` 0.03: differences below about 3 % are lost in the noise.
+def resolution(twins: Interval) -> float | None:
+    """What a rig can tell apart, as a ratio less 1: how far from 1 the ratio of an A/A pair reaches, with its
+    interval. None below two blocks.
     """
-
-    ratio: Interval
-    half_width: float | None  # of the interval, as a ratio less 1; None below two blocks
-    holds_one: bool | None  # false: the rig saw a difference where there is none
-
-
-def aa_resolution(pairs: Sequence[tuple[float, float]]) -> Resolution | None:
-    """The rig's own resolution from (one name, other name) pairs, one per block. None without a pair."""
-    ratio = ratio_interval(pairs)
-    if ratio is None:
+    if twins.low is None or twins.high is None:
         return None
-    if ratio.low is None or ratio.high is None:
-        return Resolution(ratio, None, None)
-    half = (math.log(ratio.high) - math.log(ratio.low)) / 2 if ratio.low > 0 else math.inf
-    return Resolution(ratio, _exp(half) - 1, ratio.low <= 1 <= ratio.high)
+    return max(_from_one(edge) for edge in (twins.low, twins.mean, twins.high) if edge > 0)
+
+
+def differs(ratio: Interval, finest: float | None) -> bool | None:
+    """Whether a ratio is a difference: its interval excludes 1, and it is further from 1 than `finest`, the
+    rig's `resolution`. None where either is not known.
+    """
+    if ratio.low is None or ratio.high is None or finest is None:
+        return None
+    return not ratio.low <= 1 <= ratio.high and _from_one(ratio.mean) > finest
+
+
+def _from_one(ratio: float) -> float:
+    return max(ratio, 1 / ratio) - 1 if ratio > 0 else math.inf
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The gates: what keeps a point, or its joules, out of print, and why. Each is one rule with its constant.
 
-Pure. A gate that cannot tell (no ceiling measured, no slices, no meter) gives no verdict: the checklist of
-`loadgen validate` says what was not looked at.
+Pure. A gate that cannot tell (no ceiling measured, no slices, no meter) gives no verdict: the checks "client
+ceiling", "steady state" and "closed accounts" of `loadgen validate` say what was not looked at.
 """
 
 from __future__ import annotations
@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from wattserve_loadgen import words
 from wattserve_loadgen.figures import steady
+from wattserve_loadgen.figures.drifting import JOULES, drift_series
 from wattserve_loadgen.figures.measure import lag_limit_ns
 from wattserve_loadgen.figures.percentiles import Percentiles
-from wattserve_loadgen.figures.slo import FAILED_LIMIT
-from wattserve_loadgen.plan.load import OFFLINE, RAMP, RECORDED, Load
+from wattserve_loadgen.figures.slo import ACHIEVED_LIMIT, FAILED_LIMIT
+from wattserve_loadgen.plan.load import OFFLINE, RAMP, Load
 from wattserve_loadgen.plan.schedule import Plan
-from wattserve_loadgen.results.schema import Ceiling, CellResult, Slices, Verdict
+from wattserve_loadgen.results.schema import Ceiling, CellResult, Verdict
 
 POINT, ENERGY = "point", "energy"  # what a verdict spoils
 
 LATE_LIMIT = 0.01  # of the sends
-ACHIEVED_LIMIT = 0.99  # of the offered rate
 CLIENT_CPU_LIMIT = 0.90  # of a core
 CEILING_LIMIT = 0.5  # of what the client can do against a server that does nothing
 UNKNOWN_LIMIT = 0.01  # of the receipts of a point
-FEWEST_BLOCKS = 3
 LATENCY_MULTIPLES = 5
 SENSOR_PERIODS = 100
 _CHANCE = 3.0  # standard deviations of what happens to be in flight at a window's edges
@@ -88,23 +85,25 @@ def duration_floor_seconds(plan: Plan, slowest_ns: int, sensor_period_seconds: f
 
 
 def too_short(evidence: Evidence) -> list[Verdict]:
-    """Rule 4. Where there is no p99 the slowest answer stands for it."""
+    """Rule 4. Where there is no p99 the slowest answer stands for it. A look always is: nothing else would
+    mark the figures, which it shows whatever their sample.
+    """
     p99, slowest = evidence.latency.p99_ns, evidence.latency.max_ns
     floor = duration_floor_seconds(
         evidence.plan, (slowest or 0) if p99 is None else p99, evidence.sensor_period_seconds
     )
     seconds = evidence.window_seconds
-    if seconds >= floor:
-        return []
-    return [Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s")]
+    if seconds < floor:
+        return [Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s")]
+    if not evidence.plan.withholds:
+        return [Verdict("too short", "a look is never published: ask for the preset full")]
+    return []
 
 
 def few_blocks(evidence: Evidence) -> list[Verdict]:
     """Rule 6: blocks are the sample."""
-    blocks = len(evidence.cells)
-    if blocks >= FEWEST_BLOCKS:
-        return []
-    return [Verdict("few blocks", f"{blocks} of at least {FEWEST_BLOCKS} blocks")]
+    blocks, fewest = len(evidence.cells), evidence.plan.fewest_blocks
+    return [Verdict("few blocks", f"{blocks} of at least {fewest} blocks")] if blocks < fewest else []
 
 
 def few_samples(evidence: Evidence) -> list[Verdict]:
@@ -182,7 +181,7 @@ def behind_offer(evidence: Evidence) -> list[Verdict]:
     seconds = evidence.window_seconds
     missing = offered * seconds - achieved * seconds - sum(cell.failed for cell in evidence.cells)
     in_flight = offered * (evidence.latency.mean_ns or 0.0) / 1e9
-    chance = _CHANCE * (2 * in_flight * len(evidence.cells)) ** 0.5
+    chance = max(1.0, _CHANCE * (2 * in_flight * len(evidence.cells)) ** 0.5)
     if missing <= max((1 - ACHIEVED_LIMIT) * offered * seconds, chance):
         return []
     share = 1 - missing / (offered * seconds)
@@ -199,9 +198,18 @@ def client_busy(evidence: Evidence) -> list[Verdict]:
     return [Verdict("client busy", text)]
 
 
+def rate_to_send(load: Load, offered: float | None, achieved: float | None) -> float | None:
+    """What a load asks of its client, in requests per second: of a ramp its highest rate, of another schedule
+    what was `offered` (a recording's mean: its bursts show as late sends), else what was `achieved`.
+    """
+    if load.shape == RAMP:
+        return max(load.rate or 0.0, load.rate_end or 0.0)
+    return offered if load.scheduled else achieved
+
+
 def near_ceiling(evidence: Evidence) -> list[Verdict]:
-    """Rule 2: above half of what `loadgen calibrate` found. Without a schedule, by what was achieved."""
-    rate = evidence.offered_per_second if evidence.load.scheduled else evidence.achieved_per_second
+    """Rule 2: above half of what `loadgen calibrate` found."""
+    rate = rate_to_send(evidence.load, evidence.offered_per_second, evidence.achieved_per_second)
     if evidence.ceiling is None or rate is None:
         return []
     ceiling = evidence.ceiling.requests_per_second
@@ -213,15 +221,11 @@ def near_ceiling(evidence: Evidence) -> list[Verdict]:
 
 def drift(evidence: Evidence) -> list[Verdict]:
     """Rule 4: a trend test and a 5 % floor on throughput and the median latency, which spoil the point, and
-    on J/request, which spoils the joules. Loads that change by design are not tested.
+    on J/request, which spoils the joules.
     """
-    if evidence.load.shape in (RAMP, RECORDED):
-        return []
     found = []
-    for name, figure, spoils in _DRIFTING:
-        if evidence.load.shape == OFFLINE and name == _MEDIAN:
-            continue
-        blocks = [_series(cell.slices, figure) for cell in evidence.cells if cell.slices is not None]
+    for name, blocks in drift_series(evidence.load, evidence.cells):
+        spoils = ENERGY if name == JOULES else POINT
         drifted = steady.drift_of(blocks)
         if drifted is not None and drifted.significant:
             share = drifted.share_of_level_over_window
@@ -284,16 +288,3 @@ GATES: tuple[Gate, ...] = (
     energy_unknown,
     open_accounts,
 )
-
-_MEDIAN = "the median latency"
-_Series = Callable[[Slices], Sequence[float | None]]
-_DRIFTING: tuple[tuple[str, _Series, str], ...] = (
-    ("throughput", lambda slices: slices.rate_per_second, POINT),
-    (_MEDIAN, lambda slices: slices.p50_ns, POINT),
-    ("energy per request", lambda slices: slices.active_uj_per_request, ENERGY),
-)
-
-
-def _series(slices: Slices, figure: _Series) -> steady.Slices:
-    values = np.array([np.nan if value is None else value for value in figure(slices)], dtype=np.float64)
-    return steady.Slices((np.arange(len(values), dtype=np.float64) + 0.5) * slices.seconds, values)

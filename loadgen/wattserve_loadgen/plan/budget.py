@@ -14,9 +14,8 @@ from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.figures.stats import SAMPLE_FLOORS
 from wattserve_loadgen.plan.load import Load
-from wattserve_loadgen.plan.schedule import PRESETS, Plan, cells, load_seconds
+from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS, Plan, cells, load_seconds
 
-LEAST_BLOCKS = 3  # fewer give no interval worth its name
 LEAST_LOADS = 2
 _LEAST_WINDOW_SECONDS = 1.0  # of a plan that is too short to publish anyway
 _SPARE = 1.02  # a window ends with its last answer, not to the millisecond
@@ -49,7 +48,7 @@ def fit(plan: Plan, budget_seconds: float, *, aside_seconds_per_cell: float) -> 
         f"--budget {words.duration(budget_seconds)}: too short; the least that works is"
         f" {words.duration(needed)}, for {_listed(arm.name for arm in smallest.arms)} under"
         f" {_listed(load.name for load in smallest.loads)} in {smallest.blocks} blocks"
-        + ("; or choose --preset quick" if plan.preset == "full" else "")
+        + ("; or choose --preset quick" if plan.preset == FULL else "")
     )
 
 
@@ -91,7 +90,7 @@ def _cells_text(plan: Plan, aside_seconds_per_cell: float) -> list[str]:
 def _steps(plan: Plan) -> Iterator[Plan]:
     """The plan with less and less in it; windows are still those asked for."""
     yield plan
-    for blocks in range(plan.blocks - 1, LEAST_BLOCKS - 1, -1):
+    for blocks in range(plan.blocks - 1, plan.fewest_blocks - 1, -1):
         plan = replace(plan, blocks=blocks)
         yield plan
     asked, loads = plan.loads, sorted(plan.loads, key=lambda load: load.order)
@@ -151,15 +150,19 @@ def _arm_text(plan: Plan, index: int) -> str:
 def _worth(plan: Plan) -> list[str]:
     measured = plan.blocks * plan.seconds
     text = f"{measured:g} s of windows"
-    publish = PRESETS["full"].publish_seconds
-    if measured >= publish:
+    publish = PRESETS[FULL].publish_seconds
+    if not plan.withholds:
+        lines = [f"{text}: too short to publish, as a look always is"]
+    elif measured >= publish:
         lines = [f"{text}: enough to publish ({publish:g} s)"]
     elif measured >= PRESETS["quick"].publish_seconds:
         lines = [f"{text}: enough for a quick look that is labelled so, {publish:g} s are needed to publish"]
     else:
         lines = [f"{text}: too short to publish"]
-    if plan.blocks < 5:
-        lines.append(f"{plan.blocks} blocks: intervals are wide; figures to publish need 5")
+    if plan.blocks < FEWEST_BLOCKS_TO_PUBLISH:
+        lines.append(
+            f"{plan.blocks} blocks: intervals are wide; figures to publish need {FEWEST_BLOCKS_TO_PUBLISH}"
+        )
     if plan.least_requests:
         lines.append(
             f"at least {plan.least_requests} requests: a slow server takes longer than the time above"

@@ -15,7 +15,8 @@ from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.plan.load import Arm, Load, check_loads, closed
 
 HEAT_UP_BLOCK = 0
-LOOK = "look"
+LOOK, FULL = "look", "full"
+FEWEST_BLOCKS, FEWEST_BLOCKS_TO_PUBLISH = 3, 5
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Plan:
     def withholds(self) -> bool:
         """Whether a point with a verdict loses its figures; only a look still shows them."""
         return self.preset != LOOK
+
+    @property
+    def fewest_blocks(self) -> int:
+        """Of a point: 3 are enough only for what is labelled as less than a full sweep (rule 6)."""
+        return FEWEST_BLOCKS_TO_PUBLISH if self.preset == FULL else FEWEST_BLOCKS
 
     def loads_of(self, arm: Arm) -> tuple[Load, ...]:
         return (*self.loads, *self.own_loads.get(arm.name, ()))
@@ -90,7 +96,7 @@ _LOADS = (1, 2, 4, 8, 16, 32)
 PRESETS: dict[str, Plan] = {
     LOOK: _preset(LOOK, (1, 4, 16), blocks=3, seconds=2, warmup=0.3, heat_up=0.4, publish=600),
     "quick": _preset("quick", _LOADS, blocks=3, seconds=12, warmup=1, heat_up=1, publish=30),
-    "full": _preset("full", _LOADS, blocks=5, seconds=125, warmup=3, heat_up=5, publish=600),
+    FULL: _preset(FULL, _LOADS, blocks=5, seconds=125, warmup=3, heat_up=5, publish=600),
 }
 
 

@@ -5,12 +5,11 @@ Pure sentences and bounds; it knows no HTML.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from wattserve_loadgen import words
-from wattserve_loadgen.figures.stats import Interval
+from wattserve_loadgen.figures.stats import Interval, differs, resolution
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.report.scene import at, main_loads, twin_of_baseline, twin_under
 from wattserve_loadgen.results.schema import Ratios, Results
@@ -61,16 +60,18 @@ def twin_sentences(results: Results) -> list[str]:
     ]
 
 
-def resolved(results: Results, load: Load, ratio: Interval | None, of: Metric) -> bool:
-    """Whether a ratio is a difference: its interval excludes 1, and two equal arms differ by less."""
-    if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1 <= ratio.high:
-        return False
+def finest(results: Results, load: Load, of: Metric) -> float | None:
+    """The rig's own resolution in that figure, from the A/A pair; None where it is not known."""
     twin = twin_under(results, load)
-    band = None if twin is None else of.of(twin.figures.ratios)
-    if band is None or ratio.mean <= 0:
-        return True
-    edges = [edge for edge in (band.mean, band.low, band.high) if edge is not None and edge > 0]
-    return abs(math.log(ratio.mean)) > max((abs(math.log(edge)) for edge in edges), default=0.0)
+    ratio = None if twin is None else of.of(twin.figures.ratios)
+    return None if ratio is None else resolution(ratio)
+
+
+def resolved(results: Results, load: Load, ratio: Interval | None, of: Metric) -> bool:
+    """Whether a ratio is a difference for certain: its interval excludes 1, and two equal arms are known to
+    differ by less.
+    """
+    return ratio is not None and differs(ratio, finest(results, load, of)) is True
 
 
 def _difference(metric: Metric, ratios: Ratios) -> str:

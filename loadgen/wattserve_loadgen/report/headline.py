@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wattserve_loadgen import words
 from wattserve_loadgen.plan.load import Load
-from wattserve_loadgen.report.comparison import ACTIVE, P50, RATE, resolved
+from wattserve_loadgen.report.comparison import ACTIVE, P50, RATE, finest, resolved
 from wattserve_loadgen.report.scene import Seen, at, main_loads, seen_under
 from wattserve_loadgen.report.sources import energy_source
 from wattserve_loadgen.results.schema import Results
@@ -35,6 +35,8 @@ def _under(results: Results, load: Load) -> str:
         return f"{where}, {_alone(base)}."
     best = min(rivals, key=_energy_ratio)
     text = f"{where}, {_claims(results, best)}"
+    if all(finest(results, load, one) is None for one in (ACTIVE, P50, RATE)):
+        text += " (without figures of an A/A pair this rig's resolution is not known)"
     own, other = results.accuracy.get(best.arm), results.accuracy.get(base.arm)
     if own and other:
         text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"

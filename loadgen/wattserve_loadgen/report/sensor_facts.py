@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from wattserve_loadgen import words
+from wattserve_loadgen.results.sensor import cross_checks
 
 
 def sensor_facts(meter: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -16,7 +17,7 @@ def sensor_facts(meter: dict[str, Any]) -> list[tuple[str, str | None]]:
     neighbours = meter.get("neighbours")
     return [
         ("Sensor at start-up", _sensor(probe)),
-        ("Counter against power", "; ".join(map(_cross_check, probe.get("cross_checks") or [])) or None),
+        ("Counter against power", cross_checks(meter) or None),
         ("Not shown by the sensor", _unsupported(probe)),
         ("Counting lag and ramp", _lag_and_ramp(meter)),
         ("Other processes on the device", None if neighbours is None else str(neighbours)),
@@ -43,12 +44,6 @@ def _sensor(probe: dict[str, Any]) -> str | None:
     if probe.get("watts") is not None:
         texts.append(f"{words.significant(probe['watts'])} W drawn meanwhile")
     return ", ".join(texts)
-
-
-def _cross_check(check: dict[str, Any]) -> str:
-    counter, power = check["counter_joules"], check["power_joules"]
-    difference = f" ({(counter / power - 1) * 100:+.1f} %)" if power > 0 else ""
-    return f"{counter:.2f} J against {power:.2f} J over {check['window_seconds']:.2f} s{difference}"
 
 
 def _unsupported(probe: dict[str, Any]) -> str | None:

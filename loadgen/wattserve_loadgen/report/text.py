@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from wattserve_loadgen.plan.schedule import PRESETS
+from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS
 from wattserve_loadgen.report.sources import QUALITIES, energy_sources
 from wattserve_loadgen.results.schema import Results, Search
 from wattserve_loadgen.results.standing import standing_of
-
-_FEWEST_BLOCKS_TO_PUBLISH = 5
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,8 @@ def _publish_banners(results: Results) -> list[Banner]:
     if not plan.withholds:
         text = f"This is a look ({shape}). All is drawn hollow: good for a first sight, not for a claim."
         return [Banner("loud", "Too short to publish", text)] if results.points else []
-    full = PRESETS["full"]
-    if plan.blocks < _FEWEST_BLOCKS_TO_PUBLISH or plan.publish_seconds < full.publish_seconds:
+    full = PRESETS[FULL]
+    if plan.blocks < FEWEST_BLOCKS_TO_PUBLISH or plan.publish_seconds < full.publish_seconds:
         text = (
             f"{shape}. Intervals over so few blocks are wide, and slow drifts stay unseen; publish what the"
             f" preset full measures, {full.blocks} blocks or more."
@@ -168,7 +166,8 @@ def unknown_reasons(results: Results) -> list[str]:
 
 def search_sentence(search: Search) -> str:
     """`int8 within p99<50ms: the highest rate lies between 120/s and 125/s; close enough.`"""
-    return f"{search.arm} within {search.objective}: {search.ended.rstrip('.')}."
+    ended = search.ended or "the search was not finished"
+    return f"{search.arm} within {search.objective}: {ended.rstrip('.')}."
 
 
 def how_to_read(results: Results) -> list[str]:

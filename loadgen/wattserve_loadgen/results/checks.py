@@ -57,7 +57,7 @@ def finite_figures(results: Results, facts: RecordFacts | None) -> Check:
     if facts is not None and record_energies(facts):
         wrong.append(record_energies(facts))
     text = f"latencies and rates of {len(results.cells)} cells, joules of {joules}"
-    return Check("finite figures", not wrong, _first(wrong) or text)
+    return Check("finite figures", not wrong, words.first_of(wrong) or text)
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
@@ -98,7 +98,7 @@ def declared_devices(results: Results) -> Check:
     if not told and not wrong:
         return Check("declared device", None, "a peer does not say where its models run")
     notes = [f"not known of {', '.join(silent)}"] if silent else []
-    return Check("declared device", not wrong, _first(wrong) or "; ".join([", ".join(told), *notes]))
+    return Check("declared device", not wrong, words.first_of(wrong) or "; ".join([", ".join(told), *notes]))
 
 
 def _metered(target: TargetSummary) -> list[str]:
@@ -142,7 +142,7 @@ def labelled(results: Results) -> Check:
         if standing.proxy or standing.verified is False:
             marked.append(standing.mark(arm.name))
     text = f"marked: {', '.join(marked)}" if marked else "no variant is a proxy or unverified"
-    return Check("labelled", not wrong, _first(wrong) or text)
+    return Check("labelled", not wrong, words.first_of(wrong) or text)
 
 
 def plausible_accuracy(results: Results, facts: RecordFacts | None) -> Check:
@@ -168,8 +168,4 @@ def plausible_accuracy(results: Results, facts: RecordFacts | None) -> Check:
         if low is not None and high is not None and (high < -IMPLAUSIBLE_LOSS or low > IMPLAUSIBLE_LOSS):
             wrong.append(f"{arm}: {share}, {words.change(accuracy.difference)} from {results.baseline}")
     shares = ", ".join(f"{arm} {words.percent(one.share)}" for arm, one in results.accuracy.items())
-    return Check(name, not wrong, _first(wrong) or f"{shares} of {results.accuracy_rows} rows{rule}")
-
-
-def _first(wrong: Sequence[str]) -> str:
-    return wrong[0] + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else "") if wrong else ""
+    return Check(name, not wrong, words.first_of(wrong) or f"{shares} of {results.accuracy_rows} rows{rule}")

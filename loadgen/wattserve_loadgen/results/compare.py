@@ -15,10 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.figures.stats import Interval, PairedDifference, paired_difference, t_quantile
+from wattserve_loadgen.figures.stats import (
+    Interval,
+    PairedDifference,
+    differs,
+    paired_difference,
+    resolution,
+    t_quantile,
+)
 from wattserve_loadgen.results.folder import read_records
 from wattserve_loadgen.results.likeness import mismatches
-from wattserve_loadgen.results.rig_checks import resolution
 from wattserve_loadgen.results.schema import CellResult, Point, Ratios, Record, Results
 
 CAUTION = (
@@ -184,7 +190,7 @@ def _pair(first: Results, second: Results, ours: Point, theirs: Point) -> Pair:
         found = [resolution_of(one, ours.load, of_ratios) for one in (first, second)]
         known = [one for one in found if one is not None]
         reach = max(known) if known else None
-        changes.append(Change(name, ratio, reach, _differs(ratio, reach)))
+        changes.append(Change(name, ratio, reach, differs(ratio, reach)))
     verdicts = [f"{which}: {one.text}" for which, point in both for one in point.verdicts]
     return Pair(ours.arm, ours.load, changes, verdicts)
 
@@ -207,15 +213,8 @@ def resolution_of(
     """How far from 1 the A/A pair under that load came, interval included; None without a pair."""
     names = {arm.name for arm in results.plan.arms if arm.twin_of}
     ratios = [of_ratios(one.shown.ratios) for one in results.points if one.arm in names and one.load == load]
-    known = [one for one in ratios if one is not None and one.low is not None]
-    return max(map(resolution, known), default=None)
-
-
-def _differs(ratio: Interval, resolution: float | None) -> bool | None:
-    if ratio.low is None or ratio.high is None or resolution is None:
-        return None
-    beyond = max(ratio.mean, 1 / ratio.mean) - 1 > resolution
-    return beyond and not ratio.low <= 1 <= ratio.high
+    known = [resolution(one) for one in ratios if one is not None]
+    return max((one for one in known if one is not None), default=None)
 
 
 def _accuracies(first: Right, second: Right) -> dict[str, PairedDifference]:

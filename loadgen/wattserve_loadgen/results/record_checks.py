@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from wattserve_loadgen import words
 from wattserve_loadgen.figures.percentiles import Percentiles
 from wattserve_loadgen.figures.stats import nearest_rank
 from wattserve_loadgen.results.schema import CellResult, Check, Record, Results
@@ -101,7 +102,7 @@ def records_agree(results: Results, facts: RecordFacts) -> Check:
         wrong.append(f"records of {len(stray)} cells that results.json does not know (cell {stray[0]})")
     count = sum(cell.sent for cell in facts.cells.values())
     text = f"{count:,} requests of {len(results.cells)} windows give the stored counts and percentiles"
-    return Check("records agree", not wrong, _first(wrong) or text)
+    return Check("records agree", not wrong, words.first_of(wrong) or text)
 
 
 def _disagreement(cell: CellResult, found: CellFacts) -> str:
@@ -175,8 +176,4 @@ def clock_held(results: Results, facts: RecordFacts) -> Check:
     text = (
         f"stamps run forwards; wall clock and monotonic clock agree within {largest:.2f} s from cell to cell"
     )
-    return Check("clock", not wrong, _first(wrong) or text)
-
-
-def _first(wrong: list[str]) -> str:
-    return wrong[0] + (f"; and {len(wrong) - 1} more" if len(wrong) > 1 else "") if wrong else ""
+    return Check("clock", not wrong, words.first_of(wrong) or text)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from wattserve_loadgen import words
 from wattserve_loadgen.figures.binomial import binomial_tail
-from wattserve_loadgen.figures.stats import Interval
-from wattserve_loadgen.figures.verdicts import CEILING_LIMIT
+from wattserve_loadgen.figures.stats import Interval, resolution
+from wattserve_loadgen.figures.verdicts import CEILING_LIMIT, rate_to_send
 from wattserve_loadgen.results.schema import Ceiling, CellResult, Check, MeterWindow, Results, TargetSummary
+from wattserve_loadgen.results.sensor import cross_checks, sensor_period_seconds
 
 READINGS_SHARE = 0.8  # of those to expect in the time
 LONGEST_PERIOD_ASKED = 0.1  # seconds between readings; a slower sensor is asked for no more than it has
@@ -25,11 +26,11 @@ _KINDS = {"native unary": "unary", "native stream": "stream", "open inference pr
 
 def sensor_samples(results: Results) -> Check:
     """As many readings in the windows of each point as its sensor's period promises, or ten per second where
-    that is fewer: 800 for 80 s.
+    that is fewer: 800 for 80 s. Says too how the sensor's counter held against its own power (rule 8).
     """
     points: dict[tuple[str, str], tuple[int, float, float]] = {}
     for cell, meter, target in _meters(results):
-        period = max(LONGEST_PERIOD_ASKED, sensor_period_seconds(target) or 0.0)
+        period = max(LONGEST_PERIOD_ASKED, sensor_period_seconds(target.meter) or 0.0)
         readings, wanted, seconds = points.get((cell.arm, cell.load), (0, 0.0, 0.0))
         # The edges of a window fall between readings: it may hold one fewer.
         wanted += max(0.0, meter.seconds / period - 1)
@@ -41,7 +42,8 @@ def sensor_samples(results: Results) -> Check:
     )
     text = f"{readings:,} readings in {seconds:.1f} s, of {wanted:,.0f} to expect"
     enough = readings >= READINGS_SHARE * wanted
-    return Check(_SAMPLES, enough, f"{text}, at worst ({arm} under {load})")
+    held = "".join(f"; counter against power: {one}" for one in _cross_checks(results))
+    return Check(_SAMPLES, enough, f"{text}, at worst ({arm} under {load}){held}")
 
 
 def no_gaps(results: Results) -> Check:
@@ -49,7 +51,7 @@ def no_gaps(results: Results) -> Check:
     wrong, longest, seen = [], 0.0, False
     for cell, meter, target in _meters(results):
         gap = meter.longest_gap_seconds or 0.0
-        limit = max(MOST_GAP_SECONDS, MOST_GAP_PERIODS * (sensor_period_seconds(target) or 0.0))
+        limit = max(MOST_GAP_SECONDS, MOST_GAP_PERIODS * (sensor_period_seconds(target.meter) or 0.0))
         longest, seen = max(longest, gap), True
         if gap > limit:
             wrong.append(f"cell {cell.position}: {gap:.2f} s without a reading (limit {limit:.2f} s)")
@@ -61,9 +63,8 @@ def no_gaps(results: Results) -> Check:
         seen = seen or cell.energy.measured_uj is not None
     if not seen:
         return Check(_GAPS, None, results.energy_reason or _NO_READINGS)
-    more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     text = f"the longest time without a reading was {longest:.3f} s" if longest else "none in the ledger"
-    return Check(_GAPS, not wrong, wrong[0] + more if wrong else text)
+    return Check(_GAPS, not wrong, words.first_of(wrong) or text)
 
 
 def steady_power(results: Results) -> Check:
@@ -119,7 +120,8 @@ def client_ceiling(results: Results) -> Check:
             wrong.append(f"not known for {target.protocol}: run `loadgen calibrate`")
             continue
         achieved = point.shown.rate_per_second
-        rate = point.offered_per_second or (None if achieved is None else achieved.mean)
+        mean = None if achieved is None else achieved.mean
+        rate = rate_to_send(results.load(point.load), point.offered_per_second, mean)
         share = (rate or 0.0) / ceiling.requests_per_second
         shares.append(share)
         if share > CEILING_LIMIT:
@@ -127,9 +129,8 @@ def client_ceiling(results: Results) -> Check:
             wrong.append(f"{text} of {words.rate(ceiling.requests_per_second)}")
     if not wrong and not shares:
         return Check(name, None, "there are no points")
-    more = f"; and {len(wrong) - 1} more" if len(wrong) > 1 else ""
     text = f"at most {max(shares, default=0.0) * 100:.0f} % of what this client can send"
-    return Check(name, not wrong, wrong[0] + more if wrong else text)
+    return Check(name, not wrong, words.first_of(wrong) or text)
 
 
 def twins(results: Results) -> Check:
@@ -148,7 +149,7 @@ def twins(results: Results) -> Check:
     missed = [one for one in found if not _holds_one(one[2])]
     # P(X >= missed) when each interval misses in 5 % of the cases.
     chance = 1 - binomial_tail(len(found), len(missed) - 1, 0.05)
-    widest = max((resolution(ratio), load, what) for load, what, ratio in found)
+    widest = max((resolution(ratio) or 0.0, load, what) for load, what, ratio in found)
     text = f"{len(found) - len(missed)} of {len(found)} intervals hold 1"
     if missed:
         load, what, ratio = missed[0]
@@ -157,22 +158,17 @@ def twins(results: Results) -> Check:
     return Check(name, chance >= TWIN_RISK, text)
 
 
-def resolution(ratio: Interval) -> float:
-    """How far from 1 the A/A pair's interval reaches: smaller differences mean nothing on this rig."""
-    ends = [end for end in (ratio.low, ratio.mean, ratio.high) if end]
-    return max(max(end, 1 / end) for end in ends) - 1
-
-
 def ceiling_of(results: Results, target: TargetSummary) -> Ceiling | None:
     """This client's ceiling for the way in which it asks that server."""
     kind = _KINDS.get(target.protocol)
     return next((one for one in results.ceilings if one.kind == kind), None)
 
 
-def sensor_period_seconds(target: TargetSummary) -> float | None:
-    """How often a reading can bring something new: the sensor's own period or the poll's, the longer."""
-    known = [target.meter.get(name) for name in ("update_period_seconds", "poll_period_seconds")]
-    return max((float(one) for one in known if one), default=None)
+def _cross_checks(results: Results) -> list[str]:
+    """Server by server, where their meters' probes looked."""
+    several = len(results.targets) > 1
+    found = [(one.name, cross_checks(one.meter)) for one in results.targets]
+    return [f"{name}: {text}" if several else text for name, text in found if text]
 
 
 def _meters(results: Results) -> Iterator[tuple[CellResult, MeterWindow, TargetSummary]]:

@@ -15,6 +15,7 @@ from wattserve_loadgen.results.folder import read_records, read_results
 from wattserve_loadgen.results.record_checks import RecordFacts, clock_held, gather, records_agree
 from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE
 from wattserve_loadgen.results.schema import Check, Record, Results
+from wattserve_loadgen.results.steady_check import steady_state
 
 _NO_RECORDS = "without records.jsonl this cannot be seen"
 
@@ -23,6 +24,7 @@ _OF_RESULTS: tuple[Callable[[Results], Check], ...] = (
     rig_checks.sensor_samples,
     rig_checks.no_gaps,
     rig_checks.steady_power,
+    steady_state,
     checks.declared_devices,
     checks.labelled,
     rig_checks.closed_accounts,

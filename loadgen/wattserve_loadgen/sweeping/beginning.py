@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from wattserve_loadgen import words
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.plan import scenarios, schedule
+from wattserve_loadgen.plan import arrivals, scenarios, schedule
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.schedule import Plan
 from wattserve_loadgen.results.codec import message_to_plain
-from wattserve_loadgen.results.schema import Ceiling, Results
+from wattserve_loadgen.results.schema import Ceiling, Results, TargetSummary
 from wattserve_loadgen.results.standing import remarks
 from wattserve_loadgen.sweeping import environment, preflight
 from wattserve_loadgen.sweeping.opening import variants_on
 from wattserve_loadgen.sweeping.site import Site, plain_difference
 
-
-def sensor_period(site: Site) -> float | None:
-    """How often the energy figure of a server can change; None without a meter."""
-    told = site.witness.meter()
-    period = told.get("update_period_seconds") or told.get("poll_period_seconds")
-    return float(period) if period else None
+# What must be the same when an interrupted sweep goes on.
+_SAME_CLIENT = ("cpu_model", "usable_cpus", "python", "processes", "deadline_seconds")
 
 
 def first_results(
@@ -36,6 +34,7 @@ def first_results(
 ) -> Results:
     """Results without figures, with everything that is known before."""
     notes = [scenarios.remark(options.scenario)] if options.scenario else []
+    notes += recording_notes(plan)
     reasons = []
     for name, site in sites.items():
         variants = variants_on(plan.arms, name)
@@ -49,6 +48,7 @@ def first_results(
         notes=list(dict.fromkeys(notes)),
         accuracy_reason=next(filter(None, reasons), ""),
         ceilings=list(unique.values()),
+        client=client_of(options, targets),
     )
 
 
@@ -74,7 +74,32 @@ def resumed_results(before: Results, sites: Mapping[str, Site], ceilings: Mappin
     )
 
 
-def check_same_sweep(before: Results, plan: Plan, dataset: Dataset, sites: Mapping[str, Site]) -> None:
+def recording_notes(plan: Plan) -> list[str]:
+    """Recorded arrivals of which a cell plays only a part, or the same part several times."""
+    said = []
+    for load in plan.loads:
+        if not load.trace:
+            continue
+        recorded = float(arrivals.recorded(Path(load.trace), speed=load.speed).offsets_ns[-1]) / 1e9
+        played = plan.warmup_seconds + plan.seconds
+        if recorded > played:
+            said.append(
+                f"{load.name}: each cell plays the first {played:g} s of {recorded:.6g} s (see --seconds)."
+            )
+        else:
+            said.append(f"{load.name}: lasts {recorded:.6g} s and is played over and over for {played:g} s.")
+    return said
+
+
+def client_of(options: SweepOptions, targets: Sequence[TargetSummary]) -> dict[str, Any]:
+    """The client's machine, and how it asks."""
+    asking = {"processes": options.processes, "deadline_seconds": options.deadline_seconds}
+    return environment.describe_client([one.address for one in targets]) | asking
+
+
+def check_same_sweep(
+    before: Results, options: SweepOptions, plan: Plan, dataset: Dataset, sites: Mapping[str, Site]
+) -> None:
     """PlanError when an interrupted sweep cannot go on, because its figures would not belong together."""
     if before.complete:
         raise PlanError("this sweep is complete: nothing is left to resume; --force measures it anew")
@@ -92,6 +117,20 @@ def check_same_sweep(before: Results, plan: Plan, dataset: Dataset, sites: Mappi
         change = plain_difference(target.server, message_to_plain(sites[target.name].info))
         if change:
             raise PlanError(f"{target.address} is not the server of the interrupted sweep: {change}")
+        summary = sites[target.name].summary()
+        for what in ("protocol", "meter_origin"):
+            was, now = getattr(target, what), getattr(summary, what)
+            if was != now:
+                raise PlanError(
+                    f"{target.name}: the interrupted sweep had the {what} {was}, and it is {now} now"
+                )
+    now_client = client_of(options, before.targets)
+    for name in _SAME_CLIENT:
+        if before.client.get(name) != now_client[name]:
+            raise PlanError(
+                f"the client's {name} was {before.client.get(name)} in the interrupted sweep, and is"
+                f" {now_client[name]} now"
+            )
 
 
 def first_lines(results: Results, sites: Mapping[str, Site]) -> list[str]:

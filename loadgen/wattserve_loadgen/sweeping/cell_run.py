@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass, replace
 
 from wattserve_loadgen.data.dataset import Dataset
-from wattserve_loadgen.drive.outcome import LoopResult
+from wattserve_loadgen.drive.outcome import Failure, LoopResult
 from wattserve_loadgen.errors import TargetError
 from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.measure import measure_cell
@@ -27,6 +27,7 @@ from wattserve_loadgen.target import answers
 _RETENTION_USED = 0.5  # of what the server keeps of receipts, before they are fetched while they settle
 _SPREAD = 1.5  # a cell may be faster than its heat-up was
 _LOST = "the server was lost before the cell's receipts settled"
+_SLACK = 1.1  # of an offline cell, whose length is not known before
 _FAST = 3000.0  # requests per second of a cell that has not been seen yet
 
 
@@ -55,11 +56,15 @@ class CellRunner:
         self._plan, self._dataset, self._sites = plan, dataset, sites
         self._loading, self._origin_ns = loading, origin_ns
         self._lengths = len(set(dataset.lengths.tolist()))
-        self._rates: dict[tuple[str, str], float] = {}  # seen lately, by arm and load
+        self._rates: dict[tuple[str, str], float] = {}  # the highest seen, by arm and load
 
     async def heat_up(self, cell: Cell) -> None:
-        """A cell that is not counted. A closed loop meets a row of every length before it ends."""
-        await self.trial(cell)
+        """A cell that is not counted. A closed loop meets a row of every length before it ends. It runs once
+        more where nothing was answered, as by an engine that is slow the first time.
+        """
+        loop = await self.trial(cell)
+        if all(isinstance(one, Failure) for one in loop.outcomes):
+            await self.trial(cell)
 
     async def trial(self, cell: Cell) -> LoopResult:
         """Load without accounts. Raises TargetError when the server is lost before its end."""
@@ -128,7 +133,7 @@ class CellRunner:
         groups = schedule.row_groups(order, cell.load.sequences)
         if cell.load.shape == OFFLINE and not cell.discarded:
             rate = self._rates.get((cell.arm.name, cell.load.name), 0.0)
-            wanted = max(self._plan.cell_requests(), math.ceil(rate * cell.seconds))
+            wanted = max(self._plan.cell_requests(), math.ceil(rate * cell.seconds * _SLACK))
             groups = groups * max(1, -(-wanted // len(groups)))
         return groups
 
@@ -147,8 +152,9 @@ class CellRunner:
 
     def _note_rate(self, cell: Cell, loop: LoopResult) -> None:
         if loop.window_seconds > 0:
+            key = cell.arm.name, cell.load.name
             rate = int(loop.done_in_window().sum()) / loop.window_seconds
-            self._rates[cell.arm.name, cell.load.name] = rate
+            self._rates[key] = max(rate, self._rates.get(key, 0.0))
 
     def _seconds(self, stamp_ns: int) -> float:
         return (stamp_ns - self._origin_ns) / 1e9 if stamp_ns else 0.0

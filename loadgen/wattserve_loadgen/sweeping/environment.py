@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import platform
 import socket
 import subprocess
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from wattserve_loadgen.this_machine import cpu_model, usable_cpus, version_of
+
 _PACKAGES = ("wattserve", "grpcio", "protobuf", "numpy", "torch", "matplotlib")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 def loadgen_version() -> str:
-    return _versions().get("wattserve", "unknown")
+    return version_of("wattserve") or "unknown"
 
 
 def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
@@ -26,9 +25,9 @@ def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "cpu_count": os.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "usable_cpus": usable_cpus(),
         "governor": _read_line(_GOVERNOR),
         "load_average_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "packages": _versions(),
@@ -38,35 +37,30 @@ def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def is_this_machine(target: str) -> bool:
-    """Whether HOST:PORT names this machine by a loopback address or by its own host name."""
-    host = target.rpartition(":")[0].strip("[]")
-    if host in ("localhost", socket.gethostname()) or target.startswith("unix:"):
+    """Whether HOST:PORT names an address of this machine. What a tunnel hides, nobody can tell."""
+    if target.startswith("unix:"):
         return True
+    host = target.rpartition(":")[0].strip("[]")
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)
+    except OSError:
         return False
+    return any(_is_own(family, address) for family, _, _, _, address in found)
+
+
+def _is_own(family: int, address: Any) -> bool:
+    """Whether a socket can be bound to it."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
 
 
 def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _cpu_model() -> str | None:
-    try:
-        for line in _CPUINFO.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model"):
-                return value.strip()
-    except OSError:
-        pass
-    return platform.processor() or None
+    found = {name: version_of(name) for name in _PACKAGES}
+    return {name: version for name, version in found.items() if version is not None}
 
 
 def _read_line(path: Path) -> str | None:

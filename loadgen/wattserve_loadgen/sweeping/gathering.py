@@ -104,6 +104,11 @@ class Gathering:
         )
         self.save()
 
+    def keep_searches(self, searches: list[Search]) -> None:
+        """On disk when this returns."""
+        self.results = replace(self.results, searches=searches)
+        self.save()
+
     def use_plan(self, plan: Plan, cells_planned: int, searches: list[Search]) -> None:
         """The plan as a search has completed it."""
         self.results = replace(self.results, plan=plan, cells_planned=cells_planned, searches=searches)

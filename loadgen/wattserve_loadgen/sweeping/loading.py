@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ class Loading:
         self._deadline_seconds, self._processes, self._display = deadline_seconds, processes, display
         self._running: JobRun | None = None
         self._stopped = ""
-        self._traces: dict[str, arrivals.Recording] = {}
+        self._traces: dict[tuple[str, float], arrivals.Recording] = {}
 
     def stop(self, reason: str) -> None:
         """What is in flight is still awaited."""
@@ -59,7 +60,9 @@ class Loading:
     def _shape(self, plan: Plan, cell: Cell, requests: int, least: int) -> Shape:
         load = cell.load
         if load.scheduled:
-            return OpenShape(self.schedule_of(plan, cell), cell.warmup_seconds)
+            return OpenShape(
+                self.schedule_of(plan, cell), cell.warmup_seconds, open_window_seconds(plan, cell)
+            )
         assert load.concurrency is not None  # held by check_loads
         if load.shape == OFFLINE:
             return BurstShape(load.concurrency, load.concurrency if cell.discarded else requests)
@@ -81,10 +84,8 @@ class Loading:
         seed = f"arrivals:{plan.seed}:{cell.block}:{load.name}"
         if cell.discarded:
             seed += f":{cell.position}"
-        seconds = cell.seconds
+        seconds = open_window_seconds(plan, cell)
         rate, rate_end = load.rate or 0.0, load.rate_end or 0.0
-        if rate and not cell.discarded:
-            seconds = max(seconds, plan.cell_requests() / rate)
         whole = cell.warmup_seconds + seconds
         if load.shape == POISSON:
             return arrivals.poisson(rate, whole, seed)
@@ -116,6 +117,19 @@ class Loading:
                 await ticking
 
     def _trace(self, load: Load) -> arrivals.Recording:
-        if load.trace not in self._traces:
-            self._traces[load.trace] = arrivals.recorded(Path(load.trace), speed=load.speed)
-        return self._traces[load.trace]
+        key = load.trace, load.speed
+        if key not in self._traces:
+            self._traces[key] = arrivals.recorded(Path(load.trace), speed=load.speed)
+        return self._traces[key]
+
+
+def open_window_seconds(plan: Plan, cell: Cell) -> float:
+    """How long an open loop's window is: enough for the plan's least requests, and of a constant rate a whole
+    number of gaps, so that it offers exactly what was asked for.
+    """
+    load, seconds = cell.load, cell.seconds
+    if load.rate and not cell.discarded:
+        seconds = max(seconds, plan.cell_requests() / load.rate)
+    if load.rate and load.shape == CONSTANT:
+        seconds = max(1, math.ceil(round(seconds * load.rate, 6))) / load.rate
+    return seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -9,12 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from wattserve_loadgen import words
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.drive.ceiling import Ceiling as ClientCeiling
 from wattserve_loadgen.drive.ceiling import stored_ceiling
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.plan.load import Arm
+from wattserve_loadgen.plan import budget
+from wattserve_loadgen.plan.load import POISSON, Arm, Load
 from wattserve_loadgen.plan.options import Peer, SweepOptions, TlsFiles
 from wattserve_loadgen.plan.schedule import Plan, make_plan
 from wattserve_loadgen.results.schema import Ceiling
@@ -27,6 +30,7 @@ from wattserve_loadgen.target.channel import Tls
 from wattserve_loadgen.target.native import NativeTarget
 from wattserve_loadgen.target.oip import OipTarget
 
+ASIDE_SECONDS = 0.7  # of a cell beside its load, about: settling, reading, writing
 SERVER = "server"
 _CONNECT_SECONDS = 10.0
 _ROWS_WEIGHED = 200
@@ -136,6 +140,20 @@ def plan_of(options: SweepOptions, sites: dict[str, Site], dataset: Dataset) -> 
     for name, site in sites.items():
         preflight.check(site.info, variants_on(plan.arms, name), plan.loads, dataset)
     return plan
+
+
+def fit_budget(plan: Plan, budget_seconds: float, *, find_max: bool) -> tuple[Plan, list[str], float]:
+    """The part of a plan that fits, what was left out in words, and the seconds that a search may take: what
+    the cells leave of the time, and at least half of it.
+    """
+    if not find_max:
+        return *budget.fit(plan, budget_seconds, aside_seconds_per_cell=ASIDE_SECONDS), math.inf
+    unknown = {arm.name: [Load(POISSON, rate=1.0)] for arm in plan.arms}  # one more load each, not known yet
+    whole = replace(plan, own_loads=unknown)
+    fitted, left_out = budget.fit(whole, budget_seconds / 2, aside_seconds_per_cell=ASIDE_SECONDS)
+    search_seconds = budget_seconds - budget.plan_seconds(fitted, ASIDE_SECONDS)
+    said = f"the search ends after {words.duration(search_seconds)}, with what it knows by then"
+    return replace(fitted, own_loads={}), [*left_out, said], search_seconds
 
 
 def variants_on(arms: Sequence[Arm], site: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,11 @@ class OwnMeterWitness:
 
     def window(self, variant: str, start: float, end: float) -> MeterWindow:
         track = self._meter.track()
-        seconds = track.seconds - self._clock.perf_counter_at(0.0)
-        return meter_window(seconds, track.joules, start, end, self._meter.gap_limit_seconds)
+        origin = self._clock.perf_counter_at(0.0)
+        limit = self._meter.gap_limit_seconds
+        found = meter_window(track.seconds - origin, track.joules, start, end, limit)
+        failure = track.failure_between(origin + start, origin + end)
+        return replace(found, reason=f"{found.reason} ({failure})") if found.reason and failure else found
 
     def watts(self) -> float | None:
         self._take_readings()

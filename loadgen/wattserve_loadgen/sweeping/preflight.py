@@ -15,7 +15,7 @@ from wattserve_loadgen.data.dataset import NO_LABEL, Dataset
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import Plan, cells
-from wattserve_loadgen.results import standing
+from wattserve_loadgen.results import sensor, standing
 from wattserve_loadgen.results.codec import message_to_plain
 from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, DatasetSummary, Results, TargetSummary
 from wattserve_loadgen.sweeping import environment
@@ -157,7 +157,7 @@ def notes(info: pb.ServerInfo, variants: Sequence[str], dataset: Dataset, same_m
 def empty_results(
     plan: Plan, dataset: Dataset, targets: list[TargetSummary], command: Sequence[str]
 ) -> Results:
-    """What results say before anything is measured, but for notes and reasons."""
+    """What results say before anything is measured, but for client, notes and reasons."""
     lengths = dataset.lengths
     return Results(
         schema=SCHEMA,
@@ -179,7 +179,7 @@ def empty_results(
             description=dataset.description,
             pixel_shape=dataset.pixel_shape,
         ),
-        client=environment.describe_client([one.address for one in targets]),
+        client={},
         targets=targets,
         boundary=boundary(targets),
         energy_reason="nothing was measured",
@@ -218,11 +218,9 @@ def is_metered(info: pb.ServerInfo) -> bool:
 
 
 def sensor_period_seconds(info: pb.ServerInfo) -> float:
-    """How often the slowest meter's value can change; 0 without a meter."""
-    if not is_metered(info):
-        return 0.0
-    meters = (info.meter, *info.other_meters)
-    return max(meter.update_period_seconds or meter.poll_period_seconds for meter in meters)
+    """How often a reading of the slowest meter can bring something new; 0 without a meter."""
+    meters = (info.meter, *info.other_meters) if is_metered(info) else ()
+    return max((sensor.sensor_period_seconds(message_to_plain(one)) or 0.0 for one in meters), default=0.0)
 
 
 def plain_variants(info: pb.ServerInfo) -> list[dict[str, Any]]:

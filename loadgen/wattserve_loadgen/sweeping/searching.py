@@ -4,7 +4,9 @@ what drifts meets all alike. `figures.search` says which rate is next, `figures.
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ from wattserve_loadgen import words
 from wattserve_loadgen.drive.outcome import Failure, LoopResult
 from wattserve_loadgen.figures.search import Search
 from wattserve_loadgen.figures.slo import Judgement, Objective, judge, parse_objectives
-from wattserve_loadgen.figures.stats import effective_samples
+from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen.plan.load import POISSON, Arm, Load, closed
 from wattserve_loadgen.plan.schedule import HEAT_UP_BLOCK, Cell, Plan
 from wattserve_loadgen.results import schema
@@ -23,6 +25,8 @@ from wattserve_loadgen.sweeping.progress import Display
 _FULL_CONCURRENCY = 32
 _FULL_SECONDS = 2.0
 _FIRST_SHARE = 0.5  # of the rate of a closed loop: where a search begins
+_SPARE_SAMPLES = 1.5  # answers of one batch are not independent
+_LONGEST_SECONDS = 120.0  # of a trial that is tried for the first time
 _ROUNDED = 4  # significant digits of a rate
 
 
@@ -33,6 +37,14 @@ class _Hunt:
     arm: Arm
     search: Search
     trials: list[schema.Trial]
+
+
+class _Remembered:
+    """A trial of an interrupted sweep, as a search asks."""
+
+    def __init__(self, trial: schema.Trial) -> None:
+        self.met, self.broken = trial.judgement == "met", trial.judgement == "broken"
+        self.reason = trial.text
 
 
 class Searching:
@@ -54,20 +66,35 @@ class Searching:
         self._trial, self._scheduled_requests = trial, scheduled_requests
         self._ceilings, self._stopped = ceilings, stopped
         self._objectives = parse_objectives(plan.objective)
+        self._floor = max(SAMPLE_FLOORS[one.percent] for one in self._objectives) * _SPARE_SAMPLES
 
-    async def run(self) -> list[schema.Search]:
-        """A search for every arm but the baseline's twin."""
-        hunts = [await self._begin(arm) for arm in self._plan.arms if not arm.twin_of and not self._stopped()]
+    async def run(
+        self,
+        before: Sequence[schema.Search],
+        save: Callable[[list[schema.Search]], None],
+        limit_seconds: float = math.inf,
+    ) -> list[schema.Search]:
+        """A search for every arm but the baseline's twin. `before`: those of an interrupted sweep, to go on
+        with. `save` is called with what is known after each trial. After `limit_seconds` no trial begins.
+        """
+        give_up = time.monotonic() + limit_seconds
+        earlier = {one.arm: one for one in before if one.trials}
+        hunts = []
+        for arm in self._plan.arms:
+            if not arm.twin_of and not self._stopped():
+                known = earlier.get(arm.name)
+                hunts.append(self._go_on(arm, known) if known else await self._begin(arm))
         turns = random.Random(f"search:{self._plan.seed}")
-        while not self._stopped():
+        while not self._stopped() and time.monotonic() < give_up:
             open_hunts = [one for one in hunts if one.search.next_rate() is not None]
             if not open_hunts:
                 break
             turns.shuffle(open_hunts)
             for one in open_hunts:
-                if not self._stopped():
+                if not self._stopped() and time.monotonic() < give_up:
                     await self._try_next(one)
-        return [self._told(one) for one in hunts]
+                    save([self._told(hunt) for hunt in hunts])
+        return [self._told(one, is_over=not self._stopped()) for one in hunts]
 
     async def _begin(self, arm: Arm) -> _Hunt:
         """Half of what a closed loop reaches is where the search begins."""
@@ -75,15 +102,29 @@ class Searching:
         loop = await self._trial(cell)
         reached = _achieved(loop)
         self._display.say(f"search   {arm.name:<14} a closed loop reaches {words.rate(reached)}")
-        highest = self._ceilings.get(arm.name)
-        start = max(reached * _FIRST_SHARE, 1.0)
-        return _Hunt(arm, Search(_round(min(start, highest or start)), highest_rate=highest), [])
+        return _Hunt(arm, self._search(arm, max(reached * _FIRST_SHARE, self._lowest)), [])
+
+    def _go_on(self, arm: Arm, before: schema.Search) -> _Hunt:
+        search = self._search(arm, before.trials[0].rate_per_second)
+        for trial in before.trials:
+            search.record(trial.rate_per_second, trial.rate_per_second, _Remembered(trial))
+        return _Hunt(arm, search, list(before.trials))
+
+    def _search(self, arm: Arm, start: float) -> Search:
+        """No rate is tried that so short a trial could not decide, nor one that the client cannot offer."""
+        highest = max(self._ceilings.get(arm.name, math.inf), self._lowest)
+        return Search(_round(min(start, highest)), lowest_rate=self._lowest, highest_rate=highest)
+
+    @property
+    def _lowest(self) -> float:
+        """The rate at which the longest trial has the samples that the objective's percentile needs."""
+        return _round(self._floor / max(_LONGEST_SECONDS, self._plan.seconds))
 
     async def _try_next(self, hunt: _Hunt) -> None:
         wanted = hunt.search.next_rate()
         if wanted is None:
             return
-        seconds = hunt.search.next_seconds(self._plan.seconds)
+        seconds = hunt.search.next_seconds(max(self._plan.seconds, self._floor / wanted))
         load = Load(POISSON, rate=wanted)
         cell = Cell(len(hunt.trials) + 1, HEAT_UP_BLOCK, hunt.arm, load, self._plan.warmup_seconds, seconds)
         loop = await self._trial(cell)
@@ -92,23 +133,29 @@ class Searching:
         judgement = _judge(self._objectives, loop)
         asked = max(1, self._scheduled_requests(cell))
         hunt.search.record(wanted, wanted * len(loop.sent_ns) / asked, judgement)
-        trial = schema.Trial(
-            wanted, _achieved(loop), loop.window_seconds, judgement.verdict, _text(judgement)
-        )
+        verdict = {True: "met", False: "broken", None: "undecided"}[hunt.search.trials[-1].met]
+        if judgement.undecided:
+            verdict = judgement.verdict
+        trial = schema.Trial(wanted, _achieved(loop), loop.window_seconds, verdict, _text(judgement))
         hunt.trials.append(trial)
         self._display.say(
             f"search   {hunt.arm.name:<14} {words.rate(wanted):>9} {trial.judgement:<10} {trial.text}"
         )
 
-    def _told(self, hunt: _Hunt) -> schema.Search:
+    def _told(self, hunt: _Hunt, *, is_over: bool = False) -> schema.Search:
         found = hunt.search.result()
+        ended = ""
+        if hunt.search.next_rate() is None:
+            ended = f"{found.text}; {found.reason}"
+        elif is_over:
+            ended = f"{found.text}; the time for the search was up"
         return schema.Search(
             arm=hunt.arm.name,
             objective=self._plan.objective,
             rate_per_second=found.rate_per_second,
             broken_per_second=found.broken_at,
             trials=hunt.trials,
-            ended=f"{found.text}; {found.reason}",
+            ended=ended,
         )
 
 

@@ -4,6 +4,7 @@ starts. It knows no percentile and no HTML.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.data.dataset import load as load_dataset
 from wattserve_loadgen.drive.outcome import LoopResult
+from wattserve_loadgen.drive.processes import WorkerError
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.plan import budget, schedule
 from wattserve_loadgen.plan.options import SweepOptions
@@ -21,6 +23,7 @@ from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.folder import PLAN_FILE, READINGS_FILE, ResultsFolder, read_records
 from wattserve_loadgen.results.parquet import write_parquet
 from wattserve_loadgen.results.schema import Results
+from wattserve_loadgen.results.sensor import sensor_period_seconds
 from wattserve_loadgen.results.standing import remarks
 from wattserve_loadgen.results.validate import validate_folder
 from wattserve_loadgen.sweeping import beginning, opening, preflight
@@ -37,15 +40,12 @@ from wattserve_loadgen.sweeping.signals import first_signal
 from wattserve_loadgen.sweeping.site import Site
 from wattserve_loadgen.sweeping.sweep_clock import SweepClock
 
-ASIDE_SECONDS = 0.7  # of a cell beside its load, about: settling, reading, writing
-
 
 async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
     """Checks, then every cell. If something ends it early, the results so far are written and returned.
     None for a dry run.
     """
     dataset = load_dataset(options.dataset)
-    folder = ResultsFolder(options.out, force=options.force, resume=options.resume)
     async with AsyncExitStack() as stack:
         if options.metrics_port is not None and not options.dry_run:
             live = LiveMetrics(options.metrics_port)
@@ -57,32 +57,38 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
         sites = await opening.open_sites(options, stack, scratch, clock)
         plan = opening.plan_of(options, sites, dataset)
         left_out: list[str] = []
+        search_seconds = math.inf
         if options.budget_seconds is not None:
-            plan, left_out = budget.fit(plan, options.budget_seconds, aside_seconds_per_cell=ASIDE_SECONDS)
+            plan, left_out, search_seconds = opening.fit_budget(
+                plan, options.budget_seconds, find_max=options.find_max
+            )
         if options.dry_run:
-            display.say(budget.describe(plan, aside_seconds_per_cell=ASIDE_SECONDS, left_out=left_out))
+            display.say(
+                budget.describe(plan, aside_seconds_per_cell=opening.ASIDE_SECONDS, left_out=left_out)
+            )
             return None
+        folder = ResultsFolder(options.out, force=options.force, resume=options.resume)
         before = folder.resume() if options.resume else None
         if before is not None:
-            beginning.check_same_sweep(before, plan, dataset, sites)
+            beginning.check_same_sweep(before, options, plan, dataset, sites)
             plan = before.plan
-            folder.go_on(before)
-        else:
-            folder.start()
         ceilings, notes = await opening.ceilings_of(options, plan, sites, dataset)
         if before is None:
+            folder.start()
             results = beginning.first_results(options, plan, sites, dataset, ceilings)
         else:
+            folder.go_on(before)
             results = beginning.resumed_results(before, sites, ceilings)
         results = replace(results, notes=list(dict.fromkeys([*results.notes, *left_out, *notes])))
         folder.write_text(PLAN_FILE, write_plan(options, plan))
-        periods = {arm.name: beginning.sensor_period(sites[arm.target]) for arm in plan.arms}
+        periods = {arm.name: sensor_period_seconds(sites[arm.target].witness.meter()) for arm in plan.arms}
         gathering = Gathering(results, dataset, folder, periods, ceilings)
         if before is not None:
             last_ns = gathering.restore(read_records(folder.path))
             last_reading_ns = round(last_instant(folder.path / READINGS_FILE) * 1e9)
             clock.continue_after(max(last_ns, last_reading_ns))
-        return await _Sweep(options, dataset, sites, gathering, folder, clock, display).run()
+        sweep = _Sweep(options, dataset, sites, gathering, folder, clock, display)
+        return await sweep.run(search_seconds)
 
 
 class _Sweep:
@@ -113,15 +119,18 @@ class _Sweep:
             gathering.note,
         )
 
-    async def run(self) -> Results:
+    async def run(self, search_seconds: float) -> Results:
+        """`search_seconds`: the most that a search may take."""
         self._gathering.refresh()
         for line in beginning.first_lines(self._gathering.results, self._sites):
             self._display.say(line)
         try:
             with first_signal(self._interrupt):
-                ended = await self._run_all()
+                ended = await self._run_all(search_seconds)
         except SweepOver as over:
             ended = over.ended
+        except WorkerError as error:
+            ended = f"a process of the client was lost: {error}"
         except ResultsError as error:
             raise ResultsError(
                 f"{error}; the finished cells are kept: go on with --resume once that is repaired"
@@ -139,10 +148,10 @@ class _Sweep:
             write_parquet(self._folder.path)
         return results
 
-    async def _run_all(self) -> str:
+    async def _run_all(self, search_seconds: float) -> str:
         """How the sweep ended; or SweepOver."""
-        if self._options.find_max and not self._gathering.results.searches:
-            await self._search()
+        if self._options.find_max and not _searched(self._gathering.results):
+            await self._search(search_seconds)
         self._cells = schedule.cells(self._gathering.plan)
         self._display.begin(self._cells)
         done = {cell.position for cell in self._gathering.results.cells}
@@ -154,8 +163,11 @@ class _Sweep:
             else:
                 await self._run_cell(cell)
         whole = sum(not cell.stopped for cell in self._gathering.results.cells)
-        if self._interrupted and (whole < self._gathering.results.cells_planned or not self._cells):
+        missing = self._gathering.results.cells_planned - whole
+        if self._interrupted and (missing or not self._cells):
             return INTERRUPTED
+        if missing:
+            return f"{missing} cells ended early: their points are in the results, with a verdict"
         return "complete" if self._cells else "no search found a rate within the objective"
 
     async def _run_cell(self, cell: Cell) -> None:
@@ -192,7 +204,7 @@ class _Sweep:
     def _keep(self, ran: Ran, site: Site) -> None:
         self._gathering.keep(ran.result, ran.records, site.witness.readings(), site.summary())
 
-    async def _search(self) -> None:
+    async def _search(self, limit_seconds: float) -> None:
         """Find each arm's rate, and put it into the plan."""
         plan = self._gathering.plan
         ceilings = {
@@ -208,7 +220,7 @@ class _Sweep:
 
         searches = await Searching(
             plan, trial, self._runner.scheduled_requests, self._display, ceilings, self._is_interrupted
-        ).run()
+        ).run(self._gathering.results.searches, self._gathering.keep_searches, limit_seconds)
         if self._interrupted:
             return
         for one in searches:
@@ -230,3 +242,8 @@ class _Sweep:
         self._interrupted = True
         self._display.say("stopping: the running cell ends and its energy is settled; again to stop at once")
         self._loading.stop(INTERRUPTED)
+
+
+def _searched(results: Results) -> bool:
+    """Whether every search came to its end."""
+    return bool(results.searches) and all(one.ended for one in results.searches)

@@ -147,9 +147,13 @@ class LedgerWitness:
         return message_to_plain(self._info.meter) if self._metered else {}
 
     async def _poll(self) -> None:
+        """At equal distances, however long a report takes; one that does not come is left out."""
+        due = time.monotonic()
         while True:
-            await asyncio.sleep(self._poll_seconds)
-            await self._report()
+            due = max(due + self._poll_seconds, time.monotonic())
+            await asyncio.sleep(due - time.monotonic())
+            with suppress(TargetError):
+                await self._report()
 
     async def _quiet_report(self) -> pb.EnergyReport:
         """The ledger once no receipt is pending; after the settlement limit, as it stands."""

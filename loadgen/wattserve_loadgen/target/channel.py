@@ -13,21 +13,7 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-from wattserve_loadgen.target.failures import cause
 from wattserve_loadgen.target.stream import Stream
-
-__all__ = [
-    "MODEL_INFER",
-    "OPTIONS",
-    "PREDICT",
-    "PREDICT_STREAM",
-    "Call",
-    "Connection",
-    "Tls",
-    "cause",
-    "open_calls",
-    "open_channel",
-]
 
 PREDICT = "/wattserve.v1.Inference/Predict"
 PREDICT_STREAM = "/wattserve.v1.Inference/PredictStream"

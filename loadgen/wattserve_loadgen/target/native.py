@@ -15,7 +15,8 @@ from google.protobuf.message import DecodeError
 
 from wattserve_loadgen.data.dataset import Dataset
 from wattserve_loadgen.errors import TargetError
-from wattserve_loadgen.target.channel import PREDICT, PREDICT_STREAM, Connection, Tls, cause, open_channel
+from wattserve_loadgen.target.channel import PREDICT, PREDICT_STREAM, Connection, Tls, open_channel
+from wattserve_loadgen.target.failures import cause
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 

@@ -36,23 +36,13 @@ class OipTarget:
 
     protocol = "open inference protocol"
 
-    def __init__(
-        self,
-        address: str,
-        model: str,
-        model_version: str = "",
-        tls: Tls | None = None,
-        output: str = "",
-    ) -> None:
-        """model: a name, or several joined by commas, each of which becomes a variant. output: the output to
-        ask for; empty: the one that looks like logits.
-        """
+    def __init__(self, address: str, model: str, tls: Tls | None = None) -> None:
+        """model: a name, or several joined by commas, each of which becomes a variant."""
         self.address = address
         self.models = tuple(dict.fromkeys(name.strip() for name in model.split(",") if name.strip()))
         if not self.models:
             raise PlanError("no model named: a server of the Open Inference Protocol hosts many")
         self.connection = Connection(address, MODEL_INFER, tls=tls)
-        self._version, self._output = model_version, output
         self._channel = open_channel(address, tls)
         self._feeds: dict[str, Feed] = {}
 
@@ -101,28 +91,27 @@ class OipTarget:
         """The answer in native words; `variant` is the model that answered. Raises ValueError, with words
         for the failure of that request, when there are no logits in it.
         """
-        return read_answer(answer, self._output)
+        return read_answer(answer)
 
     def _request(self, feed: Feed, dataset: Dataset, group: tuple[int, ...]) -> bytes:
         if bool(dataset.pixel_shape) != (feed.pixels is not None):
             held, taken = ("images", "tokens") if dataset.pixel_shape else ("tokens", "images")
             raise PlanError(f"{dataset.folder}: holds {held}, and model {feed.model!r} takes {taken}")
-        request = oip.ModelInferRequest(model_name=feed.model, model_version=self._version)
+        request = oip.ModelInferRequest(model_name=feed.model)
         if feed.output:
             request.outputs.add(name=feed.output)
         fill_inputs(feed, [dataset.rows[row] for row in group], request)
         return request.SerializeToString()
 
     async def _describe(self, name: str, seconds: float) -> tuple[Feed, oip.ModelMetadataResponse]:
-        named = {"name": name, "version": self._version}
         try:
-            ready = await self._ask("ModelReady", oip.ModelReadyRequest(**named), seconds)
+            ready = await self._ask("ModelReady", oip.ModelReadyRequest(name=name), seconds)
             if not ready.ready:
                 raise TargetError(
                     f"{self.address}: the model {name!r} is not ready or not there"
                     f"{await self._others(seconds)}"
                 )
-            metadata = await self._ask("ModelMetadata", oip.ModelMetadataRequest(**named), seconds)
+            metadata = await self._ask("ModelMetadata", oip.ModelMetadataRequest(name=name), seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() in _SILENT:
                 raise self._lost(error) from None
@@ -130,12 +119,12 @@ class OipTarget:
                 f"{self.address}: the model {name!r} cannot be asked: {cause(error)}"
                 f"{await self._others(seconds)}"
             ) from None
-        return choose_feed(name, metadata, await self._config(named, seconds), self._output), metadata
+        return choose_feed(name, metadata, await self._config(name, seconds)), metadata
 
-    async def _config(self, named: dict[str, str], seconds: float) -> oip.ModelConfig | None:
+    async def _config(self, model: str, seconds: float) -> oip.ModelConfig | None:
         """None where the server has none: an extension of Triton's."""
         try:
-            reply = await self._ask("ModelConfig", oip.ModelConfigRequest(**named), seconds)
+            reply = await self._ask("ModelConfig", oip.ModelConfigRequest(name=model), seconds)
         except grpc.aio.AioRpcError as error:
             if error.code() in _SILENT:
                 raise self._lost(error) from None

@@ -18,16 +18,14 @@ from wattserve_proto.v1 import inference_pb2 as pb
 _TYPED = {"FP32": "fp32_contents", "FP64": "fp64_contents"}
 
 
-def read_answer(answer: bytes, output: str = "") -> pb.PredictResponse:
-    """output: the name that was asked for; empty: the first float output. Raises ValueError."""
+def read_answer(answer: bytes) -> pb.PredictResponse:
+    """Its logits are the first float output: one was asked for. Raises ValueError."""
     try:
         response = oip.ModelInferResponse.FromString(answer)
     except DecodeError:
         raise ValueError("the answer is no ModelInferResponse") from None
-    index = _find(response.outputs, output)
+    index = _find(response.outputs)
     found = response.outputs[index]
-    if found.datatype not in FLOATS:
-        raise ValueError(f"the output {found.name!r} is {found.datatype or 'of no datatype'}, not logits")
     shape = tuple(found.shape) if len(found.shape) != 1 else (1, *found.shape)  # a model without batches
     count = math.prod(shape)
     if len(shape) != 2 or count <= 0:
@@ -49,14 +47,14 @@ def read_answer(answer: bytes, output: str = "") -> pb.PredictResponse:
     )
 
 
-def _find(outputs: Sequence[oip.ModelInferResponse.InferOutputTensor], name: str) -> int:
+def _find(outputs: Sequence[oip.ModelInferResponse.InferOutputTensor]) -> int:
     if not outputs:
         raise ValueError("the answer holds no output")
     for index, one in enumerate(outputs):
-        if one.name == name or (not name and one.datatype in FLOATS):
+        if one.datatype in FLOATS:
             return index
-    held = ", ".join(f"{one.name} {one.datatype}" for one in outputs)
-    raise ValueError(f"the answer holds no {f'output {name!r}' if name else 'float output'}, only {held}")
+    held = ", ".join(f"{one.name} {one.datatype}".rstrip() for one in outputs)
+    raise ValueError(f"the answer holds no float output, only {held}")
 
 
 def _data(response: oip.ModelInferResponse, index: int) -> bytes:

@@ -56,10 +56,8 @@ class Feed:
         return ""
 
 
-def choose_feed(
-    model: str, metadata: oip.ModelMetadataResponse, config: oip.ModelConfig | None, output: str = ""
-) -> Feed:
-    """config: None where the server has none. output: the one to ask for; empty: what looks like logits.
+def choose_feed(model: str, metadata: oip.ModelMetadataResponse, config: oip.ModelConfig | None) -> Feed:
+    """config: None where the server has none. Its output is the one that looks like logits.
 
     Raises TargetError, naming the inputs or outputs, for a model that cannot be fed.
     """
@@ -72,7 +70,7 @@ def choose_feed(
             f" {_IDS} (with {_MASK} and {_TYPES}) as INT64 or INT32, [batch, length], or one FP32 input"
             " [batch, channels, height, width]"
         )
-    chosen, width = _choose_output(model, metadata.outputs, output, rank=2 if found["is_batched"] else 1)
+    chosen, width = _choose_output(model, metadata.outputs, rank=2 if found["is_batched"] else 1)
     largest = config.max_batch_size if config else 0
     return Feed(**found, model=model, max_batch=largest or None, output=chosen, width=width)
 
@@ -125,25 +123,16 @@ def _images(model: str, inputs: Sequence[Tensor], optional: set[str]) -> dict[st
     }
 
 
-def _choose_output(model: str, outputs: Sequence[Tensor], asked: str, rank: int) -> tuple[str, int | None]:
+def _choose_output(model: str, outputs: Sequence[Tensor], rank: int) -> tuple[str, int | None]:
     """Its name and the width of its rows. rank: dimensions of logits."""
     floats = [one for one in outputs if one.datatype in FLOATS]
-    if asked:
-        if outputs and asked not in [one.name for one in outputs]:
-            raise TargetError(f"model {model!r} has no output {asked!r}; it has {_listed(outputs)}")
-        found = [one for one in outputs if one.name == asked]
-        if found and found[0] not in floats:
-            raise TargetError(f"model {model!r}: {_listed(found)} holds no logits; ask for a float output")
-        return asked, _width(found[0]) if found else None
     if not outputs:
         return "", None
     named = [one for name in _LOGITS for one in floats if one.name.lower() == name]
     of_rank = [one for one in floats if len(one.shape) == rank]
     for one in [*named, *of_rank, *(floats if len(floats) == 1 else [])]:
         return one.name, _width(one)
-    raise TargetError(
-        f"model {model!r}: none of its outputs looks like logits: {_listed(outputs)}; name the one to ask for"
-    )
+    raise TargetError(f"model {model!r}: none of its outputs looks like logits: {_listed(outputs)}")
 
 
 def _width(output: Tensor) -> int | None:

@@ -66,7 +66,6 @@ class RecordingReader:
         self.path = path
         self.info: pb.MeterInfo | None = None
         self.readings = 0  # good ones
-        self.last_seconds: float | None = None  # of the last reading, failed or not
         self._offset_ns = clock_offset_ns
         self._origin_ns = 0
         self._wraps_at_uj: int | None = None
@@ -100,9 +99,8 @@ class RecordingReader:
             self._take_header(values)
         elif "end_ns" not in values:
             at_ns = self._origin_ns + self._offset_ns + int(values["at_ns"])
-            self.last_seconds = at_ns / 1e9
             if "error" in values:
-                self._failures.append((self.last_seconds, str(values["error"])))
+                self._failures.append((at_ns / 1e9, str(values["error"])))
             else:
                 self.readings += 1
                 self._take_reading(at_ns, int(values["energy_uj"]))
