@@ -111,6 +111,8 @@ class LedgerWitness:
                 tasks.append(asyncio.create_task(self._target.harvest_receipts(self._harvested)))
         try:
             yield
+            if self._metered:
+                await self._bracket()
         finally:
             for task in tasks:
                 task.cancel()
@@ -152,6 +154,17 @@ class LedgerWitness:
         while True:
             due = max(due + self._poll_seconds, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
+            with suppress(TargetError):
+                await self._report()
+
+    async def _bracket(self) -> None:
+        """Wait for a reading of now: what comes next keeps this process from taking one for a while."""
+        now = self._clock()
+        give_up = now + self._gap_seconds
+        while self._clock() < give_up:
+            if all(one.seconds and one.seconds[-1] >= now for one in self._readings.values()):
+                return
+            await asyncio.sleep(_QUIET_POLL_SECONDS)
             with suppress(TargetError):
                 await self._report()
 
