@@ -195,7 +195,7 @@ def test_what_needs_more_memory_than_there_is_says_so(
     assert line == "not enough memory for this; take fewer rows"
 
 
-CEILING = Ceiling("stream", 2, 512, 64, 12_345.6, 5e-5, 0.9, 0.8, 1, 400_000, 3, 1_700_000_000)
+CEILING = Ceiling("stream", 2, 512, 64, 12_345.6, 5e-5, 0.9, 1, 400_000, 3, 1_700_000_000)
 
 
 def test_calibrate_prints_and_keeps_the_ceiling(
