@@ -29,8 +29,8 @@ demo: $(READY) ## Serve the demo model, sweep every precision, leave build/demo/
 serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --variants ...")
 	$(BIN)/wattserve serve $(ARGS)
 
-test: $(READY) ## Run the tests that need no GPU
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)

@@ -192,6 +192,7 @@ def energy_report(message: pb.EnergyReport) -> EnergyReport:
         source=_source(message.source),
         since_unix_ns=message.since_unix_ns,
         until_unix_ns=message.until_unix_ns,
+        now_unix_ns=message.now_unix_ns,
         measured_uj=measured_uj,
         active=tuple(
             VariantEnergy(

@@ -183,6 +183,7 @@ class EnergyReport:
     gap_uj: int | None = None  # what the meter counted over gaps, once they ended: nobody's
     device: str = ""  # as variants name it
     other_devices: tuple[EnergyReport, ...] = ()
+    now_unix_ns: int = 0  # the server's clock when it wrote this; 0 from an older one
 
     @property
     def measured_joules(self) -> float | None:

@@ -59,7 +59,7 @@ def records_of(
     return answers.make_records(CELL, data, [[row] for row in rows], loop, parsed, {}, 0)
 
 
-def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
+async def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
     found = dataset.load(write_tensors(tmp_path))
     requests = NativeTarget("h:1").make_requests(found, [[2], [0]], "int8")
     wanted = [
@@ -69,7 +69,7 @@ def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
     assert [pb.PredictRequest.FromString(request) for request in requests] == wanted
 
 
-def test_the_request_of_an_image_is_its_pixels_and_its_variant(tmp_path: Path) -> None:
+async def test_the_request_of_an_image_is_its_pixels_and_its_variant(tmp_path: Path) -> None:
     found = dataset.load(write_images(tmp_path))
     (asked,) = NativeTarget("h:1").make_requests(found, [[1]], "bf16")
     request = pb.PredictRequest.FromString(asked)
@@ -118,7 +118,7 @@ def test_an_answer_without_finite_logits_predicts_nothing(tensor: pb.Tensor) -> 
     assert answers.predicted_labels(tensor, 1) == [None]
 
 
-def test_an_answer_by_another_variant_is_a_failure() -> None:
+async def test_an_answer_by_another_variant_is_a_failure() -> None:
     outcomes = (response("r1", "fp32").SerializeToString(), Failure("INTERNAL", "boom"))
     assert answers.parse(outcomes, "int8", NativeTarget("h:1").read) == [
         Failure("WRONG_VARIANT", "asked for int8, answered by 'fp32'"),
