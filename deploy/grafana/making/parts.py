@@ -16,18 +16,9 @@ SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def dashboard(
-    name: str,
-    description: str,
-    variables: list[Json],
-    panels: Sequence[Json],
-    since: str,
-    refresh: str,
-    marks: Sequence[Json] = (),
+    name: str, description: str, variables: list[Json], panels: Sequence[Json], since: str, refresh: str
 ) -> Json:
-    """panels: a row starts a new line, others stand side by side as long as there is room.
-
-    marks: annotations.
-    """
+    """panels: a row starts a new line, others stand side by side as long as there is room."""
     return {
         "uid": f"wattserve-{name.lower()}",
         "title": f"Wattserve: {name}",
@@ -54,7 +45,7 @@ def dashboard(
             }
         ],
         "templating": {"list": [_datasource(), _instance(), *variables]},
-        "annotations": {"list": list(marks)},
+        "annotations": {"list": []},
         "panels": _placed(panels),
     }
 

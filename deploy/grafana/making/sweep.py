@@ -13,8 +13,8 @@ from deploy.grafana.making.expressions import (
     total,
 )
 from deploy.grafana.making.panels import ACCOUNTS, VARIANTS, lines, query, table, thresholds
-from deploy.grafana.making.parts import SOURCE, dashboard, row, values_of
 from deploy.grafana.making.parts import VARIANTS as VARIANT_VARIABLE
+from deploy.grafana.making.parts import dashboard, row, values_of
 
 REQUESTS = "wattserve_requests_total"
 DURATION = "wattserve_request_duration_seconds"
@@ -43,22 +43,6 @@ NOT_A_RESULT = (
     " blocks, throws the warm-up away and refuses points that it spoiled itself."
 )
 TURNS = "A sweep asks one variant at a time, so the lines take turns; a gap is another one's turn."
-
-
-CELLS = {
-    "name": "Cells of loadgen",
-    "datasource": SOURCE,
-    "enable": True,
-    "hide": False,
-    "iconColor": "light-blue",
-    "expr": "wattserve_loadgen_cell_info",
-    "step": "5s",
-    "titleFormat": "{{arm}} under {{load}}",
-    "textFormat": "block {{block}}",
-    "tagKeys": "arm,load,block",
-    "useValueForTime": False,
-}
-"""What `loadgen sweep --metrics-port` exposes: one series for the running cell, which is 1 while it runs."""
 
 
 def against_baseline(by_variant: str, of_baseline: str) -> str:
@@ -186,5 +170,4 @@ DASHBOARD = dashboard(
     (*SUMMARY, *LATENCY, *ENERGIES),
     since="now-15m",
     refresh="5s",
-    marks=[CELLS],
 )
