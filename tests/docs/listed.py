@@ -33,7 +33,6 @@ NOT_RUN_PYTHON = {
 
 SHORTENED = {
     "loadgen run *": "--preset look --blocks 1 --seconds 0.3 --no-calibrate",
-    "loadgen calibrate *": "--seconds 0.5",
     "loadgen sweep *": "--preset look --variants fp32 --concurrency 2 --blocks 1 --seconds 0.3"
     " --no-calibrate",
     "wattserve bench seed-table *": "--rows 20 --warmup 2 --iterations 20 --variants fp32 --meter none",
