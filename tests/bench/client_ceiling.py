@@ -12,7 +12,7 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from wattserve_loadgen.drive.calibration import WARMUP_SECONDS, lag_ns, null_server, rate_per_second, steady
+from wattserve_loadgen.drive.calibration import WARMUP_SECONDS, lag_ns, null_server, steady
 from wattserve_loadgen.drive.job import ClosedShape, Job, Shape
 from wattserve_loadgen.drive.outcome import LoopResult
 from wattserve_loadgen.drive.processes import run_job
@@ -43,7 +43,7 @@ async def take_turn(kind: str, seconds: float, concurrency: int, size: int) -> T
         closed = await load(
             connection, ClosedShape(concurrency, WARMUP_SECONDS, seconds, round(seconds * 200_000)), size
         )
-        rate = rate_per_second(closed)
+        rate = closed.done_per_second
         lags = []
         for part in PARTS:
             p50, p99, most = lag_ns(await load(connection, steady(rate * part, seconds), size))

@@ -10,7 +10,6 @@ import pytest
 from tests.fixtures.law_runs import ARM, Run, arrivals_ns, cell_of, plan_of
 from tests.fixtures.law_server import Law
 from tests.fixtures.virtual_time import run_in_virtual_time
-from wattserve_loadgen.drive.calibration import rate_per_second
 from wattserve_loadgen.drive.closed import ClosedLoop
 from wattserve_loadgen.drive.open import OpenLoop
 from wattserve_loadgen.drive.outcome import LoopResult
@@ -63,7 +62,7 @@ def batched(
 
 def mean_rate(monkeypatch: pytest.MonkeyPatch, batch_seconds: float, seconds: float) -> float:
     phases = (np.arange(PHASES) + 0.5) / PHASES
-    found = [rate_per_second(batched(monkeypatch, batch_seconds, seconds, one)) for one in phases]
+    found = [batched(monkeypatch, batch_seconds, seconds, one).done_per_second for one in phases]
     return float(np.mean(found))
 
 

@@ -64,8 +64,8 @@ async def measure_ceiling(
             capacity = round((each + WARMUP_SECONDS) * _MOST_PER_SECOND) * processes
             shape = ClosedShape(concurrency, WARMUP_SECONDS, each, capacity)
             found[concurrency] = await _run(connection, requests, shape, processes)
-        best = max(found, key=lambda concurrency: rate_per_second(found[concurrency]))
-        rate = rate_per_second(found[best])
+        best = max(found, key=lambda concurrency: found[concurrency].done_per_second)
+        rate = found[best].done_per_second
         if rate == 0:
             raise CalibrationError("the null server answered nothing in the time given; try longer")
         half = await _run(connection, requests, steady(rate / 2, seconds * _OPEN_PART), processes)
@@ -84,11 +84,6 @@ async def measure_ceiling(
         half_rate_lag_max_ns=lag_max_ns,
         measured_unix_seconds=int(time.time()),
     )
-
-
-def rate_per_second(result: LoopResult) -> float:
-    """Answers per second of the window."""
-    return float(result.done_in_window().sum()) / result.window_seconds
 
 
 def lag_ns(result: LoopResult) -> tuple[int, int, int]:

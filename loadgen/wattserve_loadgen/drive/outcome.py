@@ -50,6 +50,11 @@ class LoopResult:
     def window_seconds(self) -> float:
         return (self.window_end_ns - self.window_start_ns) / 1e9
 
+    @property
+    def done_per_second(self) -> float:
+        """Requests that ended within the window, failed ones too; 0 without a window."""
+        return int(self.done_in_window().sum()) / self.window_seconds if self.window_seconds > 0 else 0.0
+
     def in_window(self) -> npt.NDArray[np.bool_]:
         """Requests whose latency, energy and answers count: scheduled within the window where there is a
         schedule, sent within it where there is none.

@@ -44,11 +44,10 @@ def first_results(
     targets = [site.summary() for site in sites.values()]
     unique = {repr(one): one for one in ceilings.values()}
     return replace(
-        preflight.empty_results(plan, dataset, targets, options.command),
+        preflight.empty_results(plan, dataset, targets, client_of(options, targets), options.command),
         notes=list(dict.fromkeys(notes)),
         accuracy_reason=next(filter(None, reasons), ""),
         ceilings=list(unique.values()),
-        client=client_of(options, targets),
     )
 
 
@@ -105,8 +104,7 @@ def check_same_sweep(
         raise PlanError("this sweep is complete: nothing is left to resume; --force measures it anew")
     if before.dataset.sha256 != dataset.sha256:
         raise PlanError(f"{dataset.folder}: is not the dataset that the interrupted sweep was measured with")
-    asked = replace(plan, own_loads={}) if before.plan.own_loads else plan
-    if asked != replace(before.plan, own_loads={}) and asked != before.plan:
+    if plan != replace(before.plan, own_loads={}):
         raise PlanError(
             f"the interrupted sweep had another plan ({_difference(before.plan, plan)}); resume it with"
             " --plan and the plan.toml in its folder, or measure anew into another one"
@@ -114,10 +112,10 @@ def check_same_sweep(
     for target in before.targets:
         if target.name not in sites:
             raise PlanError(f"{target.address} was a server of the interrupted sweep: name it again")
-        change = plain_difference(target.server, message_to_plain(sites[target.name].info))
+        summary = sites[target.name].summary()
+        change = plain_difference(target.server, summary.server)
         if change:
             raise PlanError(f"{target.address} is not the server of the interrupted sweep: {change}")
-        summary = sites[target.name].summary()
         for what in ("protocol", "meter_origin"):
             was, now = getattr(target, what), getattr(summary, what)
             if was != now:

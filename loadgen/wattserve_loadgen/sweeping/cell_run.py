@@ -153,8 +153,7 @@ class CellRunner:
     def _note_rate(self, cell: Cell, loop: LoopResult) -> None:
         if loop.window_seconds > 0:
             key = cell.arm.name, cell.load.name
-            rate = int(loop.done_in_window().sum()) / loop.window_seconds
-            self._rates[key] = max(rate, self._rates.get(key, 0.0))
+            self._rates[key] = max(loop.done_per_second, self._rates.get(key, 0.0))
 
     def _seconds(self, stamp_ns: int) -> float:
         return (stamp_ns - self._origin_ns) / 1e9 if stamp_ns else 0.0

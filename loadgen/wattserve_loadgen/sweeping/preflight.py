@@ -155,9 +155,13 @@ def notes(info: pb.ServerInfo, variants: Sequence[str], dataset: Dataset, same_m
 
 
 def empty_results(
-    plan: Plan, dataset: Dataset, targets: list[TargetSummary], command: Sequence[str]
+    plan: Plan,
+    dataset: Dataset,
+    targets: list[TargetSummary],
+    client: dict[str, Any],
+    command: Sequence[str],
 ) -> Results:
-    """What results say before anything is measured, but for client, notes and reasons."""
+    """What results say before anything is measured, but for notes and reasons."""
     lengths = dataset.lengths
     return Results(
         schema=SCHEMA,
@@ -179,7 +183,7 @@ def empty_results(
             description=dataset.description,
             pixel_shape=dataset.pixel_shape,
         ),
-        client={},
+        client=client,
         targets=targets,
         boundary=boundary(targets),
         energy_reason="nothing was measured",

@@ -100,7 +100,7 @@ class Searching:
         """Half of what a closed loop reaches is where the search begins."""
         cell = Cell(0, HEAT_UP_BLOCK, arm, closed(_FULL_CONCURRENCY), 0.0, _FULL_SECONDS)
         loop = await self._trial(cell)
-        reached = _achieved(loop)
+        reached = loop.done_per_second
         self._display.say(f"search   {arm.name:<14} a closed loop reaches {words.rate(reached)}")
         return _Hunt(arm, self._search(arm, max(reached * _FIRST_SHARE, self._lowest)), [])
 
@@ -133,10 +133,9 @@ class Searching:
         judgement = _judge(self._objectives, loop)
         asked = max(1, self._scheduled_requests(cell))
         hunt.search.record(wanted, wanted * len(loop.sent_ns) / asked, judgement)
-        verdict = {True: "met", False: "broken", None: "undecided"}[hunt.search.trials[-1].met]
-        if judgement.undecided:
-            verdict = judgement.verdict
-        trial = schema.Trial(wanted, _achieved(loop), loop.window_seconds, verdict, _text(judgement))
+        not_at_that_rate = judgement.met and not hunt.search.trials[-1].met
+        verdict = "broken" if not_at_that_rate else judgement.verdict
+        trial = schema.Trial(wanted, loop.done_per_second, loop.window_seconds, verdict, _text(judgement))
         hunt.trials.append(trial)
         self._display.say(
             f"search   {hunt.arm.name:<14} {words.rate(wanted):>9} {trial.judgement:<10} {trial.text}"
@@ -182,11 +181,6 @@ def _judge(objectives: Sequence[Objective], loop: LoopResult) -> Judgement:
         failed=int((window & failed).sum()),
         sent=int(window.sum()),
     )
-
-
-def _achieved(loop: LoopResult) -> float:
-    seconds = loop.window_seconds
-    return int(loop.done_in_window().sum()) / seconds if seconds > 0 else 0.0
 
 
 def _text(judgement: Judgement) -> str:
