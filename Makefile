@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto docs cover bench bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -74,8 +74,14 @@ cover: $(READY) ## Run the tests and report what they do not reach
 	$(BIN)/python -m coverage run -m pytest $(ARGS)
 	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
-bench: $(READY) ## Compare the server with the bare engine, side by side in one run
-	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.server $(ARGS)
+bench: $(READY) ## The figures to reach: server, engine and torch by turns, in about 12 minutes (ARGS="--rows limit,latency")
+	$(BIN)/python -m tests.bench.speed $(ARGS)
+
+bench-engines: $(READY) ## Compare ways to run a model on this CPU (ARGS="--variant bf16 --threads 1,2")
+	$(BIN)/python -m tests.bench.cpu_engines $(ARGS)
+
+bench-policy: $(READY) ## Simulate the batching policy against arrival order and a sorted window
+	$(BIN)/python -m tests.bench.policy $(ARGS)
 
 bench-attribution: $(READY) ## Hold the attribution against simulated worlds with a known truth
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.bench.attribution $(ARGS)

@@ -183,6 +183,9 @@ def variant(message: pb.VariantInfo) -> Variant:
         weights=message.weights,
         kept_layers=tuple(message.kept_layers),
         shared_bytes=message.shared_bytes,
+        tuning=message.tuning,
+        packs_tokens=message.packs_tokens,
+        threads=message.threads,
     )
 
 

@@ -44,6 +44,9 @@ class Variant:
     weights: str = ""  # how their weights are stored
     kept_layers: tuple[str, ...] = ()  # linear layers left in a higher precision
     shared_bytes: int = 0  # of parameter_bytes, those that other loaded variants use as well
+    tuning: str = ""  # how it was made fast on its device; empty: it runs as it was built
+    packs_tokens: bool = False  # several sequences share a row, so hardly any padding is computed
+    threads: int = 0  # that compute a batch, on a CPU; 0: does not apply
 
 
 @dataclass(frozen=True, slots=True)

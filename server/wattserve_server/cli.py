@@ -25,8 +25,10 @@ VARIANTS_SETTINGS = {"model", "task", "device", "trust_remote_code"}
 def main(argv: Sequence[str] | None = None) -> int:
     # Before torch is imported. OpenMP's threads spin at their barriers by default; when anything else
     # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
-    # long as two that sleep (docs/LOG.md).
+    # long as two that sleep. Waking up takes longer than most operators, though: they spin that long
+    # (docs/LOG.md).
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # numpy's own threads would spin beside torch's for matrices that one thread does in microseconds.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler talks on standard error

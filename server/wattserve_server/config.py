@@ -101,7 +101,7 @@ class ServerConfig:
     max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N")
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N")
     max_tokens: int = _setting(0, "longest sequence to accept (default, or 0: what the model takes)", "N")
-    threads: int = _setting(0, "CPU threads for the model (default, or 0: all cores)", "N")
+    threads: int = _setting(0, "CPU threads that compute a batch (default, or 0: as many as pay)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
     receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N")
     drain_seconds: float = _setting(

@@ -78,7 +78,7 @@ def make_plan(config: ServerConfig) -> Plan:
         choices,
         default,
         [MeteredDevice(config, device, device.type == main.type) for device in devices],
-        LoadingRules(config.lazy_variants, not config.no_verify, limit),
+        LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
     )
 
 

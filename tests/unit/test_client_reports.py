@@ -55,6 +55,9 @@ def test_server_info_is_mirrored() -> None:
                 weights="int8",
                 kept_layers=["head"],
                 shared_bytes=3,
+                tuning="tokens packed",
+                packs_tokens=True,
+                threads=2,
             )
         ],
         meter=pb.MeterInfo(
@@ -131,6 +134,9 @@ def test_server_info_is_mirrored() -> None:
                 weights="int8",
                 kept_layers=("head",),
                 shared_bytes=3,
+                tuning="tokens packed",
+                packs_tokens=True,
+                threads=2,
             ),
         ),
         meter=Meter(

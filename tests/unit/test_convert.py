@@ -147,7 +147,8 @@ def test_text_that_is_empty_enormous_or_not_text_is_refused(texts: list[str], fi
 
 
 def test_logits_travel_as_little_endian_float32() -> None:
-    tensor = convert.output_tensor("logits", [np.array([1.0, -2.0], np.float32)])
+    tensor = pb.Tensor()
+    convert.write_output(tensor, "logits", [np.array([1.0, -2.0], np.float32)])
     assert (tensor.datatype, list(tensor.shape)) == ("FP32", [1, 2])
     assert tensor.data == b"\x00\x00\x80?\x00\x00\x00\xc0"
 

@@ -19,6 +19,7 @@ from wattserve_server.energy.costlaw import (
     provisional_uj,
     split_weights,
 )
+from wattserve_server.energy.window import Window
 
 BASE = (1.0, 0.25, 0.01)
 
@@ -122,3 +123,26 @@ def test_the_view_splits_by_its_rule() -> None:
     assert provisional_uj(replace(VIEW, split_rule="stand-alone"), batch) == [1681, 2119]  # as 2300 to 2900
     # 1000 each of the fixed part, and of 2 x 30 tokens x 30 uJ a third: 600 and 1200.
     assert provisional_uj(VIEW, batch) == [1000 + 600, 1000 + 1200]
+
+
+def packed(lengths: tuple[int, ...], rows: int, length: int) -> Window:
+    return replace(window(0, 10, lengths=lengths), padded_length=length, packed_rows=rows)
+
+
+def test_packed_sequences_pay_for_their_own_tokens_and_an_equal_part_of_what_is_fixed() -> None:
+    # 2 rows of 32 tokens for 60 real ones: 2000 fixed and 64 x 30 uJ, of which 10, 20 and 30 parts of 60.
+    shares = provisional_uj(VIEW, packed((10, 20, 30), rows=2, length=32))
+    assert sum(share or 0 for share in shares) == 2000 + 64 * 30
+    weights = split_weights(VIEW, packed((10, 20, 30), rows=2, length=32))
+    assert weights == pytest.approx([2e-3 / 3 + 10 * 3e-5, 2e-3 / 3 + 20 * 3e-5, 2e-3 / 3 + 30 * 3e-5])
+
+
+def test_a_packed_token_costs_the_same_whatever_sequence_it_belongs_to() -> None:
+    square = LawView({"fp32": Coefficients(0.0, 3e-5, 1e-6)})
+    short, long = split_weights(square, packed((8, 24), rows=1, length=32))
+    assert long == pytest.approx(3 * short)  # each attends to the whole row
+
+
+def test_computed_tokens_of_a_packed_batch_are_those_of_its_rows() -> None:
+    assert packed((10, 20, 30), rows=2, length=32).computed_tokens == 64
+    assert window(0, 10, lengths=(10, 20, 30)).computed_tokens == 90

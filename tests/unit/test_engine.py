@@ -98,13 +98,41 @@ async def until_running(gate: Gate) -> None:
     gate.entered.clear()
 
 
-async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig) -> None:
+async def until_queued(engine: Engine) -> None:
+    """By the event loop, which gathers what comes before it does that."""
+    for _ in range(100_000):
+        if any(len(lane.batcher) for lane in engine.lanes.values()):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("nothing was queued")
+
+
+async def test_requests_that_come_together_are_queued_together(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    await until_running(gate)
+    waiting = [asyncio.create_task(engine.predict([IDS], "fp32")) for _ in range(2)]
+    await asyncio.sleep(0)
+    (lane,) = engine.lanes.values()
+    assert (engine.queued, len(lane.batcher)) == (2, 0)
+    await until_queued(engine)
+    assert (engine.queued, len(lane.batcher)) == (2, 2)
+    gate.is_open.set()
+    await running
+    assert [(await task).receipt.lines[0].batch_size for task in waiting] == [2, 2]
+
+
+@pytest.mark.parametrize("is_queued", [False, True], ids=["as it comes", "in the queue"])
+async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig, is_queued: bool) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
     running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
     await until_running(gate)
     waiting = asyncio.create_task(engine.predict([IDS], "fp32"))
     await asyncio.sleep(0)
+    if is_queued:
+        await until_queued(engine)
     assert engine.queued == 1
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -25,7 +25,7 @@ def test_inspecting_kernels_shows_an_impostor_beside_the_honest(model: LoadedMod
     variants = [made(model, KINDS["fp32"]), made(model, declaring("int8", fake_quantised))]
     honest, impostor = inspect_kernels(variants).as_json()["variants"]
     assert (honest["verified"], impostor["verified"]) == (True, False)
-    assert impostor["verdict"] == "100 % of its linear layers' work ran in fp32 (aten::addmm)"
+    assert impostor["verdict"].startswith("100 % of its linear layers' work ran in fp32 (")
     assert (honest["weight_macs_share_as_declared"], impostor["weight_macs_share_as_declared"]) == (1, 0)
     for body in (honest, impostor):
         assert sum(product["macs_share"] for product in body["products"]) == pytest.approx(1)

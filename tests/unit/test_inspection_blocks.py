@@ -13,6 +13,7 @@ import torch
 from wattserve_server.energy.probe import SensorProbe
 from wattserve_server.energy.reading import Quality, Reading, Source
 from wattserve_server.energy.units import Energy
+from wattserve_server.engine.variants.variant import Batch
 from wattserve_server.errors import MeterError
 from wattserve_server.inspection import blocks
 from wattserve_server.inspection.blocks import Block, Timed, Work, energy_ratio, run_block, speed_up
@@ -191,14 +192,14 @@ class FakeVariant:
     def __init__(self) -> None:
         self.shapes: list[tuple[int, ...]] = []
 
-    def run(self, inputs: dict[str, torch.Tensor]) -> np.ndarray:
-        self.shapes.append(tuple(inputs["input_ids"].shape))
+    def run(self, batch: Batch) -> np.ndarray:
+        self.shapes.append(tuple(batch.inputs["input_ids"].shape))
         return np.zeros((1, 1), dtype=np.float32)
 
 
 def work(*lengths: int) -> tuple[FakeVariant, Work]:
     variant = FakeVariant()
-    prepared = [{"input_ids": torch.zeros(1, length)} for length in lengths]
+    prepared = [Batch({"input_ids": torch.zeros(1, length)}, length) for length in lengths]
     return variant, Work(variant, prepared, BusyClock())  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.fixtures.models import save_classifier
+from tests.fixtures.short_memory import Memory, limited
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -367,3 +368,26 @@ async def test_a_folder_that_changed_meanwhile_is_not_mixed_with_what_was_read_b
         with pytest.raises(ConfigError, match="has changed since it was opened: start the server again"):
             await it.engine.loader.load("bf16")
         assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None
+
+
+async def test_a_variant_whose_fullest_batch_does_not_fit_gets_smaller_batches(
+    model: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Memory(most_tokens=100)
+    small = limited(KINDS["fp32"], memory.allocate)
+    longest = np.full(64, 5, dtype=np.int64)
+    async with rig(model, choice("fp32", kind=small)) as it:
+        await it.engine.loader.load("fp32")
+        assert 2 * 64 in memory.attempts  # the warm-up has tried
+        assert "its batches have no more than half of that" in caplog.text
+        memory.attempts.clear()
+        done = await it.engine.predict([longest, longest], "fp32")
+        assert all(row is not None for row in done.rows)
+        assert memory.attempts == [64, 64]
+
+
+async def test_a_variant_that_cannot_run_its_longest_sequence_is_not_loaded(model: LoadedModel) -> None:
+    small = limited(replace(KINDS["fp32"], name="small"), Memory(most_tokens=20).allocate)
+    async with rig(model, choice("small", kind=small)) as it:
+        with pytest.raises(OutOfMemoryError, match="cpu is out of memory"):
+            await it.engine.loader.load("small")

@@ -73,7 +73,7 @@ def test_texts_may_have_a_column_or_none(shape: list[int], is_raw: bool) -> None
         request = typed("text", "BYTES", shape, bytes_contents=[word.encode() for word in words])
     asked = read(request)
     assert asked.texts == words
-    assert asked.items == []
+    assert not asked.items
     assert asked.place == ("raw_input_contents[0]" if is_raw else "inputs[0].contents.bytes_contents")
 
 

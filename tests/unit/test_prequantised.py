@@ -255,9 +255,9 @@ def test_its_answers_are_those_of_transformers(name: str, checkpoint: Checkpoint
     folder = checkpoint(name)
     variant = native(name, lambda: served(folder))
     theirs = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
-    inputs = variant.prepare(IDS)
+    batch = variant.prepare(IDS)
     with torch.inference_mode():
-        np.testing.assert_array_equal(variant.run(inputs), theirs(**inputs).logits.numpy())
+        np.testing.assert_array_equal(variant.run(batch), theirs(**batch.inputs).logits.numpy())
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

@@ -3,12 +3,12 @@
 import pytest
 
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.warmup import overhead_tokens, warmup_shapes
+from wattserve_server.engine.warmup import FRONT_END_S, overhead_tokens, threads_worth, warmup_shapes
 
 
-def test_every_power_of_two_is_warmed_alone_and_in_its_fullest_batch() -> None:
+def test_every_power_of_two_is_warmed_alone_and_two_full_batches() -> None:
     assert warmup_shapes(40, BatchLimits(max_sequences=32, max_tokens=128)) == [
-        (1, 8), (16, 8), (1, 16), (8, 16), (1, 32), (4, 32), (1, 40), (3, 40),
+        (1, 8), (1, 16), (1, 32), (1, 40), (4, 32), (3, 40),
     ]  # fmt: skip
 
 
@@ -26,3 +26,15 @@ def test_the_fixed_cost_of_a_batch_is_found_in_tokens() -> None:
 def test_times_that_do_not_grow_with_the_work_make_starting_a_batch_dear() -> None:
     assert overhead_tokens([(1, 8), (1, 64)], [0.01, 0.01]) == 64.0
     assert overhead_tokens([(1, 8)], [0.01]) == 0.0
+
+
+def test_a_slow_model_gets_every_core_and_a_fast_one_leaves_some_to_the_front_end() -> None:
+    assert threads_worth(2, sequence_s=0.01) == 2
+    assert threads_worth(2, sequence_s=FRONT_END_S) == 1
+    assert threads_worth(16, sequence_s=FRONT_END_S) == 8
+    assert threads_worth(16, sequence_s=3 * FRONT_END_S) == 12
+
+
+def test_there_is_always_a_thread() -> None:
+    assert threads_worth(1, sequence_s=1.0) == 1
+    assert threads_worth(4, sequence_s=1e-6) == 1

@@ -167,6 +167,8 @@ def _remarks(variant: Variant) -> list[str]:
     told = [
         variant.kernels,
         variant.detail,
+        variant.tuning,
+        f"{variant.threads} threads" if variant.threads else "",
         f"PROXY: {variant.proxy}" if variant.proxy else "",
         f"failed: {variant.state_reason}" if variant.state_reason else "",
         f"{kept} layers kept in a higher precision" if kept else "",

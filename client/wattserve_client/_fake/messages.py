@@ -128,6 +128,9 @@ def variant_info(variant: Variant) -> pb.VariantInfo:
         weights=variant.weights,
         kept_layers=variant.kept_layers,
         shared_bytes=variant.shared_bytes,
+        tuning=variant.tuning,
+        packs_tokens=variant.packs_tokens,
+        threads=variant.threads,
     )
 
 

@@ -30,6 +30,7 @@ _IDENTITY = (
 )
 _VARIANT_IDENTITY = (
     "name", "device", "dtype", "native", "kernels", "detail", "proxy", "operands", "weights", "kept_layers",
+    "tuning", "packs_tokens",
 )  # fmt: skip
 
 

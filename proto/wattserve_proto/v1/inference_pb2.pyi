@@ -473,7 +473,7 @@ class ReceiptLine(google.protobuf.message.Message):
     """of the device's idle draw, under Receipt.idle_policy"""
     tokens: builtins.int
     padded_tokens: builtins.int
-    """the length it was computed at, padding included"""
+    """computed for it, padding included; packed: its part of the rows' tokens"""
     batch_size: builtins.int
     """sequences in its batch; 0: it never ran"""
     compute_ns: builtins.int
@@ -694,6 +694,9 @@ class VariantInfo(google.protobuf.message.Message):
     WEIGHTS_FIELD_NUMBER: builtins.int
     KEPT_LAYERS_FIELD_NUMBER: builtins.int
     SHARED_BYTES_FIELD_NUMBER: builtins.int
+    TUNING_FIELD_NUMBER: builtins.int
+    PACKS_TOKENS_FIELD_NUMBER: builtins.int
+    THREADS_FIELD_NUMBER: builtins.int
     name: builtins.str
     device: builtins.str
     dtype: builtins.str
@@ -721,6 +724,12 @@ class VariantInfo(google.protobuf.message.Message):
     """how their weights are stored"""
     shared_bytes: builtins.int
     """of parameter_bytes, those that other loaded variants use as well"""
+    tuning: builtins.str
+    """how it was made fast on this device; empty: it runs as it was built"""
+    packs_tokens: builtins.bool
+    """several sequences share a row, so hardly any padding is computed"""
+    threads: builtins.int
+    """that compute a batch, on a CPU; 0: does not apply"""
     @property
     def kept_layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """layers left in a higher precision"""
@@ -746,8 +755,11 @@ class VariantInfo(google.protobuf.message.Message):
         weights: builtins.str = ...,
         kept_layers: collections.abc.Iterable[builtins.str] | None = ...,
         shared_bytes: builtins.int = ...,
+        tuning: builtins.str = ...,
+        packs_tokens: builtins.bool = ...,
+        threads: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kept_layers", b"kept_layers", "kernels", b"kernels", "name", b"name", "native", b"native", "operands", b"operands", "parameter_bytes", b"parameter_bytes", "proxy", b"proxy", "shared_bytes", b"shared_bytes", "state", b"state", "state_reason", b"state_reason", "verification", b"verification", "verified", b"verified", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kept_layers", b"kept_layers", "kernels", b"kernels", "name", b"name", "native", b"native", "operands", b"operands", "packs_tokens", b"packs_tokens", "parameter_bytes", b"parameter_bytes", "proxy", b"proxy", "shared_bytes", b"shared_bytes", "state", b"state", "state_reason", b"state_reason", "threads", b"threads", "tuning", b"tuning", "verification", b"verification", "verified", b"verified", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes", "weights", b"weights"]) -> None: ...
 
 Global___VariantInfo: typing_extensions.TypeAlias = VariantInfo
 

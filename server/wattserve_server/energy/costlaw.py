@@ -125,10 +125,17 @@ _UNLEARNED = Coefficients(0.0, 1.0)
 
 
 def split_weights(view: LawView, window: Window) -> list[float]:
-    """How a window's energy is split among its sequences, under its variant's law."""
+    """How a window's energy is split among its sequences, under its variant's law.
+
+    Packed sequences do not pad each other: what one adds does not depend on the others, and its Shapley value
+    is that and an equal part of what is fixed. Every token of a row attends to the row.
+    """
     law = view.get(window.variant)
     if law is None or law.fixed_j + law.own_j(window.padded_length) <= 0:
         law = _UNLEARNED
+    if window.packed_rows and view.split_rule == "shapley":
+        per_token = law.per_token_j + law.per_square_j * window.padded_length
+        return [law.fixed_j / len(window.lengths) + per_token * length for length in window.lengths]
     return SPLIT_RULES[view.split_rule](law, window.lengths)
 
 

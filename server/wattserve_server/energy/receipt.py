@@ -94,7 +94,7 @@ class Receipt:
         """The request has ended and nothing of it will be charged any more."""
         if self.outcome is Outcome.OPEN:
             return False
-        return all(line.is_settled or not line.batch_size for line in self.lines)
+        return not [line for line in self.lines if line.batch_size and not line.is_settled]
 
     @property
     def state(self) -> State:

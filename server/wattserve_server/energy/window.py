@@ -12,7 +12,8 @@ class Window:
     """One batch on one device, from its first copy to the device to its last copy back.
 
     start_ns, end_ns: on the host's monotonic clock. lengths: true tokens of each sequence.
-    padded_length: tokens at which each was computed. lines: the receipt lines to charge, one per
+    padded_length: tokens of each row that was computed. packed_rows: how many rows its sequences shared; 0:
+    each had a row of its own. lines: the receipt lines to charge, one per
     sequence; empty for a warm-up window, which is charged to the warm-up account. is_first_run: the first
     of its shape, which may compile, tune or allocate: nothing is learned from it. rested_ns: for how long
     the device had done nothing before.
@@ -26,6 +27,7 @@ class Window:
     lines: tuple[Line, ...] = ()
     is_first_run: bool = False
     rested_ns: int = 0
+    packed_rows: int = 0
 
     @property
     def is_warmup(self) -> bool:
@@ -33,7 +35,7 @@ class Window:
 
     @property
     def computed_tokens(self) -> int:
-        return len(self.lengths) * self.padded_length
+        return (self.packed_rows or len(self.lengths)) * self.padded_length
 
     @property
     def duration_ns(self) -> int:

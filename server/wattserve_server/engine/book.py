@@ -112,7 +112,7 @@ class ReceiptBook:
 
     def get(self, receipt_id: str) -> Receipt:
         """Raises NotFound for an id that never was or whose retention is over."""
-        self._forget_old()
+        self._forget_old(self._clock())
         try:
             return self._receipts[receipt_id]
         except KeyError:
@@ -143,19 +143,20 @@ class ReceiptBook:
             watch.end()
 
     def _keep(self, receipt: Receipt) -> None:
-        self._final.append((self._clock(), receipt.receipt_id))
+        now_s = self._clock()
+        self._final.append((now_s, receipt.receipt_id))
         self._on_final(receipt)
         self._wake(receipt)
         for watch in self._watches:
             watch.put(receipt)
-        self._forget_old()
+        self._forget_old(now_s)
 
     def _wake(self, receipt: Receipt) -> None:
         for waiter in self._waiters.pop(receipt.receipt_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _forget_old(self) -> None:
-        oldest_s = self._clock() - self.retention_s
+    def _forget_old(self, now_s: float) -> None:
+        oldest_s = now_s - self.retention_s
         while self._final and (len(self._final) > self.retention_count or self._final[0][0] < oldest_s):
             del self._receipts[self._final.popleft()[1]]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from wattserve_server.energy.attribution import split_exact
 from wattserve_server.energy.costlaw import LawView, provisional_uj
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.energy.trials import TrialPlan
@@ -29,6 +30,12 @@ from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.errors import ExpiredError, InferenceError
+
+GATHER_NS = 1_000_000
+"""For how long requests that come are gathered, at the most, while the event loop has other work."""
+
+AT_REST_NS = 30_000
+"""A pass of the event loop that took no longer had nothing else to do."""
 
 OnBatch = Callable[[BatchResult], None]
 
@@ -86,14 +93,16 @@ class Engine:
             for device, meter in metering.items()
         }
         self.loader = Loader(model, materials, self.roster, self.lanes, rules)
+        self._arrivals: dict[Request, Lane] = {}  # to be queued soon
         self._open_requests = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def queued(self) -> int:
-        """Sequences that wait."""
-        return sum(len(lane.batcher) for lane in self.lanes.values())
+        """Sequences that wait. Any thread."""
+        arrived = sum(len(request.sequences) for request in tuple(self._arrivals))
+        return arrived + sum(len(lane.batcher) for lane in self.lanes.values())
 
     def start(self) -> None:
         """Start the devices' threads. What runs on them has to be loaded."""
@@ -134,7 +143,9 @@ class Engine:
         has started is still charged.
         """
         accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
-        resident = await self._resident(variant, deadline_ns)
+        resident = self.roster.named(variant).resident
+        if resident is None:
+            resident = await self._loaded(variant, deadline_ns)
         ready = resident.variant
         lane = self.lanes[ready.device]
         receipt = self.book.open(request_id, variant, str(ready.device))
@@ -144,15 +155,10 @@ class Engine:
         request = Request(receipt, variant, resident, accepted_ns, deadline_ns, answer, priority)
         for item in items:
             request.add(item, self.model.task.length(item))
-        try:
-            lane.batcher.put(request)
-        except Exception:
-            receipt.end(Outcome.FAILED)
-            self.book.ended(receipt)
-            raise
         resident.enter()
         self._open_requests += 1
         self._idle.clear()
+        self._queue_soon(lane, request)
         expiry = None  # the runner looks between two batches only
         if deadline_ns is not None:
             expiry = self._loop.call_at(deadline_ns / 1e9, self._expire_waiting, lane, request)
@@ -160,7 +166,7 @@ class Engine:
             await request.answer
         except asyncio.CancelledError:
             request.is_cancelled = True
-            self._leave(request, lane.batcher.withdraw(request))
+            self._leave(request, self._withdraw(lane, request))
             raise
         finally:
             if expiry is not None:
@@ -168,6 +174,35 @@ class Engine:
         if request.error is not None:
             raise request.error
         return request
+
+    def _queue_soon(self, lane: Lane, request: Request) -> None:
+        """Queue it once the event loop is at rest. Among its work may be more requests: one by one, each
+        would wake the runner's thread, to fight the event loop for the interpreter's lock over a batch of
+        one."""
+        if not self._arrivals:
+            now_ns = time.monotonic_ns()
+            self._loop.call_soon(self._queue_arrivals, now_ns, now_ns)
+        self._arrivals[request] = lane
+
+    def _queue_arrivals(self, first_ns: int, last_pass_ns: int) -> None:
+        """first_ns: when the first of them came. last_pass_ns: when the event loop was here last."""
+        now_ns = time.monotonic_ns()
+        if now_ns - last_pass_ns > AT_REST_NS and now_ns - first_ns < GATHER_NS:
+            self._loop.call_soon(self._queue_arrivals, first_ns, now_ns)
+            return
+        arrivals, self._arrivals = self._arrivals, {}
+        for request, lane in arrivals.items():
+            try:
+                lane.batcher.put(request)
+            except Exception as error:  # it belongs to whoever asked
+                request.error = error
+                self._leave(request, request.remaining)
+
+    def _withdraw(self, lane: Lane, request: Request) -> int:
+        """Take its sequences out of the queue, or from those to be queued; how many there were."""
+        if self._arrivals.pop(request, None) is not None:
+            return request.remaining
+        return lane.batcher.withdraw(request)
 
     def _leave(self, request: Request, count: int) -> None:
         """`count` of its sequences are done with, having run or not."""
@@ -186,11 +221,8 @@ class Engine:
         if not request.answer.done():
             request.answer.set_result(None)
 
-    async def _resident(self, variant: str, deadline_ns: int | None) -> Resident:
-        """What runs it, loaded within the deadline if it must be."""
-        resident = self.roster.named(variant).resident
-        if resident is not None:
-            return resident
+    async def _loaded(self, variant: str, deadline_ns: int | None) -> Resident:
+        """What runs it, loaded within the deadline."""
         try:
             async with asyncio.timeout_at(None if deadline_ns is None else deadline_ns / 1e9):
                 return await self.loader.ready(variant)
@@ -198,7 +230,7 @@ class Engine:
             raise ExpiredError(f"the deadline passed while variant {variant!r} was loaded") from None
 
     def _expire_waiting(self, lane: Lane, request: Request) -> None:
-        if count := lane.batcher.withdraw(request):
+        if count := self._withdraw(lane, request):
             self._expire(request, count)
 
     def _expire_soon(self, request: Request, count: int) -> None:
@@ -215,20 +247,29 @@ class Engine:
         window = result.window
         lane = self.lanes[self.roster.named(window.variant).choice.device]
         costs = provisional_uj(lane.law(), window)
+        duration_ns, finite = window.duration_ns, result.finite.tolist()
+        padded = (
+            split_exact(window.computed_tokens, window.lengths)
+            if window.packed_rows
+            else [window.padded_length] * len(window.lengths)
+        )
         for request in {sequence.request for sequence in result.sequences}:
+            if result.warning and result.warning not in request.receipt.warnings:
+                request.receipt.warnings.append(result.warning)
             if window.start_ns > request.last_started_ns:
-                request.last_started_ns, request.last_compute_ns = window.start_ns, window.duration_ns
-            request.compute_ns += window.duration_ns
+                request.last_started_ns, request.last_compute_ns = window.start_ns, duration_ns
+            request.compute_ns += duration_ns
         for position, sequence in enumerate(result.sequences):
             line, request = sequence.line, sequence.request
-            line.padded_tokens = window.padded_length
-            line.compute_ns = window.duration_ns
+            line.batch_size = len(result.sequences)  # less than was taken where the batch was split
+            line.padded_tokens = padded[position]
+            line.compute_ns = duration_ns
             line.provisional_uj = costs[position]
             if result.rows is None:
                 request.error = result.error
             else:
                 request.rows[sequence.index] = result.rows[position]
-                if not result.finite[position]:  # never returned as if it were an answer
+                if not finite[position]:  # never returned as if it were an answer
                     request.error = InferenceError(
                         f"variant {request.variant!r} answered with NaN or infinity "
                         f"for sequence {sequence.index}"

@@ -7,7 +7,6 @@ one is in the making beside the source checkpoint.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import torch
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.memory import bytes_after_loading, format_bytes
 from wattserve_server.engine.model import LoadedModel
+from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
 from wattserve_server.engine.roster import Entry, Resident, Roster, State
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
@@ -27,19 +27,19 @@ from wattserve_server.errors import ConfigError, NotPossibleHere, OutOfMemoryErr
 
 log = logging.getLogger(__name__)
 
-_OUT_OF_MEMORY = ("allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-
 SKIPPED = Verification(False, "not verified: --no-verify")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingRules:
     """is_lazy: requests load what they need. is_verified: the profiler looks at each variant before it
-    serves. memory_limit: for the weights of all variants of one device, in bytes; 0: none."""
+    serves. memory_limit: for the weights of all variants of one device, in bytes; 0: none. threads: that
+    compute a batch on a CPU; 0: as many as pay."""
 
     is_lazy: bool = False
     is_verified: bool = True
     memory_limit: int = 0
+    threads: int = 0
 
 
 class Loader:
@@ -118,6 +118,7 @@ class Loader:
         try:
             async with self._one_at_a_time:
                 variant = await asyncio.to_thread(self._build, entry.choice)
+                await lane.tune(variant, self.rules.threads)
                 if self.rules.is_verified:
                     await lane.verify(variant)
                 else:
@@ -127,7 +128,7 @@ class Loader:
             failure = _explained(entry.choice, error)
             entry.state, entry.reason = State.FAILED, str(failure)
             log.info("could not load %s: %s", entry.choice.name, failure)
-            await asyncio.to_thread(_collect, device)
+            await asyncio.to_thread(free_unused, device)
             raise failure from error
         finally:
             entry.loading = None
@@ -145,7 +146,7 @@ class Loader:
         await resident.free.wait()
         self._roster.leaving.discard(resident)
         log.info("unloaded %s", resident.variant.name)
-        await asyncio.to_thread(_collect, resident.variant.device)
+        await asyncio.to_thread(free_unused, resident.variant.device)
 
     def _build(self, choice: Choice) -> Variant:
         """On a thread. Raises ConfigError for what would not fit, and whatever building raises."""
@@ -169,13 +170,8 @@ def _not_loaded(name: str, reason: str, field: str = "") -> NotPossibleHere:
 
 def _explained(choice: Choice, error: Exception) -> ConfigError:
     """What an operator is told of a failure to build, check or warm up."""
-    cause: BaseException | None = error
-    while cause is not None:
-        # On a CPU torch has no class of its own for it.
-        is_out_of_memory = isinstance(cause, MemoryError | torch.OutOfMemoryError)
-        if is_out_of_memory or any(words in str(cause) for words in _OUT_OF_MEMORY):
-            return OutOfMemoryError(f"{choice.device} is out of memory: {cause}")
-        cause = cause.__cause__
+    if shortage := memory_shortage(error):
+        return OutOfMemoryError(f"{choice.device} is out of memory: {shortage}")
     if isinstance(error, ConfigError):
         return error
     log.error("variant %s could not be made", choice.name, exc_info=error)
@@ -186,9 +182,3 @@ def _retrieve(loading: asyncio.Task[Resident]) -> None:
     """Its outcome is kept in the entry; when every caller has left, nobody else asks for its exception."""
     if not loading.cancelled():
         loading.exception()
-
-
-def _collect(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ import torch
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.engine.weights import bytes_of, distinct_tensors, tensor_bytes
+from wattserve_server.engine.weights import bytes_of, distinct_tensors, place, tensor_bytes
 from wattserve_server.errors import ConfigError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -44,8 +44,8 @@ def bytes_after_loading(materials: Materials, choice: Choice, loaded: Sequence[V
     built = choice.kind.build(replace(materials, weights=sketch), choice.device)
     modules = [variant.built.module for variant in loaded]
     present = distinct_tensors(*modules)
-    places = {tensor.data_ptr() for tensor in present}
-    shared = [tensor for tensor in materials.weights.shared(sketch.taken) if tensor.data_ptr() in places]
+    places = {place(tensor) for tensor in present}
+    shared = [tensor for tensor in materials.weights.shared(sketch.taken) if place(tensor) in places]
     counted = [tensor for tensor in shared if tensor.dtype != torch.int64]
     return bytes_of(present) + tensor_bytes(built.module) - bytes_of(counted)
 

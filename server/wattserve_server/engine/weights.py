@@ -147,9 +147,14 @@ def distinct_tensors(*modules: nn.Module) -> list[torch.Tensor]:
     for module in modules:
         for tensor in stored_tensors((*module.parameters(), *module.buffers())):
             if tensor.dtype != torch.int64:
-                place = id(tensor) if tensor.is_meta else tensor.data_ptr()
-                found.setdefault((place, tensor.numel(), tensor.element_size()), tensor)
+                found.setdefault((place(tensor), tensor.numel(), tensor.element_size()), tensor)
     return list(found.values())
+
+
+def place(tensor: torch.Tensor) -> int:
+    """Where its numbers are: the same for tensors that share them."""
+    has_address = not (tensor.is_meta or tensor.is_mkldnn)
+    return tensor.data_ptr() if has_address else id(tensor)
 
 
 def stored_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_loadgen.figures.stats import percentile, ratio_interval
-from wattserve_server.engine.tasks import Inputs
-from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.variants.variant import Batch, Variant
 from wattserve_server.inspection.joules import BusyClock, Joulemeter, NoFigure, Span
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
@@ -79,16 +78,16 @@ Run = Callable[[int], int]
 class Work:
     """A variant and prepared batches, for it to run by their numbers."""
 
-    def __init__(self, variant: Variant, prepared: Sequence[Inputs], busy: BusyClock) -> None:
+    def __init__(self, variant: Variant, prepared: Sequence[Batch], busy: BusyClock) -> None:
         self._variant = variant
         self._prepared = prepared
         self._busy = busy
 
     def run(self, number: int) -> int:
         """See Run. Numbers beyond the last batch start again with the first."""
-        inputs = self._prepared[number % len(self._prepared)]
+        batch = self._prepared[number % len(self._prepared)]
         begun_ns = time.perf_counter_ns()
-        self._variant.run(inputs)
+        self._variant.run(batch)
         ns = time.perf_counter_ns() - begun_ns
         self._busy.add(ns)
         return ns
@@ -96,8 +95,8 @@ class Work:
     def warm_up(self, runs: int) -> int:
         """Every shape once, whatever compiles or tunes for it, then on to `runs`; how many there were."""
         shapes = {
-            tuple(inputs[key].shape for key in sorted(inputs)): number
-            for number, inputs in enumerate(self._prepared)
+            (batch.packed_rows, batch.length, *(tensor.shape for tensor in batch.inputs.values())): number
+            for number, batch in enumerate(self._prepared)
         }
         for number in shapes.values():
             self.run(number)

@@ -13,6 +13,7 @@ from wattserve_server.engine.variants.cpu_verbose import unit
 from wattserve_server.engine.variants.kernel_names import kernel_facts, on_tensor_cores
 from wattserve_server.engine.variants.profile import Profile, profile_batch
 from wattserve_server.engine.variants.trace import MatrixCall
+from wattserve_server.engine.variants.tuning import tune
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.engine.variants.verification import declared, is_judged, judge, sample
 from wattserve_server.inspection.environment import describe
@@ -36,12 +37,13 @@ class _Row:
 
 
 def inspect_kernels(variants: Sequence[Variant]) -> Report:
-    """Profile a small batch of each, after one that warms it up. Raises what a batch raises."""
+    """Profile a small batch of each, as it is served, after one to warm up. Raises what a batch raises."""
     bodies: list[dict[str, Any]] = []
     for variant in variants:
-        inputs = variant.prepare(sample(variant))
-        variant.run(inputs)
-        bodies.append(_body(variant, profile_batch(variant, inputs, with_kernels=True)))
+        tune(variant)
+        batch = variant.prepare(sample(variant))
+        variant.run(batch)
+        bodies.append(_body(variant, profile_batch(variant, batch, with_kernels=True)))
     return Report(
         "inspect.kernels",
         {"environment": describe([variant.device for variant in variants], None), "variants": bodies},

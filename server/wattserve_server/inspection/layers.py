@@ -115,8 +115,7 @@ def compare(reference: Variant, other: Variant, items: Sequence[Item]) -> tuple[
     kinds = layers_of(reference.built.module)
     sums = {path: ErrorSums() for path in (*kinds, OUTPUT)}
     for _, batch in batches(reference.model, items, _BATCH):
-        inputs = reference.prepare(batch)
-        mask = inputs.get("attention_mask")
+        mask = reference.prepare(batch).inputs.get("attention_mask")
         expected = _outputs(reference, batch, kinds, mask)
         for path, tensors in _outputs(other, batch, kinds, mask).items():
             for ours, theirs in zip(expected[path], tensors, strict=False):

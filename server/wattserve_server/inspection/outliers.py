@@ -75,14 +75,14 @@ def find_outliers(variant: Variant, items: Sequence[Item], threshold: float) -> 
     paths = [path for path, kind in layers_of(variant.built.module).items() if kind == "linear"]
     found = {path: FeatureMaxima(threshold) for path in paths}
     for _, batch in batches(variant.model, items, _BATCH):
-        inputs = variant.prepare(batch)
-        mask = inputs.get("attention_mask")
+        prepared = variant.prepare(batch)
+        mask = prepared.inputs.get("attention_mask")
 
         def seen(path: str, tensor: torch.Tensor, mask: torch.Tensor | None = mask) -> None:
             found[path].add(real_rows(tensor, mask))
 
         with watching(variant.built.module, paths, seen, inputs=True):
-            variant.run(inputs)
+            variant.run(prepared)
     return [maxima.as_json(path) for path, maxima in found.items() if maxima.tokens]
 
 

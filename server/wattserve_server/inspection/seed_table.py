@@ -15,6 +15,7 @@ import torch
 
 from wattserve_server.config import ServerConfig
 from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.variants.tuning import tune
 from wattserve_server.engine.variants.verification import verify
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.inspection.accuracy import answers, compared, no_accuracy
@@ -69,6 +70,7 @@ def measure(config: ServerConfig, subject: Subject, examples: Examples, plan: Pl
         for each in examined:
             name, device = each.variant.name, each.variant.device
             try_out(each, subject.model)
+            tune(each.variant)
             try:
                 each.variant.verification = verify(each.variant)
             except ConfigError as error:

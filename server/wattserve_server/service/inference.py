@@ -20,7 +20,10 @@ class InferenceService:
         self._predictor = predictor
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
-        return await self._predict(request, context.time_remaining())
+        answered = await self._predictor.predict(convert.NativeCall(request), context.time_remaining())
+        message = pb.PredictResponse()
+        _write_response(message, request.request_id, answered)
+        return message
 
     async def PredictStream(
         self, request_iterator: AsyncIterator[pb.PredictRequest], context: Any
@@ -35,12 +38,16 @@ class InferenceService:
                 return _stream_error(request_id, error)
             open_ids.add(request_id)
             try:
-                response = await self._predict(request, context.time_remaining())
+                answered = await self._predictor.predict(
+                    convert.NativeCall(request), context.time_remaining()
+                )
+                message = pb.PredictStreamResponse(request_id=request_id)
+                _write_response(message.response, request_id, answered)
             except Exception as error:
                 return _stream_error(request_id, error)
             finally:
                 open_ids.discard(request_id)
-            return pb.PredictStreamResponse(request_id=request_id, response=response)
+            return message
 
         async for reply in answers(request_iterator, answer, self._serving, in_order=False):
             yield reply
@@ -90,29 +97,23 @@ class InferenceService:
         await engine.loader.unload(request.variant)
         return report.variant_info(engine, engine.roster.named(request.variant))
 
-    async def _predict(self, request: pb.PredictRequest, left_s: float | None) -> pb.PredictResponse:
-        answered = await self._predictor.predict(convert.NativeCall(request), left_s)
-        return _response(request.request_id, answered)
 
-
-def _response(request_id: str, answered: Answered) -> pb.PredictResponse:
-    ready, done, times = answered.ready, answered.request, answered.times
+def _write_response(message: pb.PredictResponse, request_id: str, answered: Answered) -> None:
+    """Every part in its place: a part that was made elsewhere would be copied."""
+    ready, done, times = answered
     model = ready.engine.model
+    message.request_id = request_id
+    message.variant = done.variant
     rows = [row for row in done.rows if row is not None]
-    scores = model.task.scores(model.config, rows)
-    return pb.PredictResponse(
-        request_id=request_id,
-        variant=done.variant,
-        output=convert.output_tensor(model.task.output_name, rows),
-        classifications=[convert.classification(row, model.labels) for row in scores],
-        receipt=convert.receipt_message(done.receipt, ready.source_of(done.receipt)),
-        timing=pb.Timing(
-            tokenize_ns=times.tokenize_ns,
-            queue_ns=times.queue_ns,
-            compute_ns=times.compute_ns,
-            total_ns=times.total_ns,
-        ),
-    )
+    convert.write_output(message.output, model.task.output_name, rows)
+    for scores in model.task.scores(model.config, rows):
+        convert.write_classification(message.classifications.add(), scores, model.labels)
+    convert.write_receipt(message.receipt, done.receipt, ready.source_of(done.receipt))
+    timing = message.timing
+    timing.tokenize_ns = times.tokenize_ns
+    timing.queue_ns = times.queue_ns
+    timing.compute_ns = times.compute_ns
+    timing.total_ns = times.total_ns
 
 
 def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:

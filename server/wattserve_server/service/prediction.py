@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.policy import NORMAL_PRIORITY
@@ -21,8 +21,7 @@ from wattserve_server.telemetry.metrics import Metrics
 from wattserve_server.telemetry.statistics import Statistics, Times
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """How a request wants to be treated. timeout_ns: how long it may wait in the queue, besides what the
     call's own deadline says."""
 
@@ -32,14 +31,13 @@ class Options:
     timeout_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a call asks for. items: checked; or texts, to be tokenised first. place: where in the request."""
 
     options: Options
     place: str
-    items: list[Item] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
+    items: Sequence[Item] = ()
+    texts: Sequence[str] = ()
 
 
 class Call(Protocol):
@@ -56,8 +54,7 @@ class Call(Protocol):
         """What it holds, checked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(NamedTuple):
     """A request that has run. times: where its time went."""
 
     ready: Ready
@@ -82,9 +79,12 @@ class Predictor:
         deadline_ns = None if left_s is None else begun_ns + int(left_s * 1e9)
         variant = ""
         try:
-            with self._serving.accept() as ready:
+            ready = self._serving.accept()
+            try:
                 variant = call.variant(ready)
                 answered = await self._answer(ready, call, variant, begun_ns, deadline_ns)
+            finally:
+                self._serving.done()
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
             own_left_s = None if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / 1e9
             if is_late(own_left_s, left_s):

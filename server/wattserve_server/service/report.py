@@ -137,6 +137,9 @@ def variant_info(engine: Engine, entry: Entry) -> pb.VariantInfo:
         message.kept_layers.extend(variant.built.kept)
         message.parameter_bytes = variant.parameter_bytes
         message.shared_bytes = shared_bytes(variant, others)
+        message.tuning = variant.tuning
+        message.packs_tokens = variant.packing is not None
+        message.threads = variant.threads
         message.warmup_seconds = variant.warmup_seconds
         message.warmup_shapes = variant.warmup_shapes
         message.verified = variant.verification.verified

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -67,18 +65,18 @@ class Serving:
         if self.draining.is_set():
             raise UnavailableError("the server is shutting down")
 
-    @contextmanager
-    def accept(self) -> Iterator[Ready]:
-        """As `get`, for a new request, which is being worked on until the block ends."""
+    def accept(self) -> Ready:
+        """As `get`, for a new request, which is being worked on until `done`."""
         self.check_not_draining()
         ready = self.get()
         self._accepted += 1
-        try:
-            yield ready
-        finally:
-            self._accepted -= 1
-            if not self._accepted:
-                self._idle.set()
+        return ready
+
+    def done(self) -> None:
+        """A request that was accepted has ended."""
+        self._accepted -= 1
+        if not self._accepted:
+            self._idle.set()
 
     async def until_idle(self) -> None:
         """Wait until no accepted request is being worked on. For a server that accepts no more."""

@@ -32,6 +32,13 @@ def _distilbert_base() -> torch.nn.Module:
     return model
 
 
+def _distilbert_tiny() -> torch.nn.Module:
+    """Small enough for the server around it to be what takes the time."""
+    config = DistilBertConfig(num_labels=2, dim=128, n_layers=4, n_heads=2, hidden_dim=512)
+    model: torch.nn.Module = DistilBertForSequenceClassification(config)
+    return model
+
+
 def _resnet18() -> torch.nn.Module:
     """As torchvision's: 1000 labels, 11,689,512 parameters."""
     config = ResNetConfig(
@@ -48,6 +55,7 @@ def _resnet18() -> torch.nn.Module:
 
 RANDOM_MODELS: dict[str, RandomModel] = {
     "distilbert-base": RandomModel(_distilbert_base, ("sequence-classification", "feature-extraction")),
+    "distilbert-tiny": RandomModel(_distilbert_tiny, ("sequence-classification", "feature-extraction")),
     "resnet18": RandomModel(_resnet18, ("image-classification",)),
 }
 

@@ -15,14 +15,13 @@ import torch
 from torch import nn
 from torch.autograd.profiler import profile, record_function
 
-from wattserve_server.engine.tasks import Inputs
 from wattserve_server.engine.variants.cpu_verbose import CpuReport, Implementation, cpu_report, unit
 from wattserve_server.engine.variants.kernel_names import on_tensor_cores, told_precision
 from wattserve_server.engine.variants.port import Built
 from wattserve_server.engine.variants.trace import CONVOLUTION, LAYER_MARK, MatrixCall, read_trace
 
 if TYPE_CHECKING:  # a variant holds its verification, which comes from here
-    from wattserve_server.engine.variants.variant import Variant
+    from wattserve_server.engine.variants.variant import Batch, Variant
 
 NOT_REPORTED = "not reported"
 
@@ -90,7 +89,7 @@ class Profile:
         return "; ".join([*found, *(f"{name} (instructions not named)" for name in untold)])
 
 
-def profile_batch(variant: Variant, inputs: Inputs, with_kernels: bool = False) -> Profile:
+def profile_batch(variant: Variant, batch: Batch, with_kernels: bool = False) -> Profile:
     """Run one prepared batch and say what it did. Raises what the batch raises, with the profiler off.
 
     with_kernels: have CUPTI name and time the CUDA kernels. It stays attached to the process and slows later
@@ -108,7 +107,7 @@ def profile_batch(variant: Variant, inputs: Inputs, with_kernels: bool = False) 
         undo.callback(root.remove)
         undo.enter_context(_marked(variant.built.module, _linears(variant.built)))
         report = undo.enter_context(nullcontext(CpuReport()) if on_cuda else cpu_report())
-        events = _profiled(variant, inputs, with_cupti=on_cuda and with_kernels)
+        events = _profiled(variant, batch, with_cupti=on_cuda and with_kernels)
     trace = read_trace(events)
     return Profile(
         device=variant.device.type,
@@ -127,10 +126,10 @@ def begin_on_this_thread() -> None:
         pass
 
 
-def _profiled(variant: Variant, inputs: Inputs, with_cupti: bool) -> list[dict[str, Any]]:
+def _profiled(variant: Variant, batch: Batch, with_cupti: bool) -> list[dict[str, Any]]:
     """The trace's events. Not by torch.profiler, which imports torch's compiler (800 modules) to start."""
     with profile(use_kineto=True, use_device="cuda" if with_cupti else None, record_shapes=True) as recorded:
-        variant.run(inputs)
+        variant.run(batch)
     with tempfile.TemporaryDirectory(prefix="wattserve-profile-") as folder:
         file = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,18 +11,36 @@ import torch
 from numpy.typing import NDArray
 
 from wattserve_server.engine.model import LoadedModel
+from wattserve_server.engine.packing import Layout
 from wattserve_server.engine.tasks import Inputs, Item
 from wattserve_server.engine.variants.catalogue import Choice
+from wattserve_server.engine.variants.packed import Packing
 from wattserve_server.engine.variants.port import Built, Kind, Materials
 from wattserve_server.engine.variants.verification import UNVERIFIED, Verification
 from wattserve_server.engine.weights import tensor_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Items ready to run: nothing is left to convert. length: tokens of each row that is computed. layout:
+    how sequences share rows; None where each has its own."""
+
+    inputs: Inputs
+    length: int
+    layout: Layout | None = None
+
+    @property
+    def packed_rows(self) -> int:
+        """0 where nothing is packed."""
+        return 0 if self.layout is None else self.layout.rows
 
 
 @dataclass(slots=True)
 class Variant:
     """name: as requests name it. dtype, kernels: what really runs. built: the module and how it was made.
     parameter_bytes: weights and scales, those that it shares with other variants included.
-    verification: whether the profiler saw what the kind declares."""
+    verification: whether the profiler saw what the kind declares. tuning: how it was made fast, for people;
+    packing: of tokens, where it packs them. threads: that compute a batch; 0: as many as torch is set to."""
 
     name: str
     kind: Kind
@@ -34,24 +53,37 @@ class Variant:
     verification: Verification = UNVERIFIED
     warmup_seconds: float = 0.0
     warmup_shapes: int = 0
+    tuning: str = ""
+    packing: Packing | None = None
+    threads: int = 0
     _input_dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
         floating = (tensor.dtype for tensor in self.built.module.parameters() if tensor.is_floating_point())
         self._input_dtype = next(floating, torch.float32)
 
-    def prepare(self, items: Sequence[Item]) -> Inputs:
-        """A batch of items as this variant takes it, still on the host: nothing is left to convert."""
-        inputs = self.model.task.collate(items, self.model.facts)
-        return {
+    def prepare(self, items: Sequence[Item]) -> Batch:
+        """A batch of items as this variant takes it, still on the host."""
+        task = self.model.task
+        inputs = {
             name: tensor.to(self._input_dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in inputs.items()
+            for name, tensor in task.collate(items, self.model.facts).items()
         }
+        if self.device.type == "cuda":  # else the copy to the device would wait for a pinned one of its own
+            inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
+        lengths = [task.length(item) for item in items]
+        layout = None if self.packing is None else self.packing.layout(lengths)
+        return Batch(inputs, max(lengths) if layout is None else layout.length, layout)
 
-    def run(self, inputs: Inputs) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         """One prepared batch -> [sequences, width]. Returns when it is done."""
-        with torch.inference_mode(), self.kind.running(self.device):
-            on_device = {name: tensor.to(self.device, non_blocking=True) for name, tensor in inputs.items()}
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        packed = nullcontext() if self.packing is None else self.packing.using(batch.layout)
+        with torch.inference_mode(), self.kind.running(self.device), packed:
+            on_device = {
+                name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.inputs.items()
+            }
             output = self.model.task.forward(self.built.module, on_device)
             array: NDArray[np.float32] = output.float().cpu().numpy()
         return array

@@ -167,8 +167,10 @@ def _hardware(profile: Profile, right: Sequence[MatrixCall], operands: str) -> s
             return f"TF32 {'on' if profile.flags.products == 'tf32' else 'off'} by torch's flag"
         return f"kernels {NOT_REPORTED}"
     wanted = f"{operands} x {operands}"
-    names = (f"{each.library} {each.name}" for each in profile.implementations if each.operands == wanted)
-    return next(names, f"implementation {NOT_REPORTED}")
+    found = [each for each in profile.implementations if each.operands == wanted]
+    if any(call.op.startswith("mkldnn::") for call in right):  # attention may use another
+        found = [each for each in found if each.library == "oneDNN"]
+    return f"{found[0].library} {found[0].name}" if found else f"implementation {NOT_REPORTED}"
 
 
 def _kept_words(rest: Sequence[MatrixCall], on_weights: Sequence[MatrixCall], profile: Profile) -> str:

@@ -1,0 +1,142 @@
+"""Making a variant fast on its device, without changing what it computes.
+
+What is done is tried: a variant that would answer differently, or not at all, is left as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from wattserve_server.engine.variants.onednn_linear import OneDnnLinear, is_gelu, takes
+from wattserve_server.engine.variants.packed import Packing, find_encoder
+from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.weights import tensor_bytes
+
+log = logging.getLogger(__name__)
+
+_LENGTHS = (5, 24, 9, 17)
+"""Tokens of the sequences that it is tried on: they fit into fewer rows."""
+
+_EXACT, _ROUNDED = 1e-3, 0.1
+"""How far answers may move, as a part of how they differ from sequence to sequence: of fp32, and of kinds
+that round more than that themselves."""
+
+
+def tune(variant: Variant) -> None:
+    """On the thread that will run it. A GPU's variants stay as they are: nothing was measured there."""
+    if variant.device.type != "cpu":
+        return
+    done = []
+    count = _attempt(variant, "linear layers by oneDNN", _use_onednn)
+    if count:
+        done.append(f"{count} linear layers by oneDNN, weights reordered ahead")
+        if _attempt(variant, "GELU in linear layers", _use_gelu):
+            done[-1] += ", GELU in the same pass"
+    if variant.model.task.takes_text and _attempt(variant, "packing", _use_packing):
+        done.append("tokens packed")
+    variant.tuning = "; ".join(done)
+    variant.parameter_bytes = tensor_bytes(variant.built.module)
+
+
+def _attempt(variant: Variant, what: str, change: Callable[[Variant, list[Callable[[], None]]], int]) -> int:
+    """What the change says it did; 0 where it was undone."""
+    before = _answers(variant)
+    undo: list[Callable[[], None]] = []
+    try:
+        count = change(variant, undo)
+        if not count or _alike(before, _answers(variant), variant):
+            return count
+        reason = "its answers would change"
+    except Exception as error:  # whatever a model raises when it is not as expected
+        reason = f"{type(error).__name__}: {error}"
+    for step in undo:
+        step()
+    log.info("variant %s runs without %s: %s", variant.name, what, reason)
+    return 0
+
+
+def _use_onednn(variant: Variant, undo: list[Callable[[], None]]) -> int:
+    module = variant.built.module
+    paths = [path for path, part in module.named_modules() if path and takes(part)]
+    for path in paths:
+        layer = module.get_submodule(path)
+        assert isinstance(layer, nn.Linear)
+        _set(module, path, OneDnnLinear(layer).eval(), undo)
+    return len(paths)
+
+
+def _use_gelu(variant: Variant, undo: list[Callable[[], None]]) -> int:
+    """Where a layer's output is what a GELU takes, in a batch that is run to see it."""
+    module = variant.built.module
+    made: dict[int, tuple[OneDnnLinear, torch.Tensor]] = {}
+    before: dict[nn.Module, list[OneDnnLinear | None]] = {}
+
+    def after_layer(layer: nn.Module, args: object, output: torch.Tensor) -> None:
+        assert isinstance(layer, OneDnnLinear)
+        made[id(output)] = layer, output  # kept, so that no other tensor gets its id
+
+    def before_gelu(gelu: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        layer, _ = made.get(id(args[0]), (None, None))
+        before.setdefault(gelu, []).append(layer)
+
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if isinstance(part, OneDnnLinear):
+                hooks.callback(part.register_forward_hook(after_layer).remove)
+            elif is_gelu(part):
+                hooks.callback(part.register_forward_pre_hook(before_gelu).remove)
+        _answers(variant)
+    found = [(gelu, layers[0]) for gelu, layers in before.items() if len(layers) == 1 and layers[0]]
+    paths = {part: path for path, part in module.named_modules()}
+    for gelu, layer in found:
+        _set(module, paths[gelu], nn.Identity(), undo)
+        layer.has_gelu = True
+        undo.append(functools.partial(setattr, layer, "has_gelu", False))
+    return len(found)
+
+
+def _use_packing(variant: Variant, undo: list[Callable[[], None]]) -> int:
+    encoder = find_encoder(variant.built.module)
+    width = getattr(variant.model.config, "hidden_size", None)
+    if encoder is None or not isinstance(width, int):
+        return 0
+    variant.packing = Packing(encoder, width)
+
+    def stop(packing: Packing = variant.packing) -> None:
+        packing.remove()
+        variant.packing = None
+
+    undo.append(stop)
+    return 1
+
+
+def _set(module: nn.Module, path: str, part: nn.Module, undo: list[Callable[[], None]]) -> None:
+    parent_path, _, name = path.rpartition(".")
+    parent = module.get_submodule(parent_path)
+    undo.append(functools.partial(setattr, parent, name, module.get_submodule(path)))
+    setattr(parent, name, part)
+
+
+def _answers(variant: Variant) -> NDArray[np.float32]:
+    model = variant.model
+    lengths = [min(length, model.facts.max_tokens) for length in _LENGTHS]
+    items = [
+        model.task.example(model.facts, model.tokenizer, length, seed) for seed, length in enumerate(lengths)
+    ]
+    return variant.run(variant.prepare(items))
+
+
+def _alike(before: NDArray[np.float32], after: NDArray[np.float32], variant: Variant) -> bool:
+    is_exact = variant.kind.support(variant.device).operands == "fp32"
+    part, rounding = (_EXACT, 1e-5) if is_exact else (_ROUNDED, torch.finfo(torch.bfloat16).eps)
+    differences = float(np.linalg.norm(before - before.mean(axis=0)))
+    moved = float(np.linalg.norm(after - before))
+    return moved <= part * differences + rounding * float(np.linalg.norm(before))

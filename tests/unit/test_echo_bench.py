@@ -1,0 +1,48 @@
+"""The benchmark of the server without compute: what it compares is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench import echo
+from tests.bench.echo_server import ECHO, ID_BYTES
+from tests.fixtures.impostors import made
+from tests.fixtures.models import save_classifier
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.engine.model import load_model
+from wattserve_server.engine.tasks import task_named
+from wattserve_server.engine.variants.catalogue import KINDS
+
+
+def test_the_echo_answers_every_sequence_and_says_that_it_computes_nothing(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "tiny")
+    variant = made(load_model(str(folder), task_named("sequence-classification")), ECHO)
+    items = [np.array(ids, dtype=np.int64) for ids in ([2, 3], [2, 4, 6, 3], [5])]
+    assert variant.run(variant.prepare(items)).tolist() == [[-1.0, 1.0]] * 3
+    assert "nothing is computed" in ECHO.proxy
+
+
+def test_no_server_but_the_benchmarks_own_offers_the_echo() -> None:
+    assert ECHO.name not in KINDS
+
+
+def test_a_request_is_known_by_its_first_bytes_as_its_reply_on_a_stream_is() -> None:
+    requests = echo.requests_of(3)
+    heads = [request[:ID_BYTES] for request in requests]
+    replies = [
+        pb.PredictStreamResponse(
+            request_id=pb.PredictRequest.FromString(request).request_id, response=pb.PredictResponse()
+        )
+        for request in requests
+    ]
+    assert len(set(heads)) == 3
+    assert [reply.SerializeToString()[:ID_BYTES] for reply in replies] == heads
+
+
+def test_ratios_are_of_what_ran_in_the_same_round() -> None:
+    def turns(*rates: float) -> list[echo.Turn]:
+        return [echo.Turn(rate, 1.0, 1.0, 1.0) for rate in rates]
+
+    assert echo.ratio(turns(50, 10, 90), turns(100, 10, 100)) == "0.900 (0.700-0.950)"
