@@ -52,9 +52,9 @@ def test_resnet18_has_the_11689512_parameters_of_torchvisions() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    assert list(RANDOM_MODELS) == ["distilbert-base", "resnet18"]
+    assert list(RANDOM_MODELS) == ["distilbert-base", "distilbert-tiny", "resnet18"]
     with pytest.raises(
         ConfigError,
-        match=r"no built-in model random:bert-huge; known: random:distilbert-base, random:resnet18",
+        match=r"no built-in model random:bert-huge; known: random:distilbert-base, random:distilbert-tiny, random:resnet18",
     ):
         build_random_model("bert-huge")
