@@ -55,6 +55,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     assert list(RANDOM_MODELS) == ["distilbert-base", "distilbert-tiny", "resnet18"]
     with pytest.raises(
         ConfigError,
-        match=r"no built-in model random:bert-huge; known: random:distilbert-base, random:distilbert-tiny, random:resnet18",
+        match=r"random:bert-huge; known: random:distilbert-base, random:distilbert-tiny, random:resnet18",
     ):
         build_random_model("bert-huge")
