@@ -22,10 +22,10 @@ from wattserve_server.engine.loader import LoadingRules
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.tasks import Inputs, task_named
+from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.variants.variant import Batch, Variant
 from wattserve_server.errors import ExpiredError, InferenceError, OverloadedError
 
 IDS = np.array([2, 4, 6, 3], dtype=np.int64)
@@ -42,12 +42,12 @@ class Gate:
         self.failure: Exception | None = None
         self.spoil = False
 
-    def run(self, inputs: Inputs) -> np.ndarray:
+    def run(self, batch: Batch) -> np.ndarray:
         self.entered.set()
         assert self.is_open.wait(30)
         if self.failure is not None:
             raise self.failure
-        rows = self._run(inputs)
+        rows = self._run(batch)
         return np.full_like(rows, np.nan) if self.spoil else rows
 
 
@@ -220,3 +220,13 @@ async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig
         assert row is not None
         np.testing.assert_allclose(row, alone, atol=1e-5)
     assert [line.tokens for line in done.receipt.lines] == [3, 4, 5, 6]
+
+
+async def test_the_tokens_of_shared_rows_are_told_as_parts_that_add_up(rig: Rig) -> None:
+    engine, _, run_log = rig
+    done = await engine.predict([np.full(5, 4, dtype=np.int64), np.full(24, 5, dtype=np.int64)], "fp32")
+    (window,) = run_log.drain()[0]
+    assert window.packed_rows == 1
+    short, long = done.receipt.lines
+    assert short.padded_tokens + long.padded_tokens == window.computed_tokens < 2 * 24
+    assert (short.padded_tokens, long.padded_tokens) >= (5, 24)

@@ -174,3 +174,11 @@ def test_a_model_without_onednn_is_packed_all_the_same(
     variant = variant_of(classifier)
     tune(variant)
     assert variant.tuning == "tokens packed"
+
+
+def test_what_cannot_be_tried_is_not_packed(tmp_path: Path) -> None:
+    model = load_model(str(save_classifier(tmp_path)), task_named("sequence-classification"), max_tokens=5)
+    variant = variant_of(model)
+    tune(variant)
+    assert "packed" not in variant.tuning
+    assert variant.packing is None

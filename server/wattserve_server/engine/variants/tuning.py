@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from wattserve_server.engine.packing import pack
 from wattserve_server.engine.variants.onednn_linear import OneDnnLinear, is_gelu, takes
 from wattserve_server.engine.variants.packed import Packing, find_encoder
 from wattserve_server.engine.variants.variant import Variant
@@ -108,6 +109,8 @@ def _use_packing(variant: Variant, undo: list[Callable[[], None]]) -> int:
     width = getattr(variant.model.config, "hidden_size", None)
     if encoder is None or not isinstance(width, int):
         return 0
+    if pack(_lengths(variant), width) is None:  # it could not be tried
+        return 0
     variant.packing = Packing(encoder, width)
 
     def stop(packing: Packing = variant.packing) -> None:
@@ -127,11 +130,15 @@ def _set(module: nn.Module, path: str, part: nn.Module, undo: list[Callable[[], 
 
 def _answers(variant: Variant) -> NDArray[np.float32]:
     model = variant.model
-    lengths = [min(length, model.facts.max_tokens) for length in _LENGTHS]
     items = [
-        model.task.example(model.facts, model.tokenizer, length, seed) for seed, length in enumerate(lengths)
+        model.task.example(model.facts, model.tokenizer, length, seed)
+        for seed, length in enumerate(_lengths(variant))
     ]
     return variant.run(variant.prepare(items))
+
+
+def _lengths(variant: Variant) -> list[int]:
+    return [min(length, variant.model.facts.max_tokens) for length in _LENGTHS]
 
 
 def _alike(before: NDArray[np.float32], after: NDArray[np.float32], variant: Variant) -> bool:
