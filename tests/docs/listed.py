@@ -16,6 +16,7 @@ NOT_RUN = {
     ". .venv/bin/activate": "the tests have a virtual environment",
     "*--device cuda*": "needs a GPU",
     "make test-gpu": "needs a GPU",
+    "make bench *": "takes a quarter of an hour",
     "wattserve meter probe --meter nvml*": "needs a GPU",
     "* --model distilbert-base-uncased-finetuned-sst-2-english*": "needs the network, for the hub",
     "perf_analyzer *": "is fetched from the network; `make test-clients` runs it (tests/clients)",

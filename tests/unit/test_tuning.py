@@ -125,6 +125,18 @@ def test_whatever_the_architecture_batch_mates_change_nothing(name: str, tmp_pat
     np.testing.assert_allclose(together, plain, atol=2e-5 * max(1.0, float(np.abs(plain).max())))
 
 
+@pytest.mark.parametrize("name", ["fp32", "bf16", "int8"])
+def test_a_causal_model_is_not_packed_however_much_its_precision_rounds(name: str, tmp_path: Path) -> None:
+    config = transformers.AutoConfig.for_model("bert", **SHAPE, num_labels=3, is_decoder=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(12)  # as transformers begins, where attention hardly matters
+        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    model = load_model(str(tmp_path), task_named("sequence-classification"))
+    variant = natively(model, name)
+    tune(variant)
+    assert "packed" not in variant.tuning
+
+
 def test_embeddings_are_packed_and_averaged_over_their_own_tokens(tmp_path: Path) -> None:
     model = load_model(str(save_classifier(tmp_path)), task_named("feature-extraction"))
     variant = variant_of(model)
@@ -160,7 +172,7 @@ def test_what_would_answer_otherwise_is_undone(
     variant = variant_of(classifier)
     before = variant.run(variant.prepare(items(classifier)))
     monkeypatch.setattr(tuning, "OneDnnLinear", impostor)
-    monkeypatch.setattr(tuning, "find_encoder", lambda module: None)
+    monkeypatch.setattr(tuning, "_is_packable", lambda model: False)
     tune(variant)
     assert variant.tuning == ""
     assert not any(isinstance(part, OneDnnLinear) for part in variant.built.module.modules())

@@ -123,8 +123,14 @@ class Lane:
         variant.threads = threads or 1
         if not threads:
             count, length = usual_shape(variant.model.facts.max_tokens, self.batcher.limits)
-            window = self._warm_up_shape(variant, count, length)
-            variant.threads = threads_worth(usable_cores(), window.duration_ns / 1e9 / count)
+            try:
+                window = self._warm_up_shape(variant, count, length)
+            except ConfigError as error:
+                if not memory_shortage(error):
+                    raise
+                variant.threads = usable_cores()  # the warm-up finds out what fits
+            else:
+                variant.threads = threads_worth(usable_cores(), window.duration_ns / 1e9 / count)
 
     def _verify(self, variant: Variant) -> Verification:
         return self._as_warm_up(variant, functools.partial(verify, variant))

@@ -38,7 +38,8 @@ class LoadedModel:
     """A model ready to be made into variants.
 
     name: as it is served. source: as the operator named it. facts: what it takes, `max_tokens` as the
-    operator limited it. has_random_weights: its answers mean nothing; only speed and energy do.
+    operator limited it. has_random_weights: its answers mean nothing; only speed and energy do. is_packable:
+    whether packing tokens was found to change no answer; None: nobody has tried.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LoadedModel:
     facts: InputFacts
     parameters: int
     has_random_weights: bool = False
+    is_packable: bool | None = None
 
 
 def load_model(

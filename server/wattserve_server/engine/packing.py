@@ -26,7 +26,7 @@ class Layout:
 
     owners: [rows, length], the sequence that each token belongs to; -1 at the ends of rows. gather:
     [rows * length], for each of them its token of the padded batch, counted row by row; 0 where there is
-    none. scatter: [sequences * longest], the way back.
+    none. scatter: [sequences, longest], the way back.
     """
 
     rows: int
@@ -36,17 +36,17 @@ class Layout:
     scatter: NDArray[np.int64]
 
 
-def pack(lengths: Sequence[int], width: int) -> Layout | None:
+def pack(lengths: Sequence[int], width: int, limit: int) -> Layout | None:
     """The cheapest rows for sequences of these lengths; None where padding costs no more.
 
     width: the size of a hidden state. A token's attention over a row of n tokens costs about n / width of the
-    rest of its way through a layer.
+    rest of its way through a layer. limit: the longest sequence that the model takes, and so the longest row.
     """
     longest = max(lengths)
     descending = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     best: tuple[float, int, list[tuple[int, int]]] | None = None
-    first = -(-longest // STEP) * STEP
-    for length in range(first, 2 * first + 1, STEP):
+    first = min(-(-longest // STEP) * STEP, limit)
+    for length in range(first, min(2 * first, limit) + 1, STEP):
         if best is not None and sum(lengths) * (1 + length / width) >= best[0]:
             break  # not even without a tail
         places, rows = _fill(lengths, descending, length)
@@ -92,4 +92,4 @@ def _layout(
         owners[begin : begin + tokens] = index
         gather[begin : begin + tokens] = np.arange(index * longest, index * longest + tokens)
         scatter[index, :tokens] = np.arange(begin, begin + tokens)
-    return Layout(rows, length, owners.reshape(rows, length), gather, scatter.reshape(-1))
+    return Layout(rows, length, owners.reshape(rows, length), gather, scatter)

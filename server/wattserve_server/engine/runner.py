@@ -91,6 +91,8 @@ class Runner:
         done: Future[Result] = Future()
 
         def call() -> None:
+            if not done.set_running_or_notify_cancel():  # whoever asked has left
+                return
             try:
                 done.set_result(chore())
             except BaseException as error:  # it belongs to whoever asked

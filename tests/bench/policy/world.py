@@ -18,6 +18,9 @@ from typing import Protocol
 from wattserve_server.engine.packing import pack
 from wattserve_server.engine.policy import BatchCost, BatchLimits, turn_ns
 
+LONGEST = 512
+"""Tokens of the longest sequence that the model takes."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -32,7 +35,7 @@ class Device:
 
     def computed(self, lengths: Items[int], packs: bool) -> tuple[int, int]:
         """(rows, their length)."""
-        layout = pack(lengths, self.width) if packs else None
+        layout = pack(lengths, self.width, LONGEST) if packs else None
         return (len(lengths), max(lengths)) if layout is None else (layout.rows, layout.length)
 
     def batch_ns(self, rows: int, length: int) -> int:

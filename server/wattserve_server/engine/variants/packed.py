@@ -20,8 +20,10 @@ from wattserve_server.engine.packing import Layout, pack
 class Packing:
     """Of one module, from now on until `remove`."""
 
-    def __init__(self, encoder: nn.Module, width: int) -> None:
+    def __init__(self, encoder: nn.Module, width: int, limit: int) -> None:
+        """width, limit: as `pack` has them."""
         self.width = width
+        self._limit = limit
         self._current: Layout | None = None
         self._names = list(inspect.signature(encoder.forward).parameters)
         self._hooks = (
@@ -35,7 +37,7 @@ class Packing:
 
     def layout(self, lengths: Sequence[int]) -> Layout | None:
         """How to pack sequences of these lengths; None where it does not pay."""
-        return pack(lengths, self.width) if len(lengths) > 1 else None
+        return pack(lengths, self.width, self._limit) if len(lengths) > 1 else None
 
     @contextmanager
     def using(self, layout: Layout | None) -> Iterator[None]:
@@ -54,6 +56,8 @@ class Packing:
             return None
         given = dict(zip(self._names, args, strict=False)) | dict(kwargs)
         hidden: torch.Tensor = given["hidden_states"]
+        if tuple(hidden.shape[:2]) != layout.scatter.shape:
+            raise RuntimeError(f"the encoder was given {tuple(hidden.shape)}, not the batch as it was padded")
         gather = torch.from_numpy(layout.gather)
         packed = hidden.reshape(-1, hidden.shape[-1]).index_select(0, gather)
         owners = torch.from_numpy(layout.owners)
@@ -68,9 +72,9 @@ class Packing:
         if layout is None:
             return None
         hidden = output[0]
-        sequences = int(layout.owners.max()) + 1
-        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, torch.from_numpy(layout.scatter))
-        padded = flat.view(sequences, -1, hidden.shape[-1])
+        scatter = torch.from_numpy(layout.scatter.reshape(-1))
+        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, scatter)
+        padded = flat.view(*layout.scatter.shape, hidden.shape[-1])
         if isinstance(output, tuple):
             return (padded, *output[1:])
         output["last_hidden_state"] = padded

@@ -15,10 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.packing import pack
+from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.onednn_linear import OneDnnLinear, is_gelu, takes
 from wattserve_server.engine.variants.packed import Packing, find_encoder
-from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.weights import tensor_bytes
 
 log = logging.getLogger(__name__)
@@ -41,19 +43,40 @@ def tune(variant: Variant) -> None:
         done.append(f"{count} linear layers by oneDNN, weights reordered ahead")
         if _attempt(variant, "GELU in linear layers", _use_gelu):
             done[-1] += ", GELU in the same pass"
-    if variant.model.task.takes_text and _attempt(variant, "packing", _use_packing):
-        done.append("tokens packed")
+    if variant.model.task.takes_text and _is_packable(variant.model):
+        is_made = bool(variant.model.weights.made)
+        if _attempt(variant, "packing", _use_packing, is_exact=is_made or None):
+            done.append("tokens packed")
     variant.tuning = "; ".join(done)
     variant.parameter_bytes = tensor_bytes(variant.built.module)
 
 
-def _attempt(variant: Variant, what: str, change: Callable[[Variant, list[Callable[[], None]]], int]) -> int:
-    """What the change says it did; 0 where it was undone."""
+def _is_packable(model: LoadedModel) -> bool:
+    """By the model in fp32, where no rounding hides that a mask or a neighbour was another; tried once. Of a
+    model that comes in another precision its own answers have to tell."""
+    if model.weights.made:
+        return True
+    if model.is_packable is None:
+        exact = build_variant(model, Choice("fp32", KINDS["fp32"], torch.device("cpu")))
+        model.is_packable = bool(_attempt(exact, "packing", _use_packing))
+    return model.is_packable
+
+
+def _attempt(
+    variant: Variant,
+    what: str,
+    change: Callable[[Variant, list[Callable[[], None]]], int],
+    is_exact: bool | None = None,
+) -> int:
+    """What the change says it did; 0 where it was undone. is_exact: whether answers have to stay as they are
+    but for fp32's rounding; None: as the variant's products are."""
+    if is_exact is None:
+        is_exact = variant.kind.support(variant.device).operands == "fp32"
     before = _answers(variant)
     undo: list[Callable[[], None]] = []
     try:
         count = change(variant, undo)
-        if not count or _alike(before, _answers(variant), variant):
+        if not count or _alike(before, _answers(variant), is_exact):
             return count
         reason = "its answers would change"
     except Exception as error:  # whatever a model raises when it is not as expected
@@ -109,9 +132,10 @@ def _use_packing(variant: Variant, undo: list[Callable[[], None]]) -> int:
     width = getattr(variant.model.config, "hidden_size", None)
     if encoder is None or not isinstance(width, int):
         return 0
-    if pack(_lengths(variant), width) is None:  # it could not be tried
+    limit = variant.model.facts.max_tokens
+    if pack(_lengths(variant), width, limit) is None:  # it could not be tried
         return 0
-    variant.packing = Packing(encoder, width)
+    variant.packing = Packing(encoder, width, limit)
 
     def stop(packing: Packing = variant.packing) -> None:
         packing.remove()
@@ -141,8 +165,7 @@ def _lengths(variant: Variant) -> list[int]:
     return [min(length, variant.model.facts.max_tokens) for length in _LENGTHS]
 
 
-def _alike(before: NDArray[np.float32], after: NDArray[np.float32], variant: Variant) -> bool:
-    is_exact = variant.kind.support(variant.device).operands == "fp32"
+def _alike(before: NDArray[np.float32], after: NDArray[np.float32], is_exact: bool) -> bool:
     part, rounding = (_EXACT, 1e-5) if is_exact else (_ROUNDED, torch.finfo(torch.bfloat16).eps)
     differences = float(np.linalg.norm(before - before.mean(axis=0)))
     moved = float(np.linalg.norm(after - before))
