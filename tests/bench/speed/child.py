@@ -54,8 +54,15 @@ class Child:
 
 
 @contextmanager
-def running_child(name: str, module: str, *arguments: str, is_plain: bool = False) -> Iterator[Child]:
-    """Until the block ends. is_plain: without any of our settings of thread libraries."""
+def running_child(
+    name: str,
+    module: str,
+    *arguments: str,
+    is_plain: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Child]:
+    """Until the block ends. is_plain: without any of our settings of thread libraries. variables: further
+    ones of its environment."""
     with (
         TemporaryFile("w+", encoding="utf-8", errors="replace") as errors,
         subprocess.Popen(
@@ -64,7 +71,7 @@ def running_child(name: str, module: str, *arguments: str, is_plain: bool = Fals
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=plain(environment()) if is_plain else environment(),
+            env=(plain(environment()) if is_plain else environment()) | dict(variables or {}),
         ) as process,
     ):
         try:
@@ -87,6 +94,17 @@ def reply(result: Any) -> str:
         traceback.print_exception(result)
         return json.dumps({"error": f"{type(result).__name__}: {result}"})
     return json.dumps({"result": result})
+
+
+def answer_turns(target: object) -> None:
+    """In a child, to its end: what is asked for are methods of `target`."""
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            result = getattr(target, asked.pop("what"))(**asked)
+        except Exception as error:
+            result = error
+        print(reply(result), flush=True)
 
 
 def whole_set(ordered: Sequence[Any], size: int) -> list[Any]:

@@ -7,7 +7,6 @@ default attention. Nothing of our engine but the seeded weights.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tests.bench.speed.child import reply, whole_set
+from tests.bench.speed.child import answer_turns, whole_set
 from tests.bench.speed.machine import usable_cores
 from wattserve_server.engine.builtin.random_weights import build_random_model
 
@@ -90,14 +89,7 @@ def main() -> None:
     parser.add_argument("variants")
     options = parser.parse_args()
     torch.set_num_threads(usable_cores())
-    limit = Plain(options.model, options.variants.split(","))
-    for line in sys.stdin:
-        asked = json.loads(line)
-        try:
-            result = getattr(limit, asked.pop("what"))(**asked)
-        except Exception as error:
-            result = error
-        print(reply(result), flush=True)
+    answer_turns(Plain(options.model, options.variants.split(",")))
 
 
 if __name__ == "__main__":
