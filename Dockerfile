@@ -52,9 +52,11 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
 FROM tools AS application
 COPY pyproject.toml README.md LICENSE CHANGELOG.md ./
 COPY proto proto
+COPY common common
 COPY client client
 COPY server server
 COPY loadgen loadgen
+COPY tools tools
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     /opt/tools/bin/pip --python /opt/venv/bin/python install --no-deps --root /application .
 

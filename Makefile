@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -30,7 +30,12 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
+ifeq ($(ARGS),)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not alone"
+	$(BIN)/python -m pytest -m alone
+else
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+endif
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
@@ -59,6 +64,14 @@ check: $(READY) ## Lint, format, types, import contracts
 fmt: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+size: ## Count the hand-written Python outside tests and bench: lines and files of each package
+	@git ls-files '*.py' | grep -vE '_pb2(_grpc)?\.py$$|^(tests|bench)/' | xargs wc -l | \
+	  awk '$$2 != "total" {n = split($$2, part, "/"); room = part[1]; \
+	    for (i = 2; i < n && i < 4; i++) room = room "/" part[i]; \
+	    lines[room] += $$1; files[room]++; all += $$1; count++} \
+	    END {for (room in lines) printf "%6d lines %4d files  %s\n", lines[room], files[room], room | "sort -k5"; \
+	    close("sort -k5"); printf "%6d lines %4d files  in all\n", all, count}'
 
 proto: $(READY) ## Generate the stubs beside the .proto files
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -Iproto --python_out=proto \
@@ -93,7 +106,7 @@ bench-metrics: $(READY) ## What the metrics take of a request: less than 10 us
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.metrics_cost $(ARGS)
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
-	$(PYTHON) -m pytest -m gpu -o pythonpath="proto client server loadgen ." $(ARGS)
+	$(PYTHON) -m pytest -m gpu -o pythonpath="proto common client server loadgen tools ." $(ARGS)
 
 image: ## Build the image (ARGS="--target cuda", or --no-registry where no container registry can be reached)
 	bash deploy/image/build.sh $(ARGS)

@@ -10,7 +10,7 @@
 """
 
 from wattserve_client._requests import Inputs
-from wattserve_client._tls import Tls
+from wattserve_client._servers import Tls
 from wattserve_client.aio import AsyncClient
 from wattserve_client.client import Client
 from wattserve_client.errors import (

@@ -13,18 +13,17 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
-from wattserve_client._address import addresses, host_and_port, list_of
-from wattserve_client._details import details_in
-from wattserve_client._requests import MAX_MESSAGE_BYTES
-from wattserve_client._status import was_never_sent
-from wattserve_client._tls import Tls, explained
-from wattserve_client.errors import Cancelled, ServerError, Unavailable, WattserveError, error_for
+from wattserve_client._servers import Tls, addresses, explained, host_and_port, list_of
+from wattserve_client.errors import Cancelled, ServerError, Unavailable, WattserveError, details_in, error_for
+from wattserve_client.wire import from_message
+from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_IN_FLIGHT = 64
@@ -32,7 +31,6 @@ DEFAULT_IN_FLIGHT = 64
 _SERVICE = "wattserve.v1.Inference"
 _READS = ("GetReceipt", "GetServerInfo", "GetEnergyReport")
 
-M = TypeVar("M")
 R = TypeVar("R")
 
 
@@ -40,6 +38,16 @@ _MAX_TRIES = 5
 _FIRST_PAUSE_S = 0.2
 _MAX_PAUSE_S = 2.0
 _NOTHING_RAN = "STARTING_OR_STOPPING"  # ErrorInfo.reason
+
+
+# gRPC's first words of an UNAVAILABLE call that had no server to go to, or none that is ready (by its health
+# check). A connection lost under a call has other words.
+_NO_SERVER = (
+    "connections to all backends failing",
+    "failed to connect to all addresses",
+    "errors resolving ",
+    "DNS resolution failed",
+)
 
 
 def _retry_policy(code: str, first_pause_s: float) -> dict[str, Any]:
@@ -63,8 +71,8 @@ _RETRIES = [
     },
 ]
 _OPTIONS: list[tuple[str, int | str]] = [
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    *message_sizes(),
+    ("grpc.use_local_subchannel_pool", 1),  # otherwise equal clients of a process share one connection
     # A restarted server is found again within seconds; gRPC's own pauses grow to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5000),
@@ -157,7 +165,9 @@ class Link:
             error.details() or "",
             details_in(error.trailing_metadata()),
         )
-        never_sent = code == "UNAVAILABLE" and not error.trailing_metadata() and was_never_sent(message)
+        never_sent = (
+            code == "UNAVAILABLE" and not error.trailing_metadata() and message.startswith(_NO_SERVER)
+        )
         if code == "UNAVAILABLE" and not details.reason:
             hinted = explained(message, self._tls)
             if never_sent and hinted == message:
@@ -173,10 +183,10 @@ class Link:
         """The error to raise from a call that was open when its client was closed."""
         return Cancelled("the client was closed", "CANCELLED", self.target)
 
-    def read(self, convert: Callable[[M], R], message: M) -> R:
-        """The result in a reply; ServerError when the reply makes no sense."""
+    def read(self, kind: type[R], message: Message) -> R:
+        """The reply as a `kind`; ServerError when it makes no sense."""
         try:
-            return convert(message)
+            return from_message(kind, message)
         except ValueError as error:
             raise self.nonsense(str(error)) from error
 

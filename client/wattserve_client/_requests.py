@@ -7,11 +7,13 @@ thing that cannot be sent, ValueError for a value that cannot.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from wattserve_client.wire import DTYPES
+from wattserve_proto.limits import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -27,36 +29,37 @@ Inputs: TypeAlias = (
     | Mapping[str, npt.NDArray[Any]]  # named tensors
 )
 
-# The most that a message may hold, in bytes and in both directions; the server has the same limit.
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+class PredictOptions(TypedDict, total=False):
+    """What `predict` takes beside its inputs."""
+
+    variant: str
+    request_id: str
+    wait_for_settled_energy: bool
+    priority: int
+    timeout_s: float | None
+
 
 _ACCEPTED = (
     "a str, a list of str, a list of int, a list of lists of int, a numpy integer array, "
     "a list of numpy integer arrays, a numpy float array of pixels, or a mapping of names to numpy arrays"
 )
 _INT32 = np.iinfo(np.int32)
-_DATATYPES = {
-    "float32": "FP32",
-    "float16": "FP16",
-    "int64": "INT64",
-    "int32": "INT32",
-    "uint8": "UINT8",
-}
+_DATATYPES = {dtype.name: word for word, dtype in DTYPES.items() if word != "BF16"}
 
 
 def bare_request(
-    *, variant: str, request_id: str = "", wait_for_settled_energy: bool, priority: int
+    variant: str, wait_for_settled_energy: bool, priority: int, request_id: str = ""
 ) -> pb.PredictRequest:
     """All of the message that asks for a prediction but the inputs."""
-    _check_flag(wait_for_settled_energy, "wait_for_settled_energy")
     if not _is_int(priority):
         raise TypeError(f"priority is {_kind(priority)}; it must be a whole number: 1 first, 3 last")
     if not 0 <= priority < 2**32:
         raise ValueError(f"priority is {priority}; the first is 1, and 0 is the server's usual one")
     return pb.PredictRequest(
-        request_id=_name(request_id, "request_id"),
-        variant=_name(variant, "variant"),
-        wait_for_settled_energy=wait_for_settled_energy,
+        request_id=text(request_id, "request_id"),
+        variant=text(variant, "variant"),
+        wait_for_settled_energy=_flag(wait_for_settled_energy, "wait_for_settled_energy"),
         priority=priority,
     )
 
@@ -93,10 +96,8 @@ def images(pixels: object) -> FloatArray:
 
 def receipt_request(receipt_id: str, wait_until_settled: bool) -> pb.GetReceiptRequest:
     """The message that asks for a receipt."""
-    _check_flag(wait_until_settled, "wait_until_settled")
-    return pb.GetReceiptRequest(
-        receipt_id=_name(receipt_id, "receipt_id"), wait_until_settled=wait_until_settled
-    )
+    wait = _flag(wait_until_settled, "wait_until_settled")
+    return pb.GetReceiptRequest(receipt_id=text(receipt_id, "receipt_id"), wait_until_settled=wait)
 
 
 def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
@@ -106,18 +107,21 @@ def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
     if not isinstance(receipt_ids, Iterable):
         raise TypeError(f"receipt_ids is {_kind(receipt_ids)}; it must be a list of ids")
     return pb.WatchReceiptsRequest(
-        receipt_ids=[_name(each, f"receipt_ids[{place}]") for place, each in enumerate(receipt_ids)]
+        receipt_ids=[text(one_id, f"receipt_ids[{place}]") for place, one_id in enumerate(receipt_ids)]
     )
 
 
-def load_request(name: str) -> pb.LoadVariantRequest:
-    """The message that asks for a variant to be made ready."""
-    return pb.LoadVariantRequest(variant=_name(name, "name"))
+def text(value: object, argument: str) -> str:
+    """`value`, which must be a str; `argument`: what its caller calls it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} is {_kind(value)}; it must be a str")
+    return value
 
 
-def unload_request(name: str) -> pb.UnloadVariantRequest:
-    """The message that asks for a variant to be let go of."""
-    return pb.UnloadVariantRequest(variant=_name(name, "name"))
+def _flag(value: object, argument: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{argument} is {_kind(value)}; it must be True or False")
+    return value
 
 
 def _fill(request: pb.PredictRequest, inputs: Inputs) -> None:
@@ -192,13 +196,13 @@ def _fill_tensors(request: pb.PredictRequest, inputs: Mapping[Any, Any]) -> None
 def _pixels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """[images, channels, height, width] in what the protocol takes, all finite."""
     with np.errstate(over="ignore"):  # what float32 does not hold is refused below
-        found = pixels.astype(np.float32, copy=False)
-    if found.ndim == 3:
-        found = found[np.newaxis]
-    finite = np.isfinite(found).all(axis=(1, 2, 3))
+        images = pixels.astype(np.float32, copy=False)
+    if images.ndim == 3:
+        images = images[np.newaxis]
+    finite = np.isfinite(images).all(axis=(1, 2, 3))
     if not finite.all():
         raise ValueError(f"image {int(finite.argmin())} holds values that are not finite in float32")
-    return found
+    return images
 
 
 def _text(text: object, where: str) -> str:
@@ -230,17 +234,6 @@ def _ids(ids: Sequence[Any] | npt.NDArray[Any], where: str) -> list[int]:
     if min(values) < _INT32.min or max(values) > _INT32.max:
         raise ValueError(f"{where} has a token id outside int32: from {min(values)} to {max(values)}")
     return values
-
-
-def _name(value: object, argument: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} is {_kind(value)}; it must be a str")
-    return value
-
-
-def _check_flag(value: object, argument: str) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{argument} is {_kind(value)}; it must be True or False")
 
 
 def _is_int(value: object) -> bool:

@@ -1,20 +1,32 @@
-"""The book of one `predict_many`: which inputs were sent, which answers are still to come.
+"""One `predict_many`: the book of what was asked and answered, and the loops of both clients around it.
 
-Shared by both clients. Pure: no thread, no clock, no I/O. On the stream, an input's request id is its
-place in the iterable.
+On the stream, an input's request id is its place in the iterable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import queue
+import threading
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+)
+from typing import Any, TypeVar
 
-from wattserve_client import _replies
+import grpc
+import grpc.aio
+
 from wattserve_client._channel import Link
-from wattserve_client._details import Details
-from wattserve_client._requests import with_inputs
+from wattserve_client._requests import Inputs, with_inputs
 from wattserve_client.errors import (
     DeadlineExceeded,
+    Details,
     InvalidRequest,
     Unavailable,
     WattserveError,
@@ -22,6 +34,10 @@ from wattserve_client.errors import (
 )
 from wattserve_client.results import Answer, Prediction
 from wattserve_proto.v1 import inference_pb2 as pb
+
+T = TypeVar("T")
+
+_MASK = "Internal error from Core"
 
 
 class StreamBook:
@@ -82,14 +98,14 @@ class StreamBook:
 
     def _prediction(self, message: pb.PredictResponse) -> Prediction | WattserveError:
         try:
-            return self._link.read(_replies.prediction, message)
+            return self._link.read(Prediction, message)
         except WattserveError as error:
             return error
 
-    def _error(self, told: pb.PredictError) -> WattserveError:
-        retry_after_s = told.retry_after_ms / 1000 if told.retry_after_ms else None
-        details = Details(told.reason, told.field, retry_after_s)
-        return error_for_number(told.code, told.message, self._link.target, details)
+    def _error(self, error: pb.PredictError) -> WattserveError:
+        retry_after_s = error.retry_after_ms / 1000 if error.retry_after_ms else None
+        details = Details(error.reason, error.field, retry_after_s)
+        return error_for_number(error.code, error.message, self._link.target, details)
 
     def ended(self) -> None:
         """The server ended the stream without an error; Unavailable when it was too early for that.
@@ -108,9 +124,204 @@ class StreamBook:
     def broken(self, error: WattserveError) -> WattserveError:
         """The error that ends the stream, with a note that names the inputs it leaves unanswered.
 
-        Of a stream that no server took there is none: the fate of its inputs is known.
+        A stream that no server took gets no note: the fate of its inputs is known.
         """
         if self._unanswered and not (isinstance(error, Unavailable) and error.never_sent):
             indices = ", ".join(map(str, self._unanswered.values()))
             error.add_note(f"sent and not answered, so their fate is not known: inputs {indices}")
         return error
+
+
+def answers(
+    link: Link,
+    start: Callable[[Iterator[pb.PredictRequest]], Any],
+    inputs: Iterator[Inputs],
+    book: StreamBook,
+    timeout_s: float,
+) -> Generator[Answer, None, None]:
+    """The answers of one stream; `start` opens it, given its requests."""
+    # grpc takes requests on a thread of its own, and waits for responses; a thread that forwards
+    # responses leaves the caller's thread free to look for an answer without waiting for one.
+    requests: queue.SimpleQueue[pb.PredictRequest | None] = queue.SimpleQueue()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    call = start(iter(requests.get, None))
+    threading.Thread(target=_forward, args=(call, events), daemon=True, name="wattserve-answers").start()
+    try:
+        while True:
+            if book.has_room and events.empty():
+                try:
+                    asked = book.ask(next(inputs))
+                except StopIteration:
+                    book.all_sent = True
+                    requests.put(None)
+                    continue
+                if isinstance(asked, Answer):
+                    yield asked
+                else:
+                    requests.put(asked)
+                continue
+            try:
+                event = events.get(timeout=timeout_s)
+            except queue.Empty:
+                raise book.silent(timeout_s) from None
+            match event:
+                case pb.PredictStreamResponse():
+                    yield book.answer(event)
+                case grpc.RpcError():
+                    raise book.broken(link.failure(event)) from event
+                case None:
+                    book.ended()
+                    return
+    finally:
+        requests.put(None)
+        call.cancel()
+
+
+def _forward(call: Any, events: queue.SimpleQueue[Any]) -> None:
+    """Put each response of a stream into `events`, then the grpc error that ended it, or None."""
+    try:
+        for response in call:
+            events.put(response)
+    except grpc.RpcError as error:
+        events.put(error)
+    else:
+        events.put(None)
+
+
+async def answers_async(
+    link: Link, start: Callable[[], Any], inputs: AsyncIterator[Inputs], book: StreamBook, timeout_s: float
+) -> AsyncGenerator[Answer, None]:
+    """The answers of one stream, which `start` opens."""
+    call = start()
+    room = asyncio.Semaphore(book.in_flight)
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    tasks = (
+        asyncio.create_task(_send(inputs, book, room, call, events)),
+        asyncio.create_task(_forward_async(link, call, events)),
+    )
+    try:
+        while True:
+            match await _next_event(events, book, timeout_s):
+                case pb.PredictStreamResponse() as response:
+                    yield book.answer(response)
+                    room.release()
+                case Answer() as answer:
+                    yield answer
+                    room.release()
+                case WattserveError() as error:
+                    raise book.broken(error)
+                case BaseException() as error:
+                    raise error
+                case None:
+                    book.ended()
+                    return
+    finally:
+        for task in tasks:
+            task.cancel()
+        call.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward_async(link: Link, call: Any, events: asyncio.Queue[Any]) -> None:
+    """Put each response of a stream into `events`, then the error that ended it, or None."""
+    notes = StatusNotes(call)
+    try:
+        async for response in call:
+            events.put_nowait(response)
+    except grpc.RpcError as raised:
+        error = notes.unmask(raised)
+        events.put_nowait(None if error is None else link.failure(error))
+    except asyncio.CancelledError:
+        events.put_nowait(link.closed())
+        raise
+    else:
+        events.put_nowait(None)
+
+
+async def _send(
+    inputs: AsyncIterator[Inputs],
+    book: StreamBook,
+    room: asyncio.Semaphore,
+    call: Any,
+    events: asyncio.Queue[Any],
+) -> None:
+    """Send the inputs as there is room for them; `events` gets what cannot be sent, and what they raise."""
+    try:
+        while True:
+            await room.acquire()
+            try:
+                asked = book.ask(await anext(inputs))
+            except StopAsyncIteration:
+                break
+            if isinstance(asked, Answer):
+                events.put_nowait(asked)
+                continue
+            try:
+                await call.write(asked)
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                return  # the call is over, and `_forward` says why
+        book.all_sent = True
+        await call.done_writing()
+    except BaseException as error:
+        events.put_nowait(error)
+        raise
+
+
+async def _next_event(events: asyncio.Queue[Any], book: StreamBook, timeout_s: float) -> Any:
+    """The next event; DeadlineExceeded when the server owed something all through `timeout_s`."""
+    while events.empty():
+        owed = book.owed
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await events.get()
+        except TimeoutError:
+            if owed:
+                raise book.silent(timeout_s) from None
+    return events.get_nowait()
+
+
+async def each_of(inputs: Iterator[Inputs]) -> AsyncGenerator[Inputs, None]:
+    """A plain iterator, taken from without waiting."""
+    for item in inputs:
+        yield item
+
+
+class StatusNotes:
+    """Every status that one call of grpc.aio has been given, for the one that truly ended it.
+
+    A server may end a stream while the client is still writing to it. The write that fails then replaces the
+    call's status by INTERNAL, "Internal error from Core", often after the true one has come
+    (https://github.com/grpc/grpc/issues/36066). Each replacement is announced to the call's done callbacks,
+    so the true status can be noted when it passes.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._seen: list[tuple[grpc.StatusCode, str, grpc.aio.Metadata]] = []
+        call.add_done_callback(self._note)
+
+    def unmask(self, error: grpc.RpcError) -> grpc.RpcError | None:
+        """The error that ended the call, given the one that was raised; None when it ended well."""
+        if error.details() != _MASK:
+            return error
+        for code, details, trailing in self._seen:
+            if details != _MASK:
+                if code is grpc.StatusCode.OK:
+                    return None
+                return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details)
+        return error
+
+    def _note(self, call: Any) -> None:
+        self._seen.append(
+            (_at_once(call.code()), _at_once(call.details()), _at_once(call.trailing_metadata()))
+        )
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing left to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("the status of a finished call had to be waited for")

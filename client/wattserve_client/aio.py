@@ -11,38 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
-from wattserve_client import _replies
-from wattserve_client._address import DEFAULT_TARGET
-from wattserve_client._astream import Each, answers
+from wattserve_client import _requests
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
-from wattserve_client._members import Owners
-from wattserve_client._requests import (
-    FloatArray,
-    Inputs,
-    bare_request,
-    images,
-    load_request,
-    receipt_request,
-    unload_request,
-    watch_request,
-    with_inputs,
-)
-from wattserve_client._stream import StreamBook
-from wattserve_client._tls import Tls
+from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
+from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
+from wattserve_client._stream import StreamBook, answers_async, each_of
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
-M = TypeVar("M")
 R = TypeVar("R")
 
 
@@ -67,19 +52,14 @@ class AsyncClient:
         self._closed = False
         several = link.addresses if link.has_several else ()
         self._members = tuple(
-            AsyncClient(each, timeout_s=timeout_s, retry=retry, tls=tls) for each in several
+            AsyncClient(address, timeout_s=timeout_s, retry=retry, tls=tls) for address in several
         )
         self._owners = Owners(link.target, self._members)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -113,17 +93,12 @@ class AsyncClient:
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request; all as in `Client.predict`."""
-        bare = bare_request(
-            variant=variant,
-            request_id=request_id,
-            wait_for_settled_energy=wait_for_settled_energy,
-            priority=priority,
-        )
-        request = with_inputs(bare, inputs)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id)
+        request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
         while True:
             try:
-                return await self._call(self._stub.Predict, request, _replies.prediction, tries.left_s)
+                return await self._call(self._stub.Predict, request, Prediction, tries.left_s)
             except Unavailable as refusal:
                 pause_s = tries.pause_s(refusal)
                 if pause_s is None:
@@ -132,25 +107,9 @@ class AsyncClient:
             if self._closed:
                 raise self._link.closed()
 
-    async def predict_images(
-        self,
-        pixels: FloatArray,
-        *,
-        variant: str = "",
-        request_id: str = "",
-        wait_for_settled_energy: bool = False,
-        priority: int = 0,
-        timeout_s: float | None = None,
-    ) -> Prediction:
+    async def predict_images(self, pixels: FloatArray, **options: Unpack[PredictOptions]) -> Prediction:
         """Classify one image or several; all as in `Client.predict_images`."""
-        return await self.predict(
-            images(pixels),
-            variant=variant,
-            request_id=request_id,
-            wait_for_settled_energy=wait_for_settled_energy,
-            priority=priority,
-            timeout_s=timeout_s,
-        )
+        return await self.predict(_requests.images(pixels), **options)
 
     def predict_many(
         self,
@@ -169,50 +128,49 @@ class AsyncClient:
         wait for a slow source (a plain iterable that blocks still blocks the event loop). After a `break`
         the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` does it at once.
         """
-        bare = bare_request(
-            variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority
-        )
+        bare = bare_request(variant, wait_for_settled_energy, priority)
         book = StreamBook(self._link, inputs, bare, in_flight)
-        source = aiter(inputs) if isinstance(inputs, AsyncIterable) else Each(inputs)
-        return answers(self._link, self._open, source, book, self._link.seconds(timeout_s))
+        source = aiter(inputs) if isinstance(inputs, AsyncIterable) else each_of(iter(inputs))
+        return answers_async(self._link, self._open, source, book, self._link.seconds(timeout_s))
 
     async def receipt(
         self, receipt_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
     ) -> Receipt:
         """The receipt of an earlier request; all as in `Client.receipt`."""
-        request = receipt_request(receipt_id, wait_until_settled)
+        request = _requests.receipt_request(receipt_id, wait_until_settled)
         if self._members:
             return await self._search(request, self._link.seconds(timeout_s))
-        return await self._call(self._stub.GetReceipt, request, _replies.receipt, timeout_s)
+        return await self._call(self._stub.GetReceipt, request, Receipt, timeout_s)
 
     def watch_receipts(
         self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
     ) -> AsyncGenerator[Receipt, None]:
         """Settled receipts as they settle; all as in `Client.watch_receipts`. Needs a running loop."""
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._one_stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
+        call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
         return self._receipts(self._tracked(call))
 
     async def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
         return await self._call(
-            self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
+            self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), ServerInfo, timeout_s
         )
 
     async def energy_report(self, *, timeout_s: float | None = None) -> EnergyReport:
         """The ledger: where every microjoule of the meter stands."""
         return await self._call(
-            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
+            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), EnergyReport, timeout_s
         )
 
     async def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server make a variant ready; all as in `Client.load_variant`."""
-        return await self._call(self._one_stub.LoadVariant, load_request(name), _replies.variant, timeout_s)
+        request = pb.LoadVariantRequest(variant=_requests.text(name, "name"))
+        return await self._call(self._one_stub.LoadVariant, request, Variant, timeout_s)
 
     async def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server let go of a variant's memory, once its accepted requests are answered."""
-        request = unload_request(name)
-        return await self._call(self._one_stub.UnloadVariant, request, _replies.variant, timeout_s)
+        request = pb.UnloadVariantRequest(variant=_requests.text(name, "name"))
+        return await self._call(self._one_stub.UnloadVariant, request, Variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
@@ -230,28 +188,22 @@ class AsyncClient:
         self._link.check_one_server()
         return self._stub
 
-    async def _call(
-        self,
-        method: Callable[..., Any],
-        request: object,
-        convert: Callable[[M], R],
-        timeout_s: float | None,
-    ) -> R:
+    async def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
         try:
-            message: M = await method(request, timeout=self._link.seconds(timeout_s))
+            message = await method(request, timeout=self._link.seconds(timeout_s))
         except grpc.RpcError as error:
             raise self._link.failure(error) from error
         except asyncio.CancelledError as error:
             self._raise_if_closed(error)
             raise
-        return self._link.read(convert, message)
+        return self._link.read(kind, message)
 
     async def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
         """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
 
         async def ask(member: AsyncClient) -> tuple[AsyncClient, Receipt | WattserveError]:
             try:
-                return member, await member._call(member._stub.GetReceipt, request, _replies.receipt, seconds)
+                return member, await member._call(member._stub.GetReceipt, request, Receipt, seconds)
             except WattserveError as error:
                 return member, error
 
@@ -259,11 +211,11 @@ class AsyncClient:
         errors: list[WattserveError] = []
         try:
             for ended in asyncio.as_completed(tasks):
-                member, found = await ended
-                if isinstance(found, Receipt):
-                    self._owners.found(request.receipt_id, member)
-                    return found
-                errors.append(found)
+                member, outcome = await ended
+                if isinstance(outcome, Receipt):
+                    self._owners.note(request.receipt_id, member)
+                    return outcome
+                errors.append(outcome)
         finally:
             for task in tasks:
                 task.cancel()
@@ -276,7 +228,7 @@ class AsyncClient:
     async def _receipts(self, call: Any) -> AsyncGenerator[Receipt, None]:
         try:
             async for message in call:
-                yield self._link.read(_replies.receipt, message)
+                yield self._link.read(Receipt, message)
         except grpc.RpcError as error:
             raise self._link.failure(error) from error
         except asyncio.CancelledError as error:

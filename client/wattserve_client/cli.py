@@ -4,7 +4,7 @@ Exit codes:
     0    done
     1    the server refused or is out of reach, a file cannot be used, or some lines of a file failed
     2    a mistake in the arguments
-    130  Ctrl-C, but for `energy --watch`, which it ends
+    130  Ctrl-C, except in `energy --watch`, which it ends
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn, TypeAlias
+from typing import NoReturn
 
-from wattserve_client._address import DEFAULT_TARGET, host_and_port
-from wattserve_client._cli import commands, errors_told
-from wattserve_client._cli.errors_told import CliError, UsageError
-from wattserve_client._tls import Tls
+from wattserve_client._cli import commands, words
+from wattserve_client._cli.words import ArgumentsError, CommandError
+from wattserve_client._servers import DEFAULT_TARGET, Tls, host_and_port
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
 
@@ -35,14 +34,12 @@ examples, against a server started with `wattserve serve`:
   wattserve-client energy --watch
 """
 
-_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
-
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
+        raise ArgumentsError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,12 +49,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = options.run(client, options)
             sys.stdout.flush()
             return code
-    except UsageError as error:
+    except ArgumentsError as error:
         return _complain(str(error), _MISTAKE)
-    except CliError as error:
+    except CommandError as error:
         return _complain(str(error), _FAILED)
     except WattserveError as error:
-        return _complain(errors_told.told(error), _FAILED)
+        return _complain(words.error_line(error), _FAILED)
     except KeyboardInterrupt:
         return _complain("stopped", _INTERRUPTED)
     except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
@@ -67,9 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    options, rest = parser.parse_known_args(argv)
+    options, rest = parser.parse_known_args(argv, argparse.Namespace(target=[], timeout=30.0, tls=False))
     if rest:  # argparse takes texts in one place only: `predict a --settled b` leaves b
-        if "texts" not in options or any(each.startswith("-") for each in rest):
+        if "texts" not in options or any(word.startswith("-") for word in rest):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         options.texts += rest
     return options
@@ -81,51 +78,55 @@ def _complain(message: str, code: int) -> int:
 
 
 def _client(options: argparse.Namespace) -> Client:
-    files = options.tls_ca, options.tls_cert, options.tls_key
+    names = ("ca", "cert", "key", "server_name")
+    given = {name: getattr(options, f"tls_{name}") for name in names if f"tls_{name}" in options}
     try:
-        tls: Tls | bool = options.tls
-        if any(each is not None for each in (*files, options.tls_server_name)):
-            tls = Tls(*files, server_name=options.tls_server_name or "")
+        tls: Tls | bool = Tls(**given) if given else options.tls
     except ValueError as error:
-        raise UsageError(errors_told.in_flags(str(error))) from None
-    targets = _targets(options.target)
+        raise ArgumentsError(words.in_flags(str(error))) from None
+    targets = options.target or _default_target()
+    if len(set(targets)) != len(targets):
+        raise ArgumentsError("--target names the same address twice")
     try:
         return Client(targets if len(targets) > 1 else targets[0], timeout_s=options.timeout, tls=tls)
     except OSError as error:
-        raise CliError(f"{error.filename}: cannot be read ({error.strerror})") from None
+        raise CommandError(f"{error.filename}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise CliError(errors_told.in_flags(str(error))) from None
+        raise CommandError(words.in_flags(str(error))) from None
 
 
-def _targets(given: list[list[str]] | None) -> list[str]:
-    if given is not None:
-        told = [each for several in given for each in several]
-    else:
-        try:
-            told = _addresses(os.environ.get(_TARGET_VARIABLE) or DEFAULT_TARGET)
-        except argparse.ArgumentTypeError as error:
-            raise UsageError(f"{_TARGET_VARIABLE}: {error}") from None
-    if len(set(told)) != len(told):
-        raise UsageError("--target names the same address twice")
-    return told
+def _default_target() -> list[str]:
+    try:
+        return _addresses(os.environ.get(_TARGET_VARIABLE) or DEFAULT_TARGET)
+    except argparse.ArgumentTypeError as error:
+        raise ArgumentsError(f"{_TARGET_VARIABLE}: {error}") from None
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
+    connection = _connection()
     parser = _Parser(
         prog="wattserve-client",
         description="Asks a Wattserve server for predictions, and for what they cost in joules.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[connection],
     )
     parser.add_argument("--version", action="version", version=f"wattserve-client {_version()}")
-    _add_connection(parser, defaults=True)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_predict(subparsers)
-    _add(subparsers, "info", commands.info, "what is served: variants, what each really runs, meter, limits")
-    receipt = _add(subparsers, "receipt", commands.receipt, "what an earlier request cost")
+
+    def add(name: str, run: Callable[[Client, argparse.Namespace], int], help: str) -> _Parser:
+        description = f"Shows {help}."
+        command = subparsers.add_parser(name, help=help, description=description, parents=[connection])
+        command.add_argument("--json", action="store_true", help="as JSON; units are in the names")
+        command.set_defaults(run=run)
+        return command
+
+    _add_predict(add("predict", commands.predict, "predict texts, token ids, or the lines of a file"))
+    add("info", commands.info, "what is served: variants, what each really runs, meter, limits")
+    receipt = add("receipt", commands.receipt, "what an earlier request cost")
     receipt.add_argument("receipt_id", metavar="ID", help="as `predict` tells it")
     receipt.add_argument("--wait", action="store_true", help="until the energy is settled")
-    energy = _add(subparsers, "energy", commands.energy, "the ledger: where every joule of the meter stands")
+    energy = add("energy", commands.energy, "the ledger: where every joule of the meter stands")
     energy.add_argument(
         "--watch",
         nargs="?",
@@ -137,20 +138,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(
-    subparsers: _Commands, name: str, run: Callable[[Client, argparse.Namespace], int], help: str
-) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
-        name, help=help, description=f"Shows {help}." if name != "predict" else None
+def _connection() -> _Parser:
+    """Options that may stand before the command, or after it, where they must not undo what stood before."""
+    parser = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    group = parser.add_argument_group("connection")
+    group.add_argument(
+        "--target",
+        action="extend",
+        type=_addresses,
+        metavar="HOST:PORT",
+        help=f"the server; repeat it for several (default: ${_TARGET_VARIABLE} or {DEFAULT_TARGET})",
     )
-    parser.add_argument("--json", action="store_true", help="as JSON; units are in the names")
-    _add_connection(parser, defaults=False)
-    parser.set_defaults(run=run)
+    group.add_argument("--timeout", type=_seconds, metavar="S", help="of each call (default: 30)")
+    group.add_argument("--tls", action="store_true", help="encrypt; any other --tls-... implies it")
+    for name, metavar, what in (
+        ("ca", "FILE", "who signs the server's certificate, PEM (default: the public authorities)"),
+        ("cert", "FILE", "the client's own certificate, PEM"),
+        ("key", "FILE", "its key, PEM"),
+        ("server-name", "NAME", "the name that the server's certificate must show"),
+    ):
+        group.add_argument(f"--tls-{name}", metavar=metavar, help=what)
     return parser
 
 
-def _add_predict(subparsers: _Commands) -> None:
-    parser = _add(subparsers, "predict", commands.predict, "predict texts, token ids, or the lines of a file")
+def _add_predict(parser: _Parser) -> None:
     parser.description = (
         "Texts are sent as one request with one receipt; the lines of a file as one request each, over a "
         "stream, and shown as they are answered (with --json: one object a line)."
@@ -176,54 +187,22 @@ def _add_predict(subparsers: _Commands) -> None:
     )
 
 
-def _add_connection(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
-    """May stand before the command, or after it, where they must not undo what stood before."""
-
-    def default(value: object) -> object:
-        return value if defaults else argparse.SUPPRESS
-
-    group = parser.add_argument_group("connection")
-    group.add_argument(
-        "--target",
-        action="append",
-        type=_addresses,
-        default=default(None),
-        metavar="HOST:PORT",
-        help=f"the server; repeat it for several (default: ${_TARGET_VARIABLE} or {DEFAULT_TARGET})",
-    )
-    group.add_argument(
-        "--timeout", type=_seconds, default=default(30.0), metavar="S", help="of each call (default: 30)"
-    )
-    group.add_argument(
-        "--tls", action="store_true", default=default(False), help="encrypt; any other --tls-... implies it"
-    )
-    for name, metavar, what in (
-        ("ca", "FILE", "who signs the server's certificate, PEM (default: the public authorities)"),
-        ("cert", "FILE", "the client's own certificate, PEM"),
-        ("key", "FILE", "its key, PEM"),
-        ("server-name", "NAME", "the name that the server's certificate must show"),
-    ):
-        group.add_argument(f"--tls-{name}", default=default(None), metavar=metavar, help=what)
-
-
 def _addresses(text: str) -> list[str]:
     """Separated by commas."""
-    told = [each.strip() for each in text.split(",") if each.strip()]
-    for each in told:
-        if each.startswith("unix:") and len(told) == 1:
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    for address in addresses or [text]:
+        if address.startswith("unix:") and len(addresses) == 1:
             continue
         try:
-            host_and_port(each)
+            host_and_port(address)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{each!r} is not HOST:PORT, like {DEFAULT_TARGET}") from None
-    if not told:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, like {DEFAULT_TARGET}")
-    return told
+            raise argparse.ArgumentTypeError(f"{address!r} is not HOST:PORT, like {DEFAULT_TARGET}") from None
+    return addresses
 
 
 def _ids(text: str) -> list[int]:
     try:
-        return [int(each) for each in text.split(",")]
+        return [int(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids, like 101,7592,102") from None
 

@@ -9,40 +9,27 @@ Every method raises the errors of `errors`. `AsyncClient` in `aio` has the same 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
-from wattserve_client import _replies
-from wattserve_client._address import DEFAULT_TARGET
-from wattserve_client._answers import answers
+from wattserve_client import _requests
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
-from wattserve_client._exit import closed_at_exit
-from wattserve_client._members import Owners
-from wattserve_client._requests import (
-    FloatArray,
-    Inputs,
-    bare_request,
-    images,
-    load_request,
-    receipt_request,
-    unload_request,
-    watch_request,
-    with_inputs,
-)
-from wattserve_client._stream import StreamBook
-from wattserve_client._tls import Tls
+from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
+from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
+from wattserve_client._stream import StreamBook, answers
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
-M = TypeVar("M")
 R = TypeVar("R")
 
 
@@ -70,18 +57,15 @@ class Client:
         self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._closed = threading.Event()
         several = link.addresses if link.has_several else ()
-        self._members = tuple(Client(each, timeout_s=timeout_s, retry=retry, tls=tls) for each in several)
+        self._members = tuple(
+            Client(address, timeout_s=timeout_s, retry=retry, tls=tls) for address in several
+        )
         self._owners = Owners(link.target, self._members)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -121,17 +105,12 @@ class Client:
         energy is settled rather than at once with a provisional receipt. `priority`: whose turn it is
         while requests wait: 1 goes first, 3 last, 2 and 0 as usual.
         """
-        bare = bare_request(
-            variant=variant,
-            request_id=request_id,
-            wait_for_settled_energy=wait_for_settled_energy,
-            priority=priority,
-        )
-        request = with_inputs(bare, inputs)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id)
+        request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
         while True:
             try:
-                return self._call(self._stub.Predict, request, _replies.prediction, tries.left_s)
+                return self._call(self._stub.Predict, request, Prediction, tries.left_s)
             except Unavailable as refusal:
                 pause_s = tries.pause_s(refusal)
                 if pause_s is None:
@@ -139,29 +118,13 @@ class Client:
             if self._closed.wait(pause_s):
                 raise self._link.closed()
 
-    def predict_images(
-        self,
-        pixels: FloatArray,
-        *,
-        variant: str = "",
-        request_id: str = "",
-        wait_for_settled_energy: bool = False,
-        priority: int = 0,
-        timeout_s: float | None = None,
-    ) -> Prediction:
+    def predict_images(self, pixels: FloatArray, **options: Unpack[PredictOptions]) -> Prediction:
         """Classify one image, [channels, height, width], or several, [images, channels, height, width].
 
         `pixels`: of the size that `server_info().pixel_shape` says, scaled and normalised as the model's
         preprocessor does it; any float type, sent as float32. The rest is as in `predict`.
         """
-        return self.predict(
-            images(pixels),
-            variant=variant,
-            request_id=request_id,
-            wait_for_settled_energy=wait_for_settled_energy,
-            priority=priority,
-            timeout_s=timeout_s,
-        )
+        return self.predict(_requests.images(pixels), **options)
 
     def predict_many(
         self,
@@ -182,12 +145,10 @@ class Client:
         `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's
         deadline. Leaving the loop, or closing the generator, cancels what is in flight.
         """
-        bare = bare_request(
-            variant=variant, wait_for_settled_energy=wait_for_settled_energy, priority=priority
-        )
+        bare = bare_request(variant, wait_for_settled_energy, priority)
         book = StreamBook(self._link, inputs, bare, in_flight)
         seconds = self._link.seconds(timeout_s)
-        return closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
+        return _closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
 
     def receipt(
         self, receipt_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
@@ -197,10 +158,10 @@ class Client:
         Of several servers, the one that has it is found. `Unavailable` when none in reach has it, and
         others are out of reach.
         """
-        request = receipt_request(receipt_id, wait_until_settled)
+        request = _requests.receipt_request(receipt_id, wait_until_settled)
         if self._members:
             return self._search(request, self._link.seconds(timeout_s))
-        return self._call(self._stub.GetReceipt, request, _replies.receipt, timeout_s)
+        return self._call(self._stub.GetReceipt, request, Receipt, timeout_s)
 
     def watch_receipts(
         self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
@@ -211,19 +172,17 @@ class Client:
         loop, or closing the generator, ends it.
         """
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._one_stub.WatchReceipts(watch_request(receipt_ids), timeout=seconds)
-        return closed_at_exit(self._receipts(call))
+        call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
+        return _closed_at_exit(self._receipts(call))
 
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
-        return self._call(
-            self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), _replies.server_info, timeout_s
-        )
+        return self._call(self._one_stub.GetServerInfo, pb.GetServerInfoRequest(), ServerInfo, timeout_s)
 
     def energy_report(self, *, timeout_s: float | None = None) -> EnergyReport:
         """The ledger: where every microjoule of the meter stands."""
         return self._call(
-            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), _replies.energy_report, timeout_s
+            self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), EnergyReport, timeout_s
         )
 
     def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
@@ -231,11 +190,13 @@ class Client:
 
         `NotPossible` when it cannot be made, or would not fit the server's limit of model memory.
         """
-        return self._call(self._one_stub.LoadVariant, load_request(name), _replies.variant, timeout_s)
+        request = pb.LoadVariantRequest(variant=_requests.text(name, "name"))
+        return self._call(self._one_stub.LoadVariant, request, Variant, timeout_s)
 
     def unload_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server let go of a variant's memory, once its accepted requests are answered."""
-        return self._call(self._one_stub.UnloadVariant, unload_request(name), _replies.variant, timeout_s)
+        request = pb.UnloadVariantRequest(variant=_requests.text(name, "name"))
+        return self._call(self._one_stub.UnloadVariant, request, Variant, timeout_s)
 
     @property
     def _stub(self) -> inference_pb2_grpc.InferenceStub:
@@ -249,18 +210,12 @@ class Client:
         self._link.check_one_server()
         return self._stub
 
-    def _call(
-        self,
-        method: Callable[..., M],
-        request: object,
-        convert: Callable[[M], R],
-        timeout_s: float | None,
-    ) -> R:
+    def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
         try:
             message = method(request, timeout=self._link.seconds(timeout_s))
         except grpc.RpcError as error:
             raise self._link.failure(error) from error
-        return self._link.read(convert, message)
+        return self._link.read(kind, message)
 
     def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
         """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
@@ -275,11 +230,11 @@ class Client:
                 call = ended.get()
                 member = calls[call]
                 try:
-                    receipt = member._link.read(_replies.receipt, call.result())
+                    receipt = member._link.read(Receipt, call.result())
                 except grpc.RpcError as error:
                     errors.append(member._link.failure(error))
                 else:
-                    self._owners.found(request.receipt_id, member)
+                    self._owners.note(request.receipt_id, member)
                     return receipt
         finally:
             for call in calls:
@@ -292,8 +247,28 @@ class Client:
     def _receipts(self, call: Any) -> Generator[Receipt, None, None]:
         try:
             for message in call:
-                yield self._link.read(_replies.receipt, message)
+                yield self._link.read(Receipt, message)
         except grpc.RpcError as error:
             raise self._link.failure(error) from error
         finally:
             call.cancel()
+
+
+_streams: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
+
+
+def _closed_at_exit(stream: Generator[R, None, None]) -> Generator[R, None, None]:
+    """The same stream, which is closed at the end of the program if it is still open.
+
+    A stream that is cancelled while the interpreter takes itself apart can wait for ever for a lock of
+    grpc's that a thread, frozen by then, still holds. When `_close_streams` is called, the threads still run.
+    """
+    _streams.add(stream)
+    return stream
+
+
+@atexit.register
+def _close_streams() -> None:
+    for stream in list(_streams):
+        with contextlib.suppress(ValueError):  # another thread is inside it
+            stream.close()

@@ -16,7 +16,12 @@ Knows nothing of grpc: codes are names here.
 
 from __future__ import annotations
 
-from wattserve_client._details import Details
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+DOMAIN = "wattserve"  # ErrorInfo.domain of the server's reasons
+DETAILS_KEY = "grpc-status-details-bin"  # of the trailing metadata
 
 # The gRPC status codes by number: the wire's numbers inside a stream's answers.
 CODE_NAMES = (
@@ -112,7 +117,48 @@ class ServerError(WattserveError):
     """INTERNAL and every other code; also an answer that breaks the protocol."""
 
 
-_BY_CODE: dict[str, type[WattserveError]] = {
+@dataclasses.dataclass(frozen=True, slots=True)
+class Details:
+    """What the server says of an error beside its code and its words; as in `WattserveError`."""
+
+    reason: str = ""
+    field: str = ""
+    retry_after_s: float | None = None
+
+
+def details_in(metadata: Iterable[Any] | None) -> Details:
+    """Google's rich error details in a failed call's trailing metadata, which is pairs of key and value.
+
+    Details that make no sense are left out; they never hide the error that they belong to.
+    """
+    data = next((value for key, value in metadata or () if key == DETAILS_KEY), None)
+    if not isinstance(data, bytes):
+        return Details()
+    # Not at the top: only errors need them, and importing the client must stay light.
+    from google.protobuf.message import DecodeError
+    from google.rpc import error_details_pb2, status_pb2
+
+    info = error_details_pb2.ErrorInfo()
+    bad_request = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    retry_after_s: float | None = None
+    try:
+        for detail in status_pb2.Status.FromString(data).details:
+            detail.Unpack(info)  # each takes only what is of its own kind
+            detail.Unpack(bad_request)
+            if detail.Unpack(retry):
+                delay = retry.retry_delay
+                retry_after_s = max(0.0, float(delay.seconds + delay.nanos / 1e9))
+    except DecodeError:
+        pass  # what came before it holds
+    return Details(
+        reason=info.reason if info.domain == DOMAIN else "",
+        field=next((violation.field for violation in bad_request.field_violations), ""),
+        retry_after_s=retry_after_s,
+    )
+
+
+BY_CODE: dict[str, type[WattserveError]] = {
     "INVALID_ARGUMENT": InvalidRequest,
     "OUT_OF_RANGE": InvalidRequest,
     "NOT_FOUND": NotFound,
@@ -126,12 +172,12 @@ _BY_CODE: dict[str, type[WattserveError]] = {
 
 def error_for(code: str, message: str, target: str, details: Details | None = None) -> WattserveError:
     """The error of a status code's name."""
-    told = details or Details()
-    kind = _BY_CODE.get(code, ServerError)
-    if code == "RESOURCE_EXHAUSTED" and not told.reason and "larger than max" in message:
+    details = details or Details()
+    kind = BY_CODE.get(code, ServerError)
+    if code == "RESOURCE_EXHAUSTED" and not details.reason and "larger than max" in message:
         # gRPC's own limit on a message, not the server's queue: coming back later cannot help.
         kind, message = InvalidRequest, f"{message}; send fewer sequences per request"
-    return kind(message, code, target, reason=told.reason, field=told.field, retry_after_s=told.retry_after_s)
+    return kind(message, code, target, **dataclasses.asdict(details))
 
 
 def error_for_number(

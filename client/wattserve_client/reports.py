@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wattserve_client.results import EnergySource, joules
+from wattserve_client.results import EnergySource, joules_of
 
 
 class VariantState(StrEnum):
@@ -143,9 +143,7 @@ class VariantEnergy:
     tokens: int
     padded_tokens: int
 
-    @property
-    def active_joules(self) -> float | None:
-        return joules(self.active_uj)
+    active_joules = joules_of("active_uj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,41 +186,19 @@ class EnergyReport:
     other_devices: tuple[EnergyReport, ...] = ()
     now_unix_ns: int = 0  # the server's clock when it wrote this; 0 from an older one
 
-    @property
-    def measured_joules(self) -> float | None:
-        return joules(self.measured_uj)
+    measured_joules = joules_of("measured_uj")
 
     @property
     def active_uj(self) -> int | None:
         """Over all variants; None when the report has no figure at all."""
         if self.measured_uj is None:
             return None
-        return sum(each.active_uj for each in self.active if each.active_uj is not None)
+        return sum(variant.active_uj for variant in self.active if variant.active_uj is not None)
 
-    @property
-    def active_joules(self) -> float | None:
-        return joules(self.active_uj)
-
-    @property
-    def warmup_joules(self) -> float | None:
-        return joules(self.warmup_uj)
-
-    @property
-    def idle_joules(self) -> float | None:
-        return joules(self.idle_uj)
-
-    @property
-    def idle_shared_joules(self) -> float | None:
-        return joules(self.idle_shared_uj)
-
-    @property
-    def unattributed_joules(self) -> float | None:
-        return joules(self.unattributed_uj)
-
-    @property
-    def gap_joules(self) -> float | None:
-        return joules(self.gap_uj)
-
-    @property
-    def pending_joules(self) -> float | None:
-        return joules(self.pending_uj)
+    active_joules = joules_of("active_uj")
+    warmup_joules = joules_of("warmup_uj")
+    idle_joules = joules_of("idle_uj")
+    idle_shared_joules = joules_of("idle_shared_uj")
+    unattributed_joules = joules_of("unattributed_uj")
+    gap_joules = joules_of("gap_uj")
+    pending_joules = joules_of("pending_uj")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,20 @@ def joules(uj: int | None) -> float | None:
     return None if uj is None else uj / 1e6
 
 
+class joules_of(property):
+    """The property in joules beside one in microjoules: `energy_joules = joules_of("energy_uj")`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda owner: joules(getattr(owner, name)), doc=f"`{name}`, in joules.")
+
+    @overload
+    def __get__(self, owner: None, kind: type, /) -> Self: ...
+    @overload
+    def __get__(self, owner: Any, kind: type | None = None, /) -> float | None: ...
+    def __get__(self, owner: Any, kind: type | None = None, /) -> Any:
+        return super().__get__(owner, kind)
+
+
 def format_joules(uj: int) -> str:
     """Three significant digits, never an exponent: "0.0123", "12.3", "0"."""
     whole_digits = len(str(uj)) - 6  # digits before the decimal point, if positive
@@ -87,13 +101,8 @@ class ReceiptLine:
     batch_size: int  # sequences in its batch; 0: it never ran
     compute_ns: int  # its batch's window
 
-    @property
-    def energy_joules(self) -> float | None:
-        return joules(self.energy_uj)
-
-    @property
-    def idle_share_joules(self) -> float | None:
-        return joules(self.idle_share_uj)
+    energy_joules = joules_of("energy_uj")
+    idle_share_joules = joules_of("idle_share_uj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +134,11 @@ class Receipt:
     def settled(self) -> bool:
         return self.state is EnergyState.SETTLED
 
-    @property
-    def energy_joules(self) -> float | None:
-        return joules(self.energy_uj)
-
-    @property
-    def energy_low_joules(self) -> float | None:
-        return joules(self.energy_low_uj)
-
-    @property
-    def energy_high_joules(self) -> float | None:
-        return joules(self.energy_high_uj)
-
-    @property
-    def idle_share_joules(self) -> float | None:
-        return joules(self.idle_share_uj)
-
-    @property
-    def provisional_energy_joules(self) -> float | None:
-        return joules(self.provisional_energy_uj)
+    energy_joules = joules_of("energy_uj")
+    energy_low_joules = joules_of("energy_low_uj")
+    energy_high_joules = joules_of("energy_high_uj")
+    idle_share_joules = joules_of("idle_share_uj")
+    provisional_energy_joules = joules_of("provisional_energy_uj")
 
     def __str__(self) -> str:
         if self.energy_uj is None:
@@ -207,7 +202,7 @@ class Prediction:
     @property
     def labels(self) -> tuple[str, ...]:
         """One label per sequence; empty for a model without labels."""
-        return tuple(each.label for each in self.classifications)
+        return tuple(classification.label for classification in self.classifications)
 
     @property
     def energy_joules(self) -> float | None:

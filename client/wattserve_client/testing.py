@@ -23,29 +23,20 @@ what is beyond the limits that `server_info` tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
-from wattserve_client._fake.core import Core
-from wattserve_client._fake.errors import refusal
-from wattserve_client._fake.messages import fake_variant
-from wattserve_client._fake.script import DEFAULT_ENERGY_JOULES, Given, Reply, ReplyFields, Request, Script
-from wattserve_client._fake.service import listen
+from wattserve_client._fake.ledger import fake_variant
+from wattserve_client._fake.requests import FakeRequest as Request
+from wattserve_client._fake.requests import Given, refusal
+from wattserve_client._fake.script import DEFAULT_ENERGY_JOULES, Reply, ReplyFields, Script
+from wattserve_client._fake.server import FakeService, listen
 from wattserve_client.errors import WattserveError
 from wattserve_client.reports import Variant
+from wattserve_proto.v1 import inference_pb2 as pb
 
 __all__ = ["DEFAULT_ENERGY_JOULES", "FakeServer", "Given", "Reply", "Request"]
 
-_METHODS = (
-    "Predict",
-    "PredictStream",
-    "GetReceipt",
-    "WatchReceipts",
-    "GetServerInfo",
-    "GetEnergyReport",
-    "LoadVariant",
-    "UnloadVariant",
-)
+_METHODS = tuple(pb.DESCRIPTOR.services_by_name["Inference"].methods_by_name)
 
 
 class FakeServer:
@@ -66,21 +57,16 @@ class FakeServer:
         settles: bool = True,
         delay_s: float = 0.0,
     ) -> None:
-        made = [fake_variant(each) if isinstance(each, str) else each for each in variants]
-        if not made or len({each.name for each in made}) != len(made):
+        served = [fake_variant(given) if isinstance(given, str) else given for given in variants]
+        if not served or len({variant.name for variant in served}) != len(served):
             raise ValueError("variants must be at least one, each with a name of its own")
-        self._core = Core(Script(labels), made, settles, delay_s)
-        self._stop, self.target = listen(self._core)
+        self._service = FakeService(Script(labels), served, settles, delay_s)
+        self._stop, self.target = listen(self._service)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -93,15 +79,15 @@ class FakeServer:
         It holds for every request from now on, of `variant` alone if that is named, and for each sequence
         of a request by itself.
         """
-        made = Reply(**reply)
-        with self._core.changed:
-            self._core.script.put(given, variant, made)
+        scripted = Reply(**reply)
+        with self._service.changed:
+            self._service.script.put(given, variant, scripted)
 
     def answer_next(self, **reply: Unpack[ReplyFields]) -> None:
         """Script the reply to the next sequence, whatever it is, once; again for the one after it."""
-        made = Reply(**reply)
-        with self._core.changed:
-            self._core.script.put_next(made)
+        scripted = Reply(**reply)
+        with self._service.changed:
+            self._service.script.put_next(scripted)
 
     def otherwise(
         self, function: Callable[[Given], Reply] | None = None, **reply: Unpack[ReplyFields]
@@ -112,11 +98,11 @@ class FakeServer:
         """
         if function is not None and reply:
             raise ValueError("otherwise() takes a function or the fields of a reply, not both")
-        made = Reply(**reply) if function is None else None
-        with self._core.changed:
-            if made is not None:
-                self._core.script.row(made)
-            self._core.script.otherwise = function or made
+        scripted = function or Reply(**reply)
+        with self._service.changed:
+            if isinstance(scripted, Reply):
+                self._service.script.row(scripted)
+            self._service.script.otherwise = scripted
 
     def fail_next(
         self,
@@ -143,24 +129,24 @@ class FakeServer:
             raise ValueError(f"no method {method!r}; there are {', '.join(_METHODS)}")
         for _ in range(times):
             failure = refusal(error, message, field=field, reason=reason, retry_after_s=retry_after_s)
-            with self._core.changed:
-                self._core.script.put_failure(method, failure)
+            with self._service.changed:
+                self._service.script.put_failure(method, failure)
 
     def settle(self) -> None:
         """Make every receipt final that is not: settled, or unknown where the script says so."""
-        self._core.settle()
+        self._service.settle()
 
     @property
     def delay_s(self) -> float:
         """Seconds that each prediction takes."""
-        return self._core.delay_s
+        return self._service.delay_s
 
     @delay_s.setter
     def delay_s(self, seconds: float) -> None:
-        self._core.delay_s = seconds
+        self._service.delay_s = seconds
 
     @property
     def requests(self) -> tuple[Request, ...]:
         """The predictions that were asked for, in the order of their arrival, refused ones included."""
-        with self._core.changed:
-            return tuple(self._core.requests)
+        with self._service.changed:
+            return tuple(self._service.requests)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import metadata
+from typing import NoReturn
 
-from wattserve_loadgen.arguments import Parser
-from wattserve_loadgen.commands import calibrate, compare, prepare, report, run, sweep, validate
-from wattserve_loadgen.commands.ending import INTERRUPTED, MISTAKE
+from wattserve_common.errors import UserError
+from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
 from wattserve_loadgen.errors import LoadgenError
+from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
+from wattserve_loadgen.this_machine import version_of
 
 _EPILOG = """\
 a first sweep, against a server started with `wattserve serve`:
@@ -30,13 +31,20 @@ a first sweep, against a server started with `wattserve serve`:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LoadgenError(f"{message} (see `{self.prog} --help`)")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         options = _parser().parse_args(arguments)
         options.argv = ["loadgen", *arguments]
         return int(options.run(options))
-    except LoadgenError as error:
+    except UserError as error:
         print(f"loadgen: {error}", file=sys.stderr)
         return MISTAKE
     except MemoryError:
@@ -59,15 +67,11 @@ def _parser() -> Parser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"loadgen {_version()}")
+    version = version_of("wattserve") or "unknown"
+    parser.add_argument("--version", action="version", version=f"loadgen {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (prepare, calibrate, run, sweep, validate, compare, report):
-        command.add(commands)
+    for add in (
+        add_prepare, add_calibrate, add_run, add_sweep, add_validate, add_compare, add_report,
+    ):  # fmt: skip
+        add(commands)
     return parser
-
-
-def _version() -> str:
-    try:
-        return metadata.version("wattserve")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from wattserve_common.errors import UserError
 
-class LoadgenError(Exception):
+
+class LoadgenError(UserError):
     """Base of every error that loadgen raises on purpose: the user's to repair (exit code 2)."""
-
-
-class DatasetError(LoadgenError):
-    """A dataset, or a file to make one from, cannot be used; names the file and the row."""
 
 
 class PlanError(LoadgenError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from wattserve_loadgen.figures.stats import Interval
+from wattserve_common.stats import Interval
 
 ABSENT = "–"
 
@@ -63,11 +63,16 @@ def times(interval: Interval | None) -> str:
     return ABSENT if interval is None else f"{significant(interval.mean)}×"
 
 
-def bounds(interval: Interval | None) -> str:
+def bounds(interval: Interval | None, scale: float = 1) -> str:
     """`1.74–1.90`: the 95 % interval of a positive figure, or nothing when there is none."""
     if interval is None or interval.low is None or interval.high is None:
         return ""
-    return f"{significant(max(0.0, interval.low))}–{significant(interval.high)}"
+    return f"{significant(max(0.0, interval.low / scale))}–{significant(interval.high / scale)}"
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """`1 block`, `3 blocks`; `nouns` is the plural where it takes more than an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or noun + 's'}"
 
 
 def first_of(texts: Sequence[str]) -> str:
@@ -105,8 +110,5 @@ def at_most(nanoseconds: float | None) -> str:
 
 
 def energy_bounds(interval: Interval | None) -> str:
-    """`19.8–20.2`: the 95 % interval in the unit of its mean, or nothing when there is none."""
-    if interval is None or interval.low is None or interval.high is None:
-        return ""
-    scale, _ = energy_unit(interval.mean)
-    return f"{significant(max(0.0, interval.low / scale))}–{significant(interval.high / scale)}"
+    """`19.8–20.2`: `bounds` in the unit of the mean."""
+    return bounds(interval, energy_unit(interval.mean)[0]) if interval else ""

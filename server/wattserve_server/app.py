@@ -1,37 +1,57 @@
-"""The one room that knows everybody: it builds the server, runs it, and takes it down."""
+"""The server from its start to its end: planned from the settings, started, run until a signal, drained."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import os
-import platform
 import signal
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from importlib.metadata import version
 
+import torch
+
 from wattserve_server.config import ServerConfig
+from wattserve_server.console import say
+from wattserve_server.devices import MeteredDevice
+from wattserve_server.energy.receipt import Charge
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.device import resolve_device, usable_cores
+from wattserve_server.engine.engine import Engine, EngineLimits
+from wattserve_server.engine.model import LoadedModel, kinds_of, load_model
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.roster import HostedVariant, LoadingRules
+from wattserve_server.engine.rows import calibrated_scales, read_calibration
+from wattserve_server.engine.tasks import Task, task_named
+from wattserve_server.engine.tasks.tokens import Tokenizer
+from wattserve_server.engine.variants.catalogue import Choice, choose
+from wattserve_server.engine.variants.port import ActivationScales, Materials
+from wattserve_server.engine.variants.profile import begin_on_this_thread
+from wattserve_server.engine.weights import parse_bytes
+from wattserve_server.errors import ConfigError, OutOfMemoryError
+from wattserve_server.meters.choose import JOIN, device_type_of
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.inference import InferenceService
-from wattserve_server.service.listen import Listener
+from wattserve_server.service.listen import CertificateFiles, Listener
 from wattserve_server.service.oip import OipService
-from wattserve_server.service.prediction import Predictor
-from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
-from wattserve_server.service.tls import Tls
-from wattserve_server.service.watching import Watching
-from wattserve_server.starting import make_plan, say, start
+from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predictor, Serving
+from wattserve_server.service.report import static_info
+from wattserve_server.service.status_page import StatusPage
 from wattserve_server.telemetry.exposition import Exposition
-from wattserve_server.telemetry.failures import Failures
-from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.statistics import Statistics
+from wattserve_server.telemetry.observer import Observer
+from wattserve_server.telemetry.state import ServedVariant, ServerState
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-CLOSING_S = 1.0
-"""For how long a drained server waits for streams that have nothing more to say."""
+IDLE_LISTENING_S = 0.7  # how long the samplers listen before the first batch, where idle watts are measured
+CLOSING_S = 1.0  # for how long a drained server waits for streams that have nothing more to say
 
+# New objects before Python looks for garbage among them: those of a few hundred requests.
 YOUNG_OBJECTS = 5000
-"""New objects before Python looks for garbage among them: those of a few hundred requests."""
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
 
 
 async def serve(config: ServerConfig) -> None:
@@ -44,32 +64,35 @@ async def serve(config: ServerConfig) -> None:
     gc.freeze()  # the 390,000 objects of what is imported: looking through them stopped everything for 0.2 s
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with AsyncExitStack() as undo:
-        metrics = Metrics({"version": version("wattserve"), "python": platform.python_version()})
-        serving, statistics, failures = Serving(), Statistics(), Failures()
-        predictor = Predictor(serving, metrics, statistics, failures)
-        watching = Watching(serving, statistics, failures)
+        serving, observer = Serving(), Observer(version("wattserve"))
+        predictor = Predictor(serving, observer)
+        status_page = StatusPage(serving, observer)
         listener = Listener(
             InferenceService(serving, predictor),
-            OipService(serving, predictor, statistics),
-            metrics.calls,
+            OipService(serving, predictor, observer),
+            observer,
             config.host,
             config.port,
-            Tls(config.tls_cert, config.tls_key, config.tls_client_ca) if config.tls_cert else None,
+            (
+                CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
+                if config.tls_cert
+                else None
+            ),
         )
-        pages = {"/": watching.page, "/metrics": metrics.page}
+        pages = {"/": status_page.page, "/metrics": observer.page}
         exposition = Exposition(pages, config.metrics_address, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
-        starting = asyncio.create_task(start(config, plan, metrics, statistics, undo))
+        starting = asyncio.create_task(start(config, plan, observer, undo))
         interrupted = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             say("interrupted while starting: nothing was accepted, nothing is lost")
             os._exit(130)  # loading and warming up run on threads that cannot be cancelled
-        ready = starting.result()
-        serving.ready = ready
-        keeping = asyncio.create_task(watching.keep_history())
+        host = starting.result()
+        serving.host = host
+        keeping = asyncio.create_task(status_page.keep_history())
         undo.callback(keeping.cancel)
         listener.say(serving=True)
         if config.tls_cert:
@@ -79,10 +102,10 @@ async def serve(config: ServerConfig) -> None:
         await interrupted
         for number in SIGNALS:  # a second one ends the server at once
             loop.remove_signal_handler(number)
-        await _drain(config, serving, ready, listener)
+        await _drain(config, serving, host, listener)
 
 
-async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener: Listener) -> None:
+async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: Listener) -> None:
     """Refuse new work, answer what was accepted, settle its energy, then end.
 
     The listener stays until the end: a call that met it closing would be told CANCELLED, which no client
@@ -94,20 +117,20 @@ async def _drain(config: ServerConfig, serving: Serving, ready: Ready, listener:
     try:
         async with asyncio.timeout(config.drain_seconds):
             await serving.until_idle()
-            await ready.engine.until_idle()
+            await host.engine.until_idle()
     except TimeoutError:
         say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
         await listener.stop(0)
-        await ready.engine.until_idle()  # what runs is still charged
-    samplers = [meter.sampler for meter in ready.meters.values()]
+        await host.engine.until_idle()  # what runs is still charged
+    samplers = [meter.sampler for meter in host.meters.values()]
     await asyncio.gather(
         *(asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S) for sampler in samplers)
     )
     await asyncio.sleep(0)  # for the charges that the sampler has just handed over
-    ready.engine.book.close()
+    host.engine.book.close()
     await listener.stop(CLOSING_S)
-    for meter in ready.meters.values():
-        say(_final_account(meter.sampler, f" on {meter.device}" if len(ready.meters) > 1 else ""))
+    for meter in host.meters.values():
+        say(_final_account(meter.sampler, f" on {meter.device}" if len(host.meters) > 1 else ""))
 
 
 def _final_account(sampler: Sampler, where: str) -> str:
@@ -125,3 +148,199 @@ def _final_account(sampler: Sampler, where: str) -> str:
     )
     parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts)
     return f"drained{where}: {sampler.status.source.quality.value} {ledger.measured_uj / 1e6:.3f} J = {parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPlan:
+    """What can be decided before anything is loaded."""
+
+    task: Task
+    choices: list[Choice]
+    default_variant: str
+    devices: list[MeteredDevice]  # that of the default variant first
+    rules: LoadingRules
+
+
+def make_plan(config: ServerConfig) -> ServingPlan:
+    """Raises ConfigError or MeterError for what cannot be, before the server listens."""
+    if config.threads > usable_cores():
+        raise ConfigError(f"--threads {config.threads}: this process may use {usable_cores()} cores")
+    main = resolve_device(config.device)
+    task = task_named(config.task)
+    kinds, only = kinds_of(config.model, task, config.trust_remote_code)
+    if only and config.calibration:
+        raise ConfigError(f"--calibration: {only}, which is not calibrated again")
+    choices = choose(config.variants or None, main, bool(config.calibration), kinds, only)
+    names = [choice.name for choice in choices]
+    default = config.default_variant or names[0]
+    if default not in names:
+        raise ConfigError(f"--default-variant {default!r} is not loaded: {', '.join(names)}")
+    first = next(choice.device for choice in choices if choice.name == default)
+    devices = list(dict.fromkeys([first, *(choice.device for choice in choices)]))
+    _check_no_joule_counts_twice(config.meter, main, devices)
+    limit = parse_bytes(config.max_model_memory, "--max-model-memory") if config.max_model_memory else 0
+    return ServingPlan(
+        task,
+        choices,
+        default,
+        [MeteredDevice(config, device, device.type == main.type) for device in devices],
+        LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
+    )
+
+
+def _check_no_joule_counts_twice(meter: str, main: torch.device, devices: Sequence[torch.device]) -> None:
+    """A sum that holds the CPU's joules would bill a GPU's requests for what CPU variants do."""
+    parts = meter.split(JOIN)
+    if main.type == "cuda" and torch.device("cpu") in devices:
+        for part in parts:
+            if device_type_of(part) == "cpu":
+                raise ConfigError(
+                    f"--meter {meter}: variants on the CPU have a meter of their own, so the joules of "
+                    f"{part} would be billed twice; leave {part} out"
+                )
+
+
+async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, undo: AsyncExitStack) -> Host:
+    """Load the model, probe the meters, listen to them while nothing runs, load the variants, calibrate."""
+    if plan.rules.is_verified:
+        begin_on_this_thread()
+    else:
+        say("NOT VERIFIED: nobody checks that variants are what they are called; every receipt says so")
+    for device in plan.devices:
+        say(device.chosen.notice)
+    model, materials = await asyncio.to_thread(_load, config, plan)
+    loop = asyncio.get_running_loop()
+    book = ReceiptBook(
+        config.receipt_retention_seconds, config.receipt_retention_count, observer.receipt_final
+    )
+
+    def on_charges(charges: Sequence[Charge]) -> None:
+        loop.call_soon_threadsafe(book.charge, charges)
+
+    for device in plan.devices:
+        await device.probe(on_charges)
+    limits = {device.device: _batch_limits(config, device.device) for device in plan.devices}
+    engine = Engine(
+        model,
+        materials,
+        choices=plan.choices,
+        default_variant=plan.default_variant,
+        rules=plan.rules,
+        limits=EngineLimits(limits, config.max_queue_sequences, config.max_request_sequences),
+        book=book,
+        metering={device.device: device.metering for device in plan.devices},
+        on_batch=observer.batch_ran,
+        on_death=_die,
+    )
+    for device in plan.devices:
+        device.sampler.start()
+        undo.callback(device.sampler.stop)
+    if any(device.has_idle_to_learn for device in plan.devices):
+        await asyncio.sleep(IDLE_LISTENING_S)
+    undo.callback(engine.stop)
+    engine.start()
+    if not plan.rules.is_lazy:
+        await _load_all(config, engine)
+        trials = {
+            device.device: device.plan_trials(model.facts.max_tokens, limits[device.device])
+            for device in plan.devices
+        }
+        await engine.calibrate({device: trial for device, trial in trials.items() if trial is not None})
+    materials.weights.release()
+    for device in plan.devices:
+        await asyncio.to_thread(device.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+        device.keep_pace()
+    tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
+    if tokenizer is not None:
+        undo.callback(tokenizer.close)
+    elif model.task.takes_text:
+        say(f"{model.name} has no tokenizer: requests must send token ids")
+
+    def state() -> ServerState:
+        return ServerState(
+            queued=engine.queued,
+            queue_limit=config.max_queue_sequences * len(plan.devices),
+            pending_receipts=book.pending,
+            model=(model.name, model.source, model.task.name),
+            variants=[_served(hosted) for hosted in engine.roster],
+            devices=[device.state() for device in plan.devices],
+        )
+
+    observer.serve_state(state, [board for device in plan.devices for board in device.boards])
+    first = engine.roster.named(engine.default_variant).choice.device
+    devices = sorted(plan.devices, key=lambda device: device.device != first)
+    meters = {str(device.device): device.describe() for device in devices}
+    return Host(
+        engine, meters, tokenizer, static_info(engine, tokenizer is not None, plan.rules.memory_limit)
+    )
+
+
+def _load(config: ServerConfig, plan: ServingPlan) -> tuple[LoadedModel, Materials]:
+    torch.set_num_threads(config.threads or usable_cores())
+    model = load_model(
+        config.model, plan.task, config.model_name, config.trust_remote_code, config.max_tokens or None
+    )
+    longest = f"up to {model.facts.max_tokens} tokens" if model.task.takes_text else "of images"
+    say(f"loaded {model.source}: {model.parameters:,} parameters, {longest}")
+    scales = calibration_scales(config, model) if config.calibration else None
+    return model, Materials(model.weights, scales)
+
+
+def calibration_scales(config: ServerConfig, model: LoadedModel) -> ActivationScales:
+    """From the dataset that --calibration names. Raises ConfigError."""
+    say(f"reading activation scales from {config.calibration}")
+    return calibrated_scales(model, read_calibration(config.calibration, model, None))
+
+
+async def _load_all(config: ServerConfig, engine: Engine) -> None:
+    """Load every variant.
+
+    One that was asked for by name and cannot be made stops the start, except where memory is short: then the
+    others serve, as they do when one that nobody asked for cannot be made.
+    """
+    names = engine.roster.names
+    say(f"loading and warming up {', '.join(names)}")
+    loads = [asyncio.create_task(engine.loader.load(name)) for name in names]
+    for name, load in zip(names, loads, strict=True):
+        try:
+            await load
+        except OutOfMemoryError as error:
+            say(f"variant {name!r} FAILED: {error}; the others stay")
+        except ConfigError as error:
+            if config.variants or len(names) == 1:  # there is nothing to serve without it
+                raise
+            say(f"variant {name!r} is left out: {error}")
+            engine.roster.remove(name)
+    if not engine.roster.ready:
+        raise ConfigError(f"none of {', '.join(names)} could be loaded")
+    if engine.default_variant not in [variant.name for variant in engine.roster.ready]:
+        if config.default_variant:
+            raise ConfigError(f"--default-variant {config.default_variant!r} could not be loaded")
+        engine.default_variant = engine.roster.ready[0].name
+
+
+def _batch_limits(config: ServerConfig, device: torch.device) -> BatchLimits:
+    tokens = config.max_batch_tokens or BATCH_TOKENS[device.type]
+    return BatchLimits(config.max_batch_sequences, tokens, int(config.max_wait_ms * 1e6))
+
+
+def _die(error: Exception) -> None:
+    say(f"a runner has died, nothing can be served any more: {type(error).__name__}: {error}")
+    os._exit(1)  # rather than keep callers waiting: whoever watches the server starts it again
+
+
+def _served(hosted: HostedVariant) -> ServedVariant:
+    name, device = hosted.choice.name, str(hosted.choice.device)
+    if (variant := hosted.variant) is None:
+        return ServedVariant(name, device, is_ready=False)
+    return ServedVariant(
+        name,
+        device,
+        is_ready=True,
+        dtype=variant.dtype,
+        kernels=variant.kernels,
+        proxy=variant.kind.proxy,
+        is_verified=variant.verification.verified,
+        parameter_bytes=variant.parameter_bytes,
+        warmup_s=variant.warmup_seconds,
+    )

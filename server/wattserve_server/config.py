@@ -10,22 +10,24 @@ import argparse
 import ipaddress
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
 
+T = TypeVar("T")
+
 ENVIRONMENT_PREFIX = "WATTSERVE_"
 
-OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET"}
-"""Read elsewhere: by the demo model, and by the client's command."""
+OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET"}  # read by the demo model and the client's command
 
 
-def _setting(default: Any, text: str, metavar: str = "") -> Any:
-    return field(default=default, metadata={"help": text, "metavar": metavar})
+def _setting(default: Any, text: str, metavar: str = "", least: int = 0) -> Any:
+    """least: of a number, which is finite."""
+    return field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class ServerConfig:
     calibration_seconds: float = _setting(
         4.0, "for each variant at the most, after the warm-up: time to learn its energy; 0: none", "S"
     )
-    max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N")
+    max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N", least=1)
     max_batch_tokens: int = _setting(
         0,
         "tokens in a batch at the most, padding included; a longer sequence runs alone "
@@ -98,34 +100,27 @@ class ServerConfig:
         "N",
     )
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
-    max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N")
-    max_request_sequences: int = _setting(256, "sequences in one request at the most", "N")
+    max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N", least=1)
+    max_request_sequences: int = _setting(256, "sequences in one request at the most", "N", least=1)
     max_tokens: int = _setting(0, "longest sequence to accept (default, or 0: what the model takes)", "N")
     threads: int = _setting(0, "CPU threads that compute a batch (default, or 0: as many as pay)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
-    receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N")
+    receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N", least=1)
     drain_seconds: float = _setting(
         15.0, "how long a shutdown waits for accepted requests; settling them takes up to 10 s more", "S"
     )
     trust_remote_code: bool = _setting(False, "run code that comes with the model")
 
     def __post_init__(self) -> None:
-        for name in ("port", "metrics_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                raise ConfigError(f"{flag(name)} {getattr(self, name)}: must be between 0 and 65535")
-        for name in (
-            "max_batch_sequences", "max_queue_sequences", "max_request_sequences", "receipt_retention_count",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{flag(name)} {getattr(self, name)}: must be at least 1")
-        for name in (
-            "max_batch_tokens", "max_wait_ms", "max_tokens", "threads", "receipt_retention_seconds",
-            "drain_seconds", "calibration_seconds", "estimate_watts_per_core", "estimate_idle_watts",
-            "simulated_idle_watts", "simulated_busy_watts",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ConfigError(f"{flag(name)} {value}: must be a number, 0 or more")
+        for item in fields(self):
+            value, least = getattr(self, item.name), item.metadata["least"]
+            if isinstance(value, str | bool):
+                continue
+            if item.metadata["metavar"] == "PORT" and not 0 <= value <= 65535:
+                raise ConfigError(f"{flag(item.name)} {value}: must be between 0 and 65535")
+            if not least <= value < float("inf"):
+                allowed = f"at least {least}" if least else "a number, 0 or more"
+                raise ConfigError(f"{flag(item.name)} {value}: must be {allowed}")
         if self.split_rule not in SPLIT_RULES:
             raise ConfigError(f"--split-rule {self.split_rule!r}: must be one of {', '.join(SPLIT_RULES)}")
         if self.meter == "replay" and not self.replay_file:
@@ -160,7 +155,7 @@ class ServerConfig:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. Names but localhost are not looked up."""
+    """Whether only this machine reaches it. No name except localhost is looked up."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -189,6 +184,18 @@ def add_flags(parser: argparse.ArgumentParser, names: set[str] | None = None) ->
             metavar=item.metadata["metavar"],
             help=shown.replace("%", "%%"),
         )
+
+
+def flag_reader(flag_name: str, read: Callable[[str], T]) -> Callable[[str], T]:
+    """For argparse's `type`: what `read` complains of becomes a ConfigError that names the flag."""
+
+    def read_flag(text: str) -> T:
+        try:
+            return read(text)
+        except argparse.ArgumentTypeError as error:
+            raise ConfigError(f"{flag_name}: {error}") from None
+
+    return read_flag
 
 
 def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ServerConfig:

@@ -12,11 +12,10 @@ import os
 import statistics
 from dataclasses import dataclass
 
-from wattserve_loadgen.drive.calibration import WARMUP_SECONDS, lag_ns, null_server, steady
-from wattserve_loadgen.drive.job import ClosedShape, Job, Shape
-from wattserve_loadgen.drive.outcome import LoopResult
-from wattserve_loadgen.drive.processes import run_job
-from wattserve_loadgen.target.channel import Connection
+from wattserve_loadgen.drive.calibration import WARMUP_S, lag_ns, null_server, steady
+from wattserve_loadgen.drive.job import Job
+from wattserve_loadgen.drive.processes import JobRun
+from wattserve_loadgen.plan.load import closed
 
 GOAL_PER_SECOND = 4_000
 GOAL_LAG_MS = 1.0
@@ -34,24 +33,21 @@ class Turn:
     lags_ms: tuple[tuple[float, float, float], ...]  # per part of PARTS: p50, p99, highest
 
 
-async def load(connection: Connection, shape: Shape, size: int) -> LoopResult:
-    return await run_job(Job(connection, [bytes(size)], shape, 10.0))
-
-
 async def take_turn(kind: str, seconds: float, concurrency: int, size: int) -> Turn:
     async with null_server(kind) as connection:
-        closed = await load(
-            connection, ClosedShape(concurrency, WARMUP_SECONDS, seconds, round(seconds * 200_000)), size
-        )
-        rate = closed.done_per_second
+        requests, load, most = [bytes(size)], closed(concurrency), round(seconds * 200_000)
+        job = Job(connection, requests, load, 10.0, WARMUP_S, seconds, most_requests=most)
+        result = await JobRun(job).run()
+        rate = result.done_per_second
         lags = []
         for part in PARTS:
-            p50, p99, most = lag_ns(await load(connection, steady(rate * part, seconds), size))
-            lags.append((p50 / 1e6, p99 / 1e6, most / 1e6))
+            late = await JobRun(steady(connection, requests, rate * part, seconds)).run()
+            p50, p99, highest = lag_ns(late)
+            lags.append((p50 / 1e6, p99 / 1e6, highest / 1e6))
     return Turn(
         per_second=rate,
-        cpu_us=closed.client_cpu_seconds * 1e6 / int(closed.done_in_window().sum()),
-        process_share=closed.client_cpu_share_max or 0.0,
+        cpu_us=result.client_cpu_s * 1e6 / int(result.done_in_window().sum()),
+        process_share=result.client_cpu_share_max or 0.0,
         lags_ms=tuple(lags),
     )
 

@@ -76,7 +76,7 @@ def main() -> int:
         asyncio.run(serve_empty())
         return 0
     KINDS[ECHO.name] = ECHO
-    from wattserve_server.cli import main as wattserve
+    from wattserve_tools.cli import main as wattserve
 
     return wattserve()
 

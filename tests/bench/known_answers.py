@@ -24,8 +24,8 @@ from tests.fixtures.law_search import (
     random_service_rate,
 )
 from tests.fixtures.law_server import Law, LawServer
+from wattserve_common.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen.figures.percentiles import percentiles_of
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen.plan.load import POISSON, Load, closed
 
 MS = 1e6

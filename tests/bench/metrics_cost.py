@@ -18,10 +18,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
 from wattserve_server.service.methods import CountedCall
-from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.statistics import Times
+from wattserve_server.telemetry.observer import Observer, Times
 
 GOAL_US = 10.0
 VARIANTS = ("fp32", "bf16", "int8", "fp32@cpu")
@@ -35,8 +34,8 @@ class Work:
     """Requests that have run already, with figures all over the buckets."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics({"version": "bench", "python": "bench"})
-        self.call = self.metrics.calls.method("unary", "wattserve.v1.Inference", "Predict")
+        self.observer = Observer("bench", "bench")
+        self.call = self.observer.method("unary", "wattserve.v1.Inference", "Predict")
         self.requests = [_request(number) for number in range(512)]
 
     def nothing(self, variant: str, receipt: Receipt, times: Times) -> None:
@@ -47,16 +46,16 @@ class Work:
             pass
 
     def answer(self, variant: str, receipt: Receipt, times: Times) -> None:
-        self.metrics.request_answered(variant, times, receipt)
+        self.observer.answered(variant, 1, times, receipt)
 
     def batch(self, variant: str, receipt: Receipt, times: Times) -> None:
-        self.metrics.batch_ran(variant, 1, 12, 16)
+        self.observer.batch_ran(Window(variant, 0, times.compute_ns, (12,), 16))
 
     def receipt(self, variant: str, receipt: Receipt, times: Times) -> None:
-        self.metrics.receipt_final(receipt)
+        self.observer.receipt_final(receipt)
 
     def refusal(self, variant: str, receipt: Receipt, times: Times) -> None:
-        self.metrics.request_ended("", "NOT_FOUND")
+        self.observer.failed("", "NOT_FOUND", "NOT_FOUND", "no such variant", times.total_ns)
 
 
 def _request(number: int) -> tuple[str, Receipt, Times]:
@@ -80,7 +79,7 @@ def cost_us(work: Work, part: Callable[[str, Receipt, Times], None]) -> float:
 
 def scrape_ms(work: Work, accept: str) -> float:
     begun_ns = time.thread_time_ns()
-    work.metrics.page(accept)
+    work.observer.page(accept)
     return (time.thread_time_ns() - begun_ns) / 1e6
 
 

@@ -8,12 +8,11 @@ from typing import Any, cast
 import torch
 
 from wattserve_server.engine.engine import EngineLimits
-from wattserve_server.engine.loader import LoadingRules
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.roster import Entry, Resident, Roster, State
+from wattserve_server.engine.roster import HostedVariant, LoadingRules, Readiness, Resident, Roster
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
-from wattserve_server.service.serving import Ready
+from wattserve_server.service.prediction import Host
 
 CPU = torch.device("cpu")
 VARIANTS = {"fp32": CPU, "bf16": CPU, "int8@cpu": CPU}
@@ -26,7 +25,7 @@ def ready(
     has_tokenizer: bool = True,
     labels: tuple[str, ...] = LABELS,
     **rules: bool,
-) -> Ready:
+) -> Host:
     """A server of NAME, whose default is fp32, with all variants in memory; it takes three sequences of eight
     tokens at most, of a hundred that there are. rules: those of loading."""
     roster = Roster([Choice(name, KINDS[name.split("@")[0]], device) for name, device in VARIANTS.items()])
@@ -39,17 +38,18 @@ def ready(
     engine: Any = SimpleNamespace(
         model=model,
         roster=roster,
+        hosted=lambda name: roster.named(name or "fp32"),
         default_variant="fp32",
         limits=EngineLimits({CPU: BatchLimits(32, 2048, 1_500_000)}, 1024, 3),
         loader=SimpleNamespace(rules=LoadingRules(**rules)),
     )
-    return Ready(engine, {}, cast(Any, object()) if has_tokenizer else None, cast(Any, None))
+    return Host(engine, {}, cast(Any, object()) if has_tokenizer else None, cast(Any, None))
 
 
-def load(entry: Entry, size: int) -> None:
+def load(entry: HostedVariant, size: int) -> None:
     variant: Any = SimpleNamespace(parameter_bytes=size)
-    entry.state, entry.resident = State.READY, Resident(variant)
+    entry.state, entry.resident = Readiness.READY, Resident(variant)
 
 
-def unload(entry: Entry, state: State = State.UNLOADED, reason: str = "") -> None:
+def unload(entry: HostedVariant, state: Readiness = Readiness.UNLOADED, reason: str = "") -> None:
     entry.state, entry.reason, entry.resident = state, reason, None

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
-from wattserve_loadgen.data import dataset
+from wattserve_client import ServerInfo
+from wattserve_common import dataset
 from wattserve_loadgen.errors import TargetError
-from wattserve_loadgen.target.channel import open_channel
 from wattserve_loadgen.target.oip import OipTarget
+from wattserve_loadgen.target.wire import open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 
 IDS = {"datatype": "INT64", "shape": [-1, -1]}
@@ -43,7 +44,7 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-async def info_of(address: str, model: str) -> pb.ServerInfo:
+async def info_of(address: str, model: str) -> ServerInfo:
     target = OipTarget(address, model)
     try:
         return await target.server_info(10)

@@ -12,18 +12,15 @@ import pytest
 
 from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml, PowercapTree
 from tests.fixtures.simulated_board import simulated_boards
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.composite import CompositeMeter
-from wattserve_server.meters.estimate import EstimateMeter
-from wattserve_server.meters.none import NoMeter
+from wattserve_server.meters.laws import EstimateMeter, SimulatedMeter
 from wattserve_server.meters.nvml import open_nvml
-from wattserve_server.meters.port import Meter
+from wattserve_server.meters.port import Meter, NoMeter
 from wattserve_server.meters.rapl import RaplMeter
-from wattserve_server.meters.recording import Header, Line, end_line, header_line, reading_line
+from wattserve_server.meters.recording import Header, RecordedReading, end_line, header_line, reading_line
 from wattserve_server.meters.replay import ReplayMeter
-from wattserve_server.meters.simulated import SimulatedMeter
 
 
 @dataclass
@@ -135,7 +132,7 @@ def simulated(folder: Path) -> Case:
 def replay(folder: Path) -> Case:
     clock = Clock()
     header = Header(Source("a", "b", Quality.MEASURED, "c", "d"), None, 10.0, 0.01, "then", {})
-    lines = [reading_line(Line(ms * 1_000_000, Energy(ms * 100_000))) for ms in range(3001)]
+    lines = [reading_line(RecordedReading(ms * 1_000_000, Energy(ms * 100_000))) for ms in range(3001)]
     (folder / "recorded").write_text(header_line(header) + "".join(lines) + end_line(3 * 10**9, len(lines)))
     return Case(ReplayMeter(folder / "recorded", clock_ns=clock), clock.advance_s)
 

@@ -17,7 +17,7 @@ from tests.docs.fences import ROOT
 from tests.docs.reader import Reader, Server, environment
 from tests.docs.zygote import write_shims
 from tests.fixtures.models import save_classifier
-from wattserve_loadgen.data import dataset
+from wattserve_common import dataset
 from wattserve_server.engine.builtin.recipe import Recipe
 
 LABELS = ("negative", "neutral", "positive")

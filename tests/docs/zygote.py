@@ -75,9 +75,7 @@ def _import_everything() -> None:
     import wattserve_client.cli  # noqa: F401
     import wattserve_loadgen.report.page
     import wattserve_loadgen.sweeping.sweep  # noqa: F401
-    import wattserve_server.app
-    import wattserve_server.engine.export
-    import wattserve_server.inspection.cli  # noqa: F401
+    import wattserve_tools.inspect.cli  # noqa: F401
 
 
 def _become(
@@ -108,7 +106,7 @@ def _become(
 def _run(name: str, arguments: list[str]) -> int:
     import wattserve_client.cli
     import wattserve_loadgen.cli
-    import wattserve_server.cli
+    import wattserve_tools.cli
 
     sys.argv = [name, *arguments]
     if name == "python":
@@ -116,7 +114,7 @@ def _run(name: str, arguments: list[str]) -> int:
         runpy.run_path(arguments[0], run_name="__main__")
         return 0
     programs = {
-        "wattserve": wattserve_server.cli.main,
+        "wattserve": wattserve_tools.cli.main,
         "loadgen": wattserve_loadgen.cli.main,
         "wattserve-client": wattserve_client.cli.main,
     }

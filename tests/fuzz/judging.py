@@ -13,11 +13,11 @@ from tests.fuzz.calls import INFER_STREAM, NOT_OFFERED, PREDICT_STREAM, Call
 from tests.fuzz.sending import Outcome
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.service.status import DOMAIN, KINDS
+from wattserve_server.service.status import DOMAIN, REACTIONS
 
 Code = grpc.StatusCode
 
-REASONS = {kind.reason: kind.code for kind in KINDS.values() if kind.code is not Code.INTERNAL}
+REASONS = {kind.reason: kind.code for kind in REACTIONS.values() if kind.code is not Code.INTERNAL}
 """What a caller may be told. Our models do not fail, so nothing that is the server's fault is among it."""
 
 METADATA = 6000

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.models import IMAGE_SHAPE
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.tasks import InputFacts
-from wattserve_server.service.oip_request import OipCall
+from wattserve_server.service.oip_request import asked_of
 
 FACTS = InputFacts(max_tokens=1, vocabulary_size=0, pixel_shape=IMAGE_SHAPE)
 MODEL = SimpleNamespace(facts=FACTS, task=SimpleNamespace(output_name="logits"))
@@ -27,5 +27,5 @@ def test_typed_pixels_are_read_whatever_else_stands_beside_them(unknown: bytes) 
     contents.MergeFromString(unknown)
     request = oip.ModelInferRequest(model_name="tiny")
     request.inputs.add(name="pixel_values", datatype="FP32", shape=[1, *IMAGE_SHAPE], contents=contents)
-    (image,) = OipCall(request).read(READY).items
+    (image,) = asked_of(request, READY).items
     np.testing.assert_array_equal(image, pixels.reshape(IMAGE_SHAPE))

@@ -68,6 +68,6 @@ if __name__ == "__main__":
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     watch()
-    from wattserve_server.cli import main
+    from wattserve_tools.cli import main
 
     sys.exit(main())

@@ -19,10 +19,10 @@ from wattserve_server.energy.costlaw import LawView
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import resolve_device
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
@@ -41,7 +41,7 @@ async def measure(
         EngineLimits({device: BatchLimits(8, 8 * tokens)}, max_queue=8, max_request=8),
         ReceiptBook(60.0, 1000, lambda receipt: None),
         {device: Metering(RunLog(), lambda: LawView({}, 0.3))},
-        lambda result: None,
+        lambda *result: None,
         lambda error: None,
     )
     engine.start()
@@ -59,9 +59,9 @@ async def measure(
     bare_ms: list[float] = []
     engine_ms: list[float] = []
     for _ in range(pairs):
-        bare_ms.append(await asyncio.wrap_future(engine.lanes[device]._runner.do(bare)))
+        bare_ms.append(await engine.lanes[device].do(bare))
         begun = time.perf_counter()
-        await engine.predict([item], variant)
+        await engine.predict([item], engine.hosted(variant))
         engine_ms.append((time.perf_counter() - begun) * 1e3)
     await asyncio.to_thread(engine.stop)
     alone, served = (statistics.median(each[pairs // 5 :]) for each in (bare_ms, engine_ms))

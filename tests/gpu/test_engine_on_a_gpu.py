@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +17,13 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import Outcome
+from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import SPLIT_BATCH, RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.request import Request
-from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.runner import SPLIT_BATCH
+from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
@@ -65,8 +65,8 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(),
         EngineLimits({CUDA: BatchLimits(MOST, MOST * LONGEST)}, max_queue=4096, max_request=MOST),
         ReceiptBook(60.0, 10_000, lambda receipt: None),
-        {CUDA: Metering(run_log, lambda: LawView({}, 0.3))},
-        lambda result: None,
+        {CUDA: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        lambda *result: None,
         lambda error: None,
     )
     engine.start()
@@ -93,20 +93,20 @@ def sequences(count: int, length: int) -> list[NDArray[np.int64]]:
     return [np.array([2, *[4 + index % 50] * (length - 2), 3], dtype=np.int64) for index in range(count)]
 
 
-def rows(request: Request) -> NDArray[np.float32]:
-    return np.stack([row for row in request.rows if row is not None])
+def rows(answer: Answer) -> NDArray[np.float32]:
+    return np.stack(answer.rows)
 
 
 async def test_a_batch_that_does_not_fit_is_split_and_the_next_one_is_not_tried_so_large(rig: Rig) -> None:
     engine, run_log = rig
     asked = sequences(MOST, LONGEST)
-    before = await engine.predict(asked, "fp32")
+    before = await engine.predict(asked, engine.hosted("fp32"))
     (whole,) = run_log.drain()[0]
     assert len(whole.lines) == MOST
     with all_but(MOST * ONE_BYTES // 2):
-        split = await engine.predict(asked, "fp32")
+        split = await engine.predict(asked, engine.hosted("fp32"))
         first = run_log.drain()[0]
-        again = await engine.predict(asked, "fp32")
+        again = await engine.predict(asked, engine.hosted("fp32"))
         second = run_log.drain()[0]
     np.testing.assert_allclose(rows(split), rows(before), atol=1e-5)
     np.testing.assert_allclose(rows(again), rows(before), atol=1e-5)
@@ -122,17 +122,19 @@ async def test_one_that_does_not_fit_alone_is_refused_and_what_comes_after_it_ru
     engine, run_log = rig
     with all_but(ONE_BYTES // 4):
         with pytest.raises(NotPossibleHere, match=f"a sequence of {LONGEST} tokens does not fit"):
-            await engine.predict(sequences(1, LONGEST), "fp32")
+            await engine.predict(sequences(1, LONGEST), engine.hosted("fp32"))
         (window,) = run_log.drain()[0]
         assert window.lines[0].receipt.outcome is Outcome.FAILED
-        assert len((await engine.predict(sequences(1, 8), "fp32")).rows) == 1
-    assert len(rows(await engine.predict(sequences(MOST, LONGEST), "fp32"))) == MOST
+        assert len((await engine.predict(sequences(1, 8), engine.hosted("fp32"))).rows) == 1
+    assert len(rows(await engine.predict(sequences(MOST, LONGEST), engine.hosted("fp32")))) == MOST
 
 
 async def test_answers_under_concurrency_are_those_of_each_sequence_alone(rig: Rig) -> None:
     engine, _ = rig
     asked = [sequences(1 + index % 3, 3 + 37 * index % 400) for index in range(60)]
-    alone = [rows(await engine.predict([each], "fp32")) for request in asked for each in request]
-    together = await asyncio.gather(*(engine.predict(each, "fp32") for each in asked))
-    found = np.concatenate([rows(request) for request in together])
+    alone = [
+        rows(await engine.predict([each], engine.hosted("fp32"))) for request in asked for each in request
+    ]
+    together = await asyncio.gather(*(engine.predict(each, engine.hosted("fp32")) for each in asked))
+    found = np.concatenate([rows(answer) for answer in together])
     np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-5)

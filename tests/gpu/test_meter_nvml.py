@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from wattserve_server.config import ServerConfig
 from wattserve_server.energy.reading import Reading
-from wattserve_server.meters.choose import MeterOptions, open_meter
+from wattserve_server.meters.choose import open_meter
 from wattserve_server.meters.nvml import NvmlPowerMeter, open_nvml
 from wattserve_server.meters.nvml_board import open_board
 from wattserve_server.meters.port import Meter
@@ -54,9 +55,7 @@ def read_while(meter: Meter, during: Callable[[], None]) -> list[Reading]:
 
 
 def test_the_meter_reads_the_board_that_torch_computes_on(uuid: str) -> None:
-    chosen = open_meter(
-        "auto", device_type="cuda", device_uuid=uuid, busy_ns=lambda: 0, options=MeterOptions()
-    )
+    chosen = open_meter(ServerConfig(), device_type="cuda", device_uuid=uuid, busy_ns=lambda: 0)
     assert chosen.meter.source.name == f"nvml:GPU-{uuid.removeprefix('GPU-')}"
     assert torch.cuda.get_device_name(0) in chosen.meter.source.boundary
     chosen.meter.close()

@@ -17,10 +17,12 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.activations import MIN_SAMPLES, measure_scales
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.fp8 import Fp8Linear, quantise_rows
-from wattserve_server.engine.variants.int8 import Int8Linear
-from wattserve_server.engine.variants.int8_arithmetic import to_levels
-from wattserve_server.engine.variants.int8_static import StaticInt8Linear
-from wattserve_server.engine.variants.int8_weight_only import WeightOnlyInt8Linear
+from wattserve_server.engine.variants.int8 import (
+    Int8Linear,
+    StaticInt8Linear,
+    WeightOnlyInt8Linear,
+    to_levels,
+)
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Variant, build_variant

@@ -26,7 +26,7 @@ from tests.fixtures.simulated_board import PROGRAM, SimulatedBoards, simulated_b
 from tests.fixtures.windows import window
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
-from wattserve_server.energy.window import Charge, Window
+from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.meters.nvml import open_nvml
 from wattserve_server.meters.sampler import Sampler
 

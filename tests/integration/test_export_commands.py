@@ -16,7 +16,7 @@ from tests.fixtures.models import save_classifier
 from tests.fixtures.quantised import save_claim
 from tests.fixtures.server import running_server
 from wattserve_client import Client
-from wattserve_server.cli import main
+from wattserve_tools.cli import main
 
 IDS = np.array([2, 4, 6, 3], dtype=np.int64)
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fixtures.inspection_data import make_dataset
 from tests.fixtures.models import save_classifier, save_encoder
-from wattserve_server.cli import main
+from wattserve_tools.cli import main
 
 ROWS = 24
 
@@ -233,7 +233,7 @@ def test_a_variant_that_is_not_what_it_says_has_a_footnote_and_no_number(
 ) -> None:
     from wattserve_server.engine.variants.verification import Verification
     from wattserve_server.errors import ConfigError
-    from wattserve_server.inspection import seed_table
+    from wattserve_tools.inspect import seed_table
 
     def verify(variant: Any) -> Verification:
         if variant.name == "int8":
@@ -254,7 +254,7 @@ def test_without_a_verified_fp32_there_are_no_ratios(
 ) -> None:
     from wattserve_server.engine.variants.verification import Verification
     from wattserve_server.errors import ConfigError
-    from wattserve_server.inspection import seed_table
+    from wattserve_tools.inspect import seed_table
 
     def verify(variant: Any) -> Verification:
         if variant.name == "fp32":
@@ -281,7 +281,7 @@ def test_without_a_verified_fp32_there_are_no_ratios(
         (["inspect", "layers", "--variants", "int8,int8"], "listed twice"),
         (["inspect", "layers", "--variants", "tf32@cpu"], "cannot run on cpu"),
         (["inspect", "layers", "--dataset", "no/such"], "no such dataset folder"),
-        (["inspect", "outliers", "--threshold", "-1"], "must be a number above 0"),
+        (["inspect", "outliers", "--threshold", "-1"], "--threshold: -1 must be more than 0"),
         (["inspect", "accuracy", "--dataset", "no/such"], "no such dataset folder"),
         (["bench", "seed-table", "--dataset", "no/such"], "no such dataset folder"),
         (["bench", "seed-table", "--dataset", "x", "--iterations", "0"], "--iterations '0'"),
@@ -295,5 +295,5 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 def test_the_flags_are_known_without_torch() -> None:
     """The parsers are built for every command, `wattserve meter` too."""
-    program = "import sys, wattserve_server.cli as cli; cli._parser(); sys.exit('torch' in sys.modules)"
+    program = "import sys, wattserve_tools.cli as cli; cli._parser(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

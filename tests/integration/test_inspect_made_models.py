@@ -13,8 +13,8 @@ from tests.fixtures.exports import exported
 from tests.fixtures.inspection_data import make_dataset
 from tests.fixtures.models import save_classifier, save_encoder
 from tests.fixtures.quantised import save_torchao
-from wattserve_server.cli import main
 from wattserve_server.engine.variants.variant import build_variant
+from wattserve_tools.cli import main
 
 ROWS = 24
 ENCODE = "feature-extraction"
@@ -184,7 +184,7 @@ def test_nothing_that_could_be_made_is_an_error_and_no_empty_table(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    from wattserve_server.inspection import subject
+    from wattserve_tools.inspect import subject
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("out of memory")
@@ -197,7 +197,7 @@ def test_nothing_that_could_be_made_is_an_error_and_no_empty_table(
 def test_without_an_fp32_that_could_be_made_the_others_still_have_their_memory(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wattserve_server.inspection import subject
+    from wattserve_tools.inspect import subject
 
     def fail(model: Any, choice: Any, materials: Any) -> Any:
         if choice.kind.name == "fp32":

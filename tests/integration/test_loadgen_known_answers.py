@@ -21,9 +21,12 @@ import pytest
 from tests.fixtures.law_runs import Run, arrivals_ns, cell_of, drive, plan_of
 from tests.fixtures.law_search import departures
 from tests.fixtures.law_server import Law, LawServer
-from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of, quantile_of
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, effective_samples
+from wattserve_common.stats import SAMPLE_FLOORS, effective_samples
+from wattserve_loadgen.figures.percentiles import percentiles_of, quantile_of
+from wattserve_loadgen.model.cells import Percentiles
 from wattserve_loadgen.plan.load import CONSTANT, POISSON, RAMP, RECORDED, Load, closed
+
+pytestmark = pytest.mark.alone
 
 SECOND = 1_000_000_000
 PERCENTS = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99"}

@@ -21,11 +21,12 @@ from tests.fixtures.meter_fakes import H200_UUID
 from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
 from tests.fixtures.simulated_board import SimulatedBoards
-from wattserve_loadgen.data import dataset
-from wattserve_loadgen.figures.energy_window import NoEnergy
-from wattserve_loadgen.target.channel import open_channel
+from wattserve_client import EnergyQuality
+from wattserve_common import dataset
+from wattserve_loadgen.target.energy_window import NoEnergy
 from wattserve_loadgen.target.oip import OipTarget
 from wattserve_loadgen.target.own_meter import OwnMeter
+from wattserve_loadgen.target.wire import open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 
@@ -122,7 +123,7 @@ def test_loadgens_own_meter_reads_the_board_with_the_real_recorder(
 
     meter = asyncio.run(recorded())
     assert meter.info.source.name == f"nvml:{H200_UUID}"
-    assert meter.info.source.quality == pb.ENERGY_QUALITY_MEASURED
+    assert meter.info.source.quality is EnergyQuality.MEASURED
     assert meter.info.source.note.startswith("read by loadgen, not by the server; ")
     assert meter.info.boundary
     assert (tmp_path / "meter.jsonl").read_text().splitlines()[-1].startswith('{"end_ns": ')

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.server import command, environment
-from wattserve_server.cli import main
+from wattserve_tools.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +98,8 @@ def test_ctrl_c_ends_a_recording_properly(tmp_path: Path) -> None:
         (["probe", "--meter", "replay"], "--meter replay needs --replay-file FILE"),
         (["probe", "--replay-file", "x"], "--replay-file x: is for --meter replay, not auto"),
         (["probe", "--meter", "replay", "--replay-file", "/nowhere/r"], "/nowhere/r: cannot be read"),
-        (["probe", "--meter", "none", "--seconds", "0"], "--seconds '0': must be a number above 0"),
-        (["probe", "--meter", "none", "--seconds", "soon"], "--seconds 'soon': must be a number above 0"),
+        (["probe", "--meter", "none", "--seconds", "0"], "--seconds: 0 must be more than 0"),
+        (["probe", "--meter", "none", "--seconds", "soon"], "--seconds: 'soon' is not a number"),
         (["record", "/nowhere/file", "--meter", "none"], "/nowhere/file: cannot be written"),
     ],
 )

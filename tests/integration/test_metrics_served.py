@@ -23,7 +23,7 @@ from tests.fixtures.server import RunningServer, running_server
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
-from wattserve_server.telemetry.describe import GROUPS
+from wattserve_server.telemetry.table import all_metrics
 
 NATIVE, OIP = "wattserve.v1.Inference", "inference.GRPCInferenceService"
 PROMETHEUS = (
@@ -98,7 +98,7 @@ def handled(method: str, code: str, kind: str = "unary", service: str = NATIVE) 
 def test_all_that_is_shown_is_declared_and_named_as_openmetrics_wants_it(server: Served) -> None:
     server.settled(server.ask())
     server.native.GetServerInfo(pb.GetServerInfoRequest())
-    declared = {each.family for group in GROUPS.values() for each in group}
+    declared = {metric.family for metric in all_metrics()}
     shown = {name for name in server.families() if not name.startswith(("process_", "python_"))}
     assert shown <= declared
     absent = {name for name in declared - shown if not name.startswith("nv_gpu_")}

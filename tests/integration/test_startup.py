@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2ForSequenceClassification, ViTConfig, V
 
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
 from tests.fixtures.server import command, environment
-from wattserve_server.cli import main
+from wattserve_tools.cli import main
 
 
 @pytest.fixture(autouse=True)

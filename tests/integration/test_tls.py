@@ -14,7 +14,7 @@ from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import ConfigError
-from wattserve_server.service.tls import Tls
+from wattserve_server.service.listen import CertificateFiles
 
 
 @dataclass
@@ -100,7 +100,7 @@ def test_a_key_that_is_not_the_certificates_stops_the_start(files: Files, tmp_pa
     other = tmp_path / "other.key"
     trustme.CA().issue_cert("localhost").private_key_pem.write_to_path(str(other))
     with pytest.raises(ConfigError, match="not a certificate with its key"):
-        Tls(cert, str(other)).credentials()
+        CertificateFiles(cert, str(other)).credentials()
 
 
 def test_an_authority_that_is_none_stops_the_start(files: Files, tmp_path: Path) -> None:
@@ -108,4 +108,4 @@ def test_an_authority_that_is_none_stops_the_start(files: Files, tmp_path: Path)
     nonsense = tmp_path / "ca.pem"
     nonsense.write_text("not a certificate")
     with pytest.raises(ConfigError, match=r"--tls-client-ca .*: not a certificate in PEM"):
-        Tls(cert, key, str(nonsense)).credentials()
+        CertificateFiles(cert, key, str(nonsense)).credentials()

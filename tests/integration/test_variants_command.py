@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.models import save_classifier
-from wattserve_server.cli import main
 from wattserve_server.engine.variants.catalogue import KINDS
+from wattserve_tools.cli import main
 
 
 def listing(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, list[str]]:

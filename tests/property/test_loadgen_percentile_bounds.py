@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wattserve_common.stats import SAMPLE_FLOORS, effective_samples, nearest_rank
 from wattserve_loadgen.figures.percentiles import lower_rank, percentiles_of, quantile_of, upper_rank
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, effective_samples, nearest_rank
 
 percents = st.sampled_from(list(SAMPLE_FLOORS))
 

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.loadgen_results import FP32, INT8, OPEN, TWIN, make_cell_of, no_energy, no_percentiles
+from wattserve_common.stats import Interval
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.points import make_points
+from wattserve_loadgen.model.cells import CellResult
+from wattserve_loadgen.model.results import Point, Ratios
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.schema import CellResult, Interval, Point, Ratios
 
 ARMS = (FP32, INT8, TWIN)
 LOADS = (closed(1), OPEN)

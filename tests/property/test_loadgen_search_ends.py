@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattserve_loadgen.figures.search import Search
+from wattserve_loadgen.figures.search import RateSearch
 
-
-@dataclass(frozen=True)
-class Says:
-    met: bool
-    broken: bool
-    reason: str
-
-
-verdicts = st.sampled_from([Says(True, False, ""), Says(False, True, "broken"), Says(False, False, "open")])
+verdicts = st.sampled_from([("met", ""), ("broken", "broken"), ("undecided", "open")])
 answers = st.lists(st.tuples(verdicts, st.sampled_from([1.0, 1.0, 1.0, 0.9])), min_size=1, max_size=80)
 
 
@@ -25,14 +15,14 @@ answers = st.lists(st.tuples(verdicts, st.sampled_from([1.0, 1.0, 1.0, 0.9])), m
     answers, st.floats(0.01, 1e6), st.floats(1.01, 2), st.integers(1, 60), st.integers(0, 4), st.booleans()
 )
 def test_a_search_ends_whatever_the_trials_say(
-    answered: list[tuple[Says, float]],
+    answered: list[tuple[tuple[str, str], float]],
     start: float,
     ratio: float,
     most_trials: int,
     most_repeats: int,
     capped: bool,
 ) -> None:
-    search = Search(
+    search = RateSearch(
         start,
         ratio=ratio,
         most_trials=most_trials,
@@ -45,7 +35,7 @@ def test_a_search_ends_whatever_the_trials_say(
         assert start / 1001 < rate
         assert not capped or rate <= 4 * start
         assert 10 <= search.next_seconds(10) <= 10 * 2**most_repeats
-        search.record(rate, rate * share, says)
+        search.record(rate, rate * share, *says)
         trials += 1
         assert trials <= most_trials
     found = search.result()
@@ -59,10 +49,10 @@ def test_a_search_ends_whatever_the_trials_say(
 
 @given(st.floats(1e-3, 1e6), st.floats(0.01, 1e6))
 def test_a_server_with_one_limit_is_found_within_the_ratio(limit: float, start: float) -> None:
-    search = Search(start, most_trials=200, lowest_rate=1e-12)
+    search = RateSearch(start, most_trials=200, lowest_rate=1e-12)
     while (rate := search.next_rate()) is not None:
         met = rate <= limit
-        search.record(rate, rate, Says(met, not met, ""))
+        search.record(rate, rate, "met" if met else "broken", "")
     found = search.result()
     assert found.rate_per_second is not None
     assert found.broken_at is not None

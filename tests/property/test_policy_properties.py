@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import (
     NORMAL_PRIORITY,
     PRIORITY_WORTH_NS,
@@ -15,7 +16,6 @@ from wattserve_server.engine.policy import (
     choose_batch,
     turn_ns,
 )
-from wattserve_server.engine.queue import Queue
 
 
 @dataclass(eq=False)
@@ -148,8 +148,8 @@ streams = st.lists(
 )
 
 
-def queue_of(limits: BatchLimits, cost: BatchCost) -> Queue:
-    queue = Queue(limits, 10_000, on_expired=_nobody_expires)
+def queue_of(limits: BatchLimits, cost: BatchCost) -> Batcher:
+    queue = Batcher(limits, 10_000, on_expired=_nobody_expires)
     for variant in "ab":
         queue.set_cost(variant, cost)
     return queue
@@ -203,7 +203,7 @@ def test_a_level_of_priority_is_worth_exactly_its_time(
     assert _batches(with_levels, now_ns) == _batches(without, now_ns)
 
 
-def _batches(queue: Queue, now_ns: int) -> list[list[int]]:
+def _batches(queue: Batcher, now_ns: int) -> list[list[int]]:
     taken = []
     while isinstance(batch := queue.take(now_ns), list):
         taken.append(sorted(item.request.number for item in batch))

@@ -23,8 +23,7 @@ from tests.stack.dashboards import (
     load,
     panels,
 )
-from wattserve_server.telemetry.declaration import Declared, Kind
-from wattserve_server.telemetry.describe import GROUPS
+from wattserve_server.telemetry.table import MetricSpec, SeriesType, all_metrics
 
 UNITS = {"none", "short", "reqps", "percentunit", "s", "joule", "watt", "bytes"}
 """Of the ids that Grafana knows; an unknown one would be shown as text behind the number."""
@@ -34,15 +33,15 @@ SELECTOR = re.compile(r"\b((?:wattserve|grpc_server|nv_gpu)_[a-z0-9_]+)\{([^}]*)
 RECORDED = re.compile(r"\b\w+:\w+:\w+\b")
 
 
-def series() -> dict[str, Declared]:
+def series() -> dict[str, MetricSpec]:
     """By the names that a query uses."""
-    found: dict[str, Declared] = {}
-    for each in (each for group in GROUPS.values() for each in group):
-        if each.kind is Kind.HISTOGRAM:
-            found |= {f"{each.name}_{part}": each for part in ("bucket", "sum", "count")}
+    named: dict[str, MetricSpec] = {}
+    for metric in all_metrics():
+        if metric.type is SeriesType.HISTOGRAM:
+            named |= {f"{metric}_{part}": metric for part in ("bucket", "sum", "count")}
         else:
-            found[each.name] = each
-    return found
+            named[metric.name] = metric
+    return named
 
 
 def rules() -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.lawful_device import LAWS, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
-from wattserve_server.energy.foreign import SEEN_LOAD, SETTLES_AFTER_S, UNSEEN_LOAD
+from wattserve_server.energy.device import SEEN_LOAD, SETTLES_AFTER_S, UNSEEN_LOAD
 
 
 @pytest.fixture

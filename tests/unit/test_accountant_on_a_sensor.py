@@ -7,7 +7,7 @@ import pytest
 
 from tests.fixtures.lawful_device import LAWS, LawfulDevice
 from tests.fixtures.windows import MS, accountant, reading, window
-from wattserve_server.energy.response import Response
+from wattserve_server.energy.device import Response
 
 
 def served(device: LawfulDevice, batches: int, seed: int = 1) -> LawfulDevice:

@@ -24,7 +24,7 @@ from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, LAWFUL, Scenar
 from tests.bench.attribution.shapley import exact_shares, rule_shares
 from tests.bench.attribution.trace import Published, Steps, Trace
 from tests.bench.attribution.world import ClosedLoop, CounterModel, ForeignLoad, Workload, World
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.receipt import Window
 from wattserve_server.meters.sampler import Sampler
 
 OVERLAPPING = replace(DEVICE, variants=(FP32, BF16), slots=3, sublinear=0.03, foreign=ForeignLoad())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wattserve_server.energy.receipt import Receipt
-from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.batcher import Batcher, QueuedSequence, Request
 from wattserve_server.engine.policy import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -17,7 +17,6 @@ from wattserve_server.engine.policy import (
     BatchCost,
     BatchLimits,
 )
-from wattserve_server.engine.request import Request, Sequence
 from wattserve_server.errors import OverloadedError
 
 NOBODY: Any = None
@@ -34,7 +33,7 @@ def request(
     loop = asyncio.new_event_loop()
     try:
         receipt, answer = Receipt("r", "", variant, "cpu", 0), loop.create_future()
-        made = Request(receipt, variant, NOBODY, at_ns, deadline_ns, answer, priority)
+        made = Request(receipt, NOBODY, NOBODY, at_ns, deadline_ns, answer, priority)
     finally:
         loop.close()
     for length in lengths:
@@ -51,9 +50,9 @@ def batcher(max_queue: int = 100, expired: list[tuple[Request, int]] | None = No
     return made
 
 
-def taken(queue: Batcher) -> list[Sequence]:
+def taken(queue: Batcher) -> list[QueuedSequence]:
     """The next batch, where a chore would be a mistake."""
-    batch = queue.take()
+    batch = queue.next_work()
     assert isinstance(batch, list)
     return batch
 
@@ -140,7 +139,7 @@ def test_an_expired_request_leaves_the_queue_and_does_not_run() -> None:
 def test_a_closed_queue_gives_no_batch() -> None:
     queue = batcher()
     queue.close()
-    assert queue.take() is None
+    assert queue.next_work() is None
 
 
 def test_chores_and_batches_take_turns_so_that_neither_starves() -> None:
@@ -151,7 +150,7 @@ def test_chores_and_batches_take_turns_so_that_neither_starves() -> None:
     for variant in ("fp32", "bf16"):
         queue.put(request([5], variant))
     for _ in range(5):
-        work = queue.take()
+        work = queue.next_work()
         if isinstance(work, list):
             done.append("batch")
         else:
@@ -164,7 +163,7 @@ def test_a_closed_queue_calls_no_chore() -> None:
     queue = batcher()
     queue.add_chore(lambda: None)
     queue.close()
-    assert queue.take() is None
+    assert queue.next_work() is None
 
 
 def test_a_chore_runs_while_a_batch_waits_for_company() -> None:
@@ -174,7 +173,7 @@ def test_a_chore_runs_while_a_batch_waits_for_company() -> None:
     for chore in chores:
         queue.add_chore(chore)
     queue.put(request([5], at_ns=time.monotonic_ns()))
-    assert [queue.take(), queue.take()] == chores
+    assert [queue.next_work(), queue.next_work()] == chores
 
 
 def test_a_learned_limit_holds_for_the_next_batch() -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchCost, BatchLimits, turn_ns
-from wattserve_server.engine.queue import Queue
 
 
 @dataclass(eq=False)
@@ -41,9 +41,9 @@ def asked(
 Gone = list[tuple[Request, int]]
 
 
-def queue_of(*requests: Request, max_wait_ns: int = 0, gone: Gone | None = None) -> Queue:
+def queue_of(*requests: Request, max_wait_ns: int = 0, gone: Gone | None = None) -> Batcher:
     expired = [] if gone is None else gone
-    queue = Queue(BatchLimits(4, 1000, max_wait_ns), 100, lambda *request: expired.append(request))
+    queue = Batcher(BatchLimits(4, 1000, max_wait_ns), 100, lambda *request: expired.append(request))
     for variant in ("fp32", "bf16"):
         queue.set_cost(variant, BatchCost(overhead_tokens=1000.0))
     for request in requests:
@@ -51,7 +51,7 @@ def queue_of(*requests: Request, max_wait_ns: int = 0, gone: Gone | None = None)
     return queue
 
 
-def lengths_taken(queue: Queue, now_ns: int = 0) -> list[int]:
+def lengths_taken(queue: Batcher, now_ns: int = 0) -> list[int]:
     batch = queue.take(now_ns)
     assert isinstance(batch, list)
     return sorted(sequence.length for sequence in batch)
@@ -91,7 +91,7 @@ def test_a_deadline_that_comes_after_others_have_left_is_still_kept() -> None:
     gone: Gone = []
     withdrawn = asked(1, deadline_ns=100)
     queue = queue_of(withdrawn, gone=gone)
-    assert queue.remove(withdrawn.sequences) == 1
+    assert queue.withdraw(withdrawn) == 1
     assert queue.take(500) is None
     after = asked(2, deadline_ns=600)
     queue.put(after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wattserve_server.energy.beat import Beat
+from wattserve_server.energy.edges import Beat
 
 MS = 1_000_000
 

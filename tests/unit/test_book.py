@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
-from wattserve_server.energy.window import Charge
+from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
 from wattserve_server.engine import book as book_module
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.errors import NotFound, OverloadedError

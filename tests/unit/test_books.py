@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fixtures.windows import window
-from wattserve_server.energy.books import Books
+from tests.fixtures.windows import entry, window
 from wattserve_server.energy.costlaw import Coefficients, LawView
-from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.openbatches import Entry
+from wattserve_server.energy.ledger import Books, Ledger
 
 LAW = LawView({"fp32": Coefficients(1.0, 0.0)})
 
@@ -49,8 +47,8 @@ def test_what_is_metered_and_not_counted_yet_is_not_in_the_pool(ledger: Ledger) 
 
 def test_a_batch_is_charged_to_its_lines_exactly(ledger: Ledger) -> None:
     books = filled(ledger, 1000)
-    entry = Entry([window(0, 10, (8, 8, 8))], [0.0])
-    joules, charges = books.charge(entry, 100e-6, 30e-6, LAW)
+    together = entry(window(0, 10, (8, 8, 8)))
+    joules, charges = books.charge(together, 100e-6, 30e-6, LAW)
     assert joules == 100e-6
     assert [charge.energy_uj for charge in charges] == [34, 33, 33]
     assert [charge.deviation_uj for charge in charges] == pytest.approx([10.0] * 3)
@@ -60,8 +58,8 @@ def test_a_batch_is_charged_to_its_lines_exactly(ledger: Ledger) -> None:
 
 def test_batches_followed_together_share_alike_and_exactly(ledger: Ledger) -> None:
     books = filled(ledger, 1000)
-    entry = Entry([window(0, 1), window(2, 3), window(4, 5)], [0.0] * 3)
-    _, charges = books.charge(entry, 100e-6, 5e-6, LAW)
+    together = entry(window(0, 1), window(2, 3), window(4, 5))
+    _, charges = books.charge(together, 100e-6, 5e-6, LAW)
     assert [charge.energy_uj for charge in charges] == [34, 33, 33]
     assert [charge.deviation_uj for charge in charges] == [5.0] * 3
     assert ledger.active["fp32"].active_uj == 100
@@ -69,13 +67,13 @@ def test_batches_followed_together_share_alike_and_exactly(ledger: Ledger) -> No
 
 def test_a_batch_gets_no_more_than_there_is(ledger: Ledger) -> None:
     books = filled(ledger, 60)
-    joules, (charge,) = books.charge(Entry([window(0, 10)], [0.0]), 100e-6, 0.0, LAW)
+    joules, (charge,) = books.charge(entry(window(0, 10)), 100e-6, 0.0, LAW)
     assert (joules, charge.energy_uj) == (60e-6, 60)
 
 
 def test_warm_up_makes_no_charge(ledger: Ledger) -> None:
     books = filled(ledger, 60)
-    assert books.charge(Entry([window(0, 10, warmup=True)], [0.0]), 50e-6, 0.0, LAW) == (50e-6, [])
+    assert books.charge(entry(window(0, 10, warmup=True)), 50e-6, 0.0, LAW) == (50e-6, [])
     assert (ledger.warmup_uj, ledger.active) == (50, {})
 
 
@@ -84,15 +82,15 @@ def test_what_is_shown_of_the_idle_draw_has_been_booked(ledger: Ledger) -> None:
     books.to_idle(50e-6)
     shown = []
     for idle_j in (30e-6, 30e-6, 30e-6):
-        _, charges = books.charge(Entry([window(0, 10, (8, 8))], [idle_j]), 0.0, 0.0, LAW)
+        _, charges = books.charge(entry(window(0, 10, (8, 8)), idle_j=idle_j), 0.0, 0.0, LAW)
         shown.append([charge.idle_share_uj for charge in charges])
     assert shown == [[15, 15], [10, 10], [0, 0]]
     assert ledger.idle_shared_uj == ledger.idle_uj == 50
 
 
 def test_the_warning_of_an_entry_is_on_each_of_its_charges(ledger: Ledger) -> None:
-    entry = Entry([window(0, 10, (8, 8))], [0.0], warning="a neighbour")
-    _, charges = filled(ledger, 10).charge(entry, 4e-6, 0.0, LAW)
+    together = entry(window(0, 10, (8, 8)), warning="a neighbour")
+    _, charges = filled(ledger, 10).charge(together, 4e-6, 0.0, LAW)
     assert [charge.warning for charge in charges] == ["a neighbour"] * 2
 
 

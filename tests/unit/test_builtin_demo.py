@@ -285,7 +285,7 @@ def test_away_from_a_terminal_a_few_lines_tell_the_progress(
 
 
 def test_on_a_terminal_a_bar_tells_the_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wattserve_server.engine.builtin.progress import progress_on_stderr
+    from wattserve_server.engine.builtin.demo import progress_on_stderr
 
     master, slave = os.openpty()
     with os.fdopen(slave, "w") as terminal:

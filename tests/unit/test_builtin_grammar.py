@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from itertools import islice
 from random import Random
 
 import pytest
 
-from wattserve_server.engine.builtin import lexicon
-from wattserve_server.engine.builtin.domains import DOMAINS
-from wattserve_server.engine.builtin.grammar import Noise, Review, reviews
+from wattserve_server.engine.builtin.grammar import LEXICON, Noise, Review, reviews
 
 HONEST = Noise(taste=0.0, flip_rate=0.0)
 
@@ -81,7 +80,7 @@ def test_the_article_fits_the_next_word(corpus: list[Review]) -> None:
 
 
 def test_negated_praise_is_blame_and_negated_blame_is_praise(corpus: list[Review]) -> None:
-    weights = {word: weight for weight, word in lexicon.ADJECTIVES}
+    weights = {word: weight for weight, word in LEXICON.adjectives}
     seen = set()
     for weight, sentence in (pair for review in corpus for pair in review.sentences):
         found = re.fullmatch(r"The [\w ]+ (?:is|are|was|were) (?:not|hardly|far from) (\w+)\.", sentence)
@@ -98,9 +97,14 @@ def test_an_aside_full_of_loaded_words_carries_no_sentiment(corpus: list[Review]
 
 
 def test_every_table_offers_both_signs_and_no_zero() -> None:
-    tables = [lexicon.ADJECTIVES, lexicon.VERBS, lexicon.VERDICTS, lexicon.IRONY, lexicon.NEGATIONS]
-    for domain in DOMAINS:
+    tables = [LEXICON.adjectives, LEXICON.verbs, LEXICON.verdicts, LEXICON.irony, LEXICON.negations]
+    for domain in LEXICON.domains:
         tables += [domain.adjectives, domain.facts, domain.turncoats]
     for table in tables:
         assert {weight > 0 for weight, _ in table} == {True, False}
         assert all(weight != 0 for weight, _ in table)
+
+
+def test_the_words_are_still_those_that_the_published_model_was_trained_on() -> None:
+    content = "".join(f"{review.label}{review.sentences}" for review in write(3000, noise=Noise(0.35, 0.02)))
+    assert hashlib.sha256(content.encode()).hexdigest()[:12] == "c1c568b380b6"

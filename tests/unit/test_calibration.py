@@ -8,10 +8,18 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from wattserve_server.energy.calibration import LEAST_INTERVALS, Fit, History, find_response, fit
-from wattserve_server.energy.costlaw import SIZE, SMOOTH
-from wattserve_server.energy.idle import CLASSES, rest_times
-from wattserve_server.energy.response import Response
+from wattserve_server.energy.calibration import (
+    LEAST_INTERVALS,
+    CounterInterval,
+    Fit,
+    History,
+    find_response,
+    fit,
+)
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
+from wattserve_server.energy.device import Response, rest_times
+from wattserve_server.energy.openbatches import TimedWindow
+from wattserve_server.energy.receipt import Window
 
 IDLE_W = 60.0
 LAWS = {"fp32": (1.0, 0.02, 1e-4), "bf16": (0.4, 0.01, 0.0)}
@@ -21,6 +29,15 @@ SHAPES = ((1, 8), (1, 64), (4, 24), (16, 24), (16, 64))
 def cost_j(variant: str, tokens: int, length: int) -> float:
     fixed, per_token, per_square = LAWS[variant]
     return fixed + per_token * tokens + per_square * tokens * length
+
+
+def add_batch(history: History, variant: str, start_s: float, end_s: float, tokens: int, length: int) -> None:
+    window = Window(variant, round(start_s * 1e9), round(end_s * 1e9), (length,) * (tokens // length), length)
+    history.batches.append(TimedWindow(window, start_s, end_s))
+
+
+def add_interval(history: History, start_s: float, end_s: float, energy_j: float, rest_s: Array) -> None:
+    history.intervals.append((CounterInterval(start_s, end_s, round(energy_j * 1e6)), rest_s))
 
 
 def warm_up(response: Response, period_s: float = 0.1, noise: float = 0.0, seed: int = 1) -> History:
@@ -35,7 +52,7 @@ def warm_up(response: Response, period_s: float = 0.1, noise: float = 0.0, seed:
             until_s = at_s + 0.4
             while at_s < until_s:
                 end_s = at_s + 0.004 + 2e-5 * count * length
-                history.add_batch(variant, at_s, end_s, count * length, length)
+                add_batch(history, variant, at_s, end_s, count * length, length)
                 spans.append((at_s, end_s))
                 joules.append(cost_j(variant, count * length, length) * (1 + noise * rng.standard_normal()))
                 at_s = end_s + 0.001
@@ -47,19 +64,19 @@ def warm_up(response: Response, period_s: float = 0.1, noise: float = 0.0, seed:
         touching = [span for span in spans if span[1] > since and span[0] < until]
         last_s = max((end for _, end in spans if end <= since), default=-math.inf)
         rest_s = rest_times(since, until, touching, last_s)
-        history.add_interval(since, until, IDLE_W * (until - since) + float(parts @ joules), 0.0, rest_s)
+        add_interval(history, since, until, IDLE_W * (until - since) + float(parts @ joules), rest_s)
     return history
 
 
 def found(history: History, present: Response) -> Response:
-    table = history.table()
+    table = history.arrays()
     assert table is not None
     factors, columns = table.smooth_columns()
     return find_response(table, factors, columns, SMOOTH * len(table.variants), present)
 
 
 def fitted(history: History, response: Response, idle_w: float = 55.0) -> Fit:
-    table = history.table()
+    table = history.arrays()
     assert table is not None
     return fit(table, response, np.full(CLASSES, idle_w), 0.1 * idle_w, 0.1)
 
@@ -82,10 +99,10 @@ def test_a_response_that_explains_as_well_as_any_is_kept() -> None:
 
 def test_without_evidence_the_present_response_is_kept() -> None:
     history = History(100, 100)
-    history.add_batch("fp32", 1.0, 1.05, 96, 24)  # one small batch in 3 s of idle draw
+    add_batch(history, "fp32", 1.0, 1.05, 96, 24)  # one small batch in 3 s of idle draw
     for step in range(30):
         noise = 0.05 * (-1) ** step
-        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0 + noise, 0.0, np.array([0.1, 0, 0, 0, 0]))
+        add_interval(history, 0.1 * step, 0.1 * step + 0.1, 6.0 + noise, np.array([0.1, 0, 0, 0, 0]))
     present = Response(0.02, 0.01)
     assert found(history, present) == present
 
@@ -93,21 +110,21 @@ def test_without_evidence_the_present_response_is_kept() -> None:
 def test_too_short_a_history_says_nothing() -> None:
     history = History(100, 100)
     for step in range(LEAST_INTERVALS):
-        assert history.table() is None
-        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0, 0.0, np.zeros(CLASSES))
-    assert history.table() is None  # and no batch
-    history.add_batch("fp32", 0.5, 0.6, 96, 24)
-    assert history.table() is not None
-    history.clear_intervals()
-    assert history.table() is None
+        assert history.arrays() is None
+        add_interval(history, 0.1 * step, 0.1 * step + 0.1, 6.0, np.zeros(CLASSES))
+    assert history.arrays() is None  # and no batch
+    add_batch(history, "fp32", 0.5, 0.6, 96, 24)
+    assert history.arrays() is not None
+    history.intervals.clear()
+    assert history.arrays() is None
 
 
 def test_intervals_whose_batches_are_forgotten_already_are_left_out() -> None:
     history = History(100, 4)
     for step in range(30):
-        history.add_batch("fp32", 0.1 * step, 0.1 * step + 0.05, 96, 24)
-        history.add_interval(0.1 * step, 0.1 * step + 0.1, 6.0, 0.0, np.zeros(CLASSES))
-    assert history.table() is None  # only three intervals are left of which every batch is known
+        add_batch(history, "fp32", 0.1 * step, 0.1 * step + 0.05, 96, 24)
+        add_interval(history, 0.1 * step, 0.1 * step + 0.1, 6.0, np.zeros(CLASSES))
+    assert history.arrays() is None  # only three intervals are left of which every batch is known
 
 
 @pytest.mark.parametrize("response", [Response(), Response(0.02, 0.04)], ids=str)

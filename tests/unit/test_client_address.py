@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from wattserve_client import AsyncClient, Client, Tls, Unavailable
-from wattserve_client._address import host_and_port, list_of
 from wattserve_client._channel import Link
+from wattserve_client._servers import host_and_port, list_of
 
 
 def link(target: Any, retry: bool = True, tls: bool | Tls = False) -> Link:

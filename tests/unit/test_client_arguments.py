@@ -10,8 +10,9 @@ import pytest
 from tests.fixtures.scripted_server import asked, texts
 from wattserve_client import Answer, AsyncClient, Client, InvalidRequest
 from wattserve_client._channel import Link
-from wattserve_client._requests import MAX_MESSAGE_BYTES, with_inputs
+from wattserve_client._requests import with_inputs
 from wattserve_client._stream import StreamBook
+from wattserve_proto.limits import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
 

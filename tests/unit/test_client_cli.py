@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from wattserve_client import Client, NotPossible, Overloaded, Tls, Unavailable, cli
-from wattserve_client._cli.errors_told import told
-from wattserve_client._fake.messages import fake_variant
+from wattserve_client._cli.words import error_line
+from wattserve_client._fake.ledger import fake_variant
 from wattserve_client.testing import FakeServer
 
 Output = pytest.CaptureFixture[str]
@@ -293,6 +293,6 @@ def test_hints_about_certificates_name_the_commands_own_options(capsys: Output) 
     assert cli.main(["info", "--tls-cert", "/nowhere/cert.pem"]) == 2
     assert "--tls-cert without --tls-key: a client's certificate needs both" in capsys.readouterr().err
     error = Unavailable("not trusted; see Tls.ca, or pass tls= (Tls.server_name)", "UNAVAILABLE", "a:1")
-    assert told(error) == (
+    assert error_line(error) == (
         "a:1: out of reach: not trusted; see --tls-ca, or pass --tls (--tls-server-name) (UNAVAILABLE)"
     )

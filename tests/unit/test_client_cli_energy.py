@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,8 +20,8 @@ from wattserve_client import (
     VariantEnergy,
     cli,
 )
-from wattserve_client._cli import watch
-from wattserve_client._cli.ledger_table import ledger, rates
+from wattserve_client._cli import commands
+from wattserve_client._cli.show import ledger, rates
 from wattserve_client.testing import FakeServer
 
 Output = pytest.CaptureFixture[str]
@@ -55,7 +57,7 @@ LATER = replace(
 
 
 def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
-    assert ledger(REPORT, None, 0).splitlines() == [
+    assert ledger(REPORT, 0).splitlines() == [
         "account            joules    share  sequences  J/sequence",
         "measured        1,000.000  100.0 %",
         "= active fp32     200.000   20.0 %        100           2",
@@ -79,7 +81,7 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
 
 
 def test_against_an_earlier_one_it_has_watts_and_joules_per_new_sequence() -> None:
-    rows = [line.split() for line in ledger(LATER, REPORT, 0).splitlines()]
+    rows = [line.split() for line in ledger(LATER, 0, REPORT).splitlines()]
     assert rows[1][-1] == "130.00"
     assert rows[2][-2:] == ["60.00", "2.5"]
     assert rows[3][-2:] == ["0.00", "-"]
@@ -93,12 +95,12 @@ def test_the_watts_of_the_accounts_add_up_to_the_meters() -> None:
 
 
 def test_it_fits_a_terminal_of_eighty_columns() -> None:
-    assert max(map(len, ledger(LATER, REPORT, 80).splitlines())) <= 80
+    assert max(map(len, ledger(LATER, 80, REPORT).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("quality", [EnergyQuality.ESTIMATED, EnergyQuality.SIMULATED])
 def test_a_total_that_no_sensor_measured_is_not_called_measured(quality: EnergyQuality) -> None:
-    shown = ledger(replace(REPORT, source=replace(REPORT.source, quality=quality)), None, 0)
+    shown = ledger(replace(REPORT, source=replace(REPORT.source, quality=quality)), 0)
     assert shown.splitlines()[1].split()[0] == quality
     assert "measured" not in shown
 
@@ -108,7 +110,7 @@ def test_a_ledger_without_figures_is_unknown_with_its_reason() -> None:
     report = replace(
         REPORT, source=none, measured_uj=None, unknown_reason="no meter was found", idle_watts=None
     )
-    shown = ledger(report, None, 0)
+    shown = ledger(report, 0)
     assert shown.startswith("energy       unknown: no meter was found\n")
     assert "source       no meter: started with --meter none" in shown
     assert "account" not in shown
@@ -117,12 +119,12 @@ def test_a_ledger_without_figures_is_unknown_with_its_reason() -> None:
 def test_a_restarted_server_gives_no_watts_and_says_so() -> None:
     fresh = replace(REPORT, since_unix_ns=20_000_000_000, until_unix_ns=21_000_000_000)
     assert set(rates(fresh, REPORT).values()) == {None}
-    assert "the server's ledger began again" in ledger(fresh, REPORT, 0)
+    assert "the server's ledger began again" in ledger(fresh, 0, REPORT)
 
 
 def test_without_a_new_reading_there_are_no_watts() -> None:
     assert set(rates(REPORT, REPORT).values()) == {None}
-    assert "began again" not in ledger(REPORT, REPORT, 0)
+    assert "began again" not in ledger(REPORT, 0, REPORT)
 
 
 @pytest.fixture
@@ -158,7 +160,7 @@ def ticks(monkeypatch: pytest.MonkeyPatch, count: int, between: Any = lambda: No
             raise KeyboardInterrupt
         between()
 
-    monkeypatch.setattr(watch, "pause", pause)
+    monkeypatch.setattr(commands, "pause", pause)
     return pauses
 
 
@@ -198,7 +200,18 @@ def test_ctrl_c_elsewhere_is_130(capsys: Output, server: FakeServer, monkeypatch
     assert capsys.readouterr() == ("", "wattserve-client: stopped\n")
 
 
-def test_on_a_terminal_the_last_table_is_taken_back() -> None:
-    assert watch.back_over("", 24) == ""
-    assert watch.back_over("one\ntwo", 24) == "\x1b[2F\x1b[J"
-    assert watch.back_over("line\n" * 40, 24) == "\x1b[2J\x1b[H"
+def test_on_a_terminal_each_table_takes_the_place_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pseudo-terminal: nothing else is one."""
+    controller, terminal = pty.openpty()
+    tables = iter(("one\ntwo", "three\nfour"))
+    with os.fdopen(terminal, "w") as screen:
+        monkeypatch.setattr("sys.stdout", screen)
+        monkeypatch.setenv("TERM", "xterm")
+        ticks(monkeypatch, 2)
+        commands.watch(lambda: next(tables), 2.0)
+        shown = ""
+        while "four" not in shown:  # a terminal hands out what it has, in parts
+            shown += os.read(controller, 10_000).decode()
+    os.close(controller)
+    assert shown.index("one") < shown.index("two") < shown.index("\x1b[1A\x1b[2K") < shown.index("three")
+    assert shown.count("one") == 1

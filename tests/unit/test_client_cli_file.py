@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from wattserve_client import Unavailable, cli
-from wattserve_client._cli.errors_told import CliError
 from wattserve_client._cli.predict_lines import MAX_LINE, Sum, lines
+from wattserve_client._cli.words import CommandError
 from wattserve_client.testing import FakeServer, Reply
 
 Output = pytest.CaptureFixture[str]
@@ -167,7 +167,7 @@ def test_a_folder_is_no_file(capsys: Output, server: FakeServer, tmp_path: Path)
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     endless = io.StringIO("x" * (MAX_LINE + 2))
-    with pytest.raises(CliError, match="line 1 has more than 1000000 characters"):
+    with pytest.raises(CommandError, match="line 1 has more than 1000000 characters"):
         list(lines(endless, "big"))
     assert endless.tell() == MAX_LINE + 1
 

@@ -22,7 +22,7 @@ from tests.fixtures.scripted_server import (
     texts,
 )
 from wattserve_client import InvalidRequest, NotFound, Overloaded, ServerError, Unavailable, WattserveError
-from wattserve_client._details import Details, details_in
+from wattserve_client.errors import Details, details_in
 from wattserve_proto.v1 import inference_pb2 as pb
 
 KEY = "grpc-status-details-bin"

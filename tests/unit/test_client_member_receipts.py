@@ -13,7 +13,7 @@ import pytest
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, until_it_ends
 from wattserve_client import AsyncClient, Cancelled, Client, NotFound, ServerError, Unavailable
-from wattserve_client._members import Owners
+from wattserve_client._servers import Owners
 from wattserve_client.errors import DeadlineExceeded, InvalidRequest, WattserveError
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -189,8 +189,8 @@ def test_nowhere_means_that_all_have_said_so() -> None:
 
 def test_an_id_without_a_run_teaches_nothing() -> None:
     owners: Owners[str] = Owners("a, b", "ab")
-    owners.found("odd", "b")
+    owners.note("odd", "b")
     assert owners.to_ask("odd") == ("a", "b")
-    owners.found("4a-e9-1", "b")
+    owners.note("4a-e9-1", "b")
     assert owners.to_ask("4a-e9-2") == ("b",)
     assert owners.to_ask("4a-1") == ("a", "b")

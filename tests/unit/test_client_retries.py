@@ -28,7 +28,7 @@ from wattserve_client import (
     WattserveError,
 )
 from wattserve_client._channel import Link, Tries
-from wattserve_client._requests import MAX_MESSAGE_BYTES
+from wattserve_proto.limits import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
 

@@ -22,7 +22,7 @@ from wattserve_client import (
     Unavailable,
     VariantState,
 )
-from wattserve_client._fake.messages import fake_variant
+from wattserve_client._fake.ledger import fake_variant
 from wattserve_client.testing import FakeServer, Reply
 
 

@@ -10,16 +10,21 @@ import numpy as np
 import pytest
 
 from wattserve_client import Client, InvalidRequest
-from wattserve_client._fake.checks import MAX_SEQUENCES, MAX_TOKENS, VOCABULARY_SIZE, check
-from wattserve_client._fake.errors import Refusal
-from wattserve_client._fake.messages import request_of
+from wattserve_client._fake.requests import (
+    MAX_SEQUENCES,
+    MAX_TOKENS,
+    VOCABULARY_SIZE,
+    Refusal,
+    check,
+    request_of,
+)
 from wattserve_client._requests import bare_request, with_inputs
 from wattserve_client.testing import FakeServer
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server import errors as real_errors
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.service.checks import check_ids
-from wattserve_server.service.convert import NativeCall
+from wattserve_server.service.inference import asked_of
 
 
 @pytest.fixture
@@ -78,7 +83,7 @@ WRONG = {
 @pytest.mark.parametrize("message", WRONG.values(), ids=WRONG.keys())
 def test_what_the_real_server_refuses_is_refused_by_the_same_field(message: pb.PredictRequest) -> None:
     with pytest.raises(real_errors.InvalidRequest) as real:
-        NativeCall(message).read(READY)
+        asked_of(message, READY)
     with pytest.raises(Refusal) as fake:
         check(message, request_of(message, streamed=False).inputs)
     assert (fake.value.code, fake.value.reason) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
@@ -95,7 +100,7 @@ RIGHT = {
 
 @pytest.mark.parametrize("message", RIGHT.values(), ids=RIGHT.keys())
 def test_what_the_real_server_takes_is_taken(message: pb.PredictRequest) -> None:
-    NativeCall(message).read(READY)
+    asked_of(message, READY)
     check(message, request_of(message, streamed=False).inputs)
 
 

@@ -17,9 +17,9 @@ from wattserve_client import (
     Unavailable,
     WattserveError,
 )
-from wattserve_client._fake.errors import REASONS
+from wattserve_client._fake.requests import REASONS
 from wattserve_client.testing import FakeServer, Reply
-from wattserve_server.service.status import BUG, KINDS
+from wattserve_server.service.status import BUG, REACTIONS
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_error_comes_as_the_real_server_sends_it_once(
 
 
 def test_its_reasons_are_those_of_the_real_server() -> None:
-    theirs = {kind.code.name: kind.reason for kind in KINDS.values() if kind is not BUG}
+    theirs = {kind.code.name: kind.reason for kind in REACTIONS.values() if kind is not BUG}
     assert theirs == REASONS
 
 

@@ -14,7 +14,7 @@ import trustme
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import ScriptedServer
 from wattserve_client import AsyncClient, Client, Tls, Unavailable
-from wattserve_client._tls import explained
+from wattserve_client._servers import explained
 
 
 @dataclass(frozen=True)

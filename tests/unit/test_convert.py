@@ -7,7 +7,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service import convert
+from wattserve_server.service import inference as convert
 from wattserve_server.service.checks import check_ids, check_texts
 
 TEXT = InputFacts(max_tokens=8, vocabulary_size=100)

@@ -10,7 +10,7 @@ import pytest
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service import convert
+from wattserve_server.service import inference as convert
 
 IMAGES = InputFacts(max_tokens=1, pixel_shape=(3, 4, 6))
 PIXELS = np.arange(2 * 3 * 4 * 6, dtype=np.float32).reshape(2, 3, 4, 6)

@@ -19,7 +19,7 @@ from wattserve_server.energy.costlaw import (
     provisional_uj,
     split_weights,
 )
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.receipt import Window
 
 BASE = (1.0, 0.25, 0.01)
 
@@ -99,7 +99,7 @@ def test_a_batch_after_a_rest_is_told_what_such_batches_cost_more(rested_ms: int
 
 
 def test_of_an_unknown_variant_there_is_no_provisional_figure() -> None:
-    assert VIEW.get("int8") is None
+    assert VIEW.laws.get("int8") is None
     assert provisional_uj(VIEW, window(0, 10, lengths=(10, 30), variant="int8")) == [None, None]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattserve_server.service.deadlines import is_late
+from wattserve_server.service.status import LATE, LEFT, when_cut
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,5 @@ from wattserve_server.service.deadlines import is_late
 def test_a_call_is_late_when_nearly_all_of_its_time_is_gone(
     left_s: float | None, total_s: float | None, late: bool
 ) -> None:
-    assert is_late(left_s, total_s) is late
+    reaction, _ = when_cut(left_s, total_s)
+    assert reaction is (LATE if late else LEFT)

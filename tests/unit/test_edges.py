@@ -9,7 +9,7 @@ import pytest
 from tests.fixtures.windows import MS, reading
 from wattserve_server.energy.edges import FROZEN_AFTER_NS, LOST_AFTER_NS, Edge, EdgeFinder
 from wattserve_server.energy.ledger import Gap, Ledger
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy
 
 
 def finder(wraps_at: int | None = None, may_stand_still: bool = False) -> EdgeFinder:

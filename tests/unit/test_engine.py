@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,14 +15,13 @@ import torch
 
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Outcome
-from wattserve_server.energy.window import Charge
+from wattserve_server.energy.receipt import Charge, Outcome
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
@@ -73,8 +73,8 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(max_sequences=2, max_tokens=256)}, max_queue=4, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(run_log, lambda: LawView({}, 0.3))},
-        lambda result: None,
+        {device: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        lambda *result: None,
         lambda error: None,
     )
     engine.start()
@@ -110,9 +110,9 @@ async def until_queued(engine: Engine) -> None:
 async def test_requests_that_come_together_are_queued_together(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    waiting = [asyncio.create_task(engine.predict([IDS], "fp32")) for _ in range(2)]
+    waiting = [asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"))) for _ in range(2)]
     await asyncio.sleep(0)
     (lane,) = engine.lanes.values()
     assert (engine.queued, len(lane.batcher)) == (2, 0)
@@ -127,9 +127,9 @@ async def test_requests_that_come_together_are_queued_together(rig: Rig) -> None
 async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig, is_queued: bool) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    waiting = asyncio.create_task(engine.predict([IDS], "fp32"))
+    waiting = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32")))
     await asyncio.sleep(0)
     if is_queued:
         await until_queued(engine)
@@ -147,7 +147,7 @@ async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig, 
 async def test_a_request_cancelled_while_it_runs_is_still_charged(rig: Rig) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS], "fp32"))
+    running = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32")))
     await until_running(gate)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -164,9 +164,9 @@ async def test_a_request_cancelled_while_it_runs_is_still_charged(rig: Rig) -> N
 async def test_a_request_whose_deadline_passes_in_the_queue_does_not_run(rig: Rig) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    late = asyncio.create_task(engine.predict([IDS], "fp32", deadline_ns=time.monotonic_ns()))
+    late = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), deadline_ns=time.monotonic_ns()))
     await asyncio.sleep(0)
     gate.is_open.set()
     with pytest.raises(ExpiredError):
@@ -179,12 +179,12 @@ async def test_a_request_whose_deadline_passes_in_the_queue_does_not_run(rig: Ri
 async def test_a_refused_request_leaves_nothing_behind(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], "fp32"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    waiting = asyncio.create_task(engine.predict([IDS] * 4, "fp32"))
+    waiting = asyncio.create_task(engine.predict([IDS] * 4, engine.hosted("fp32")))
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
-        await engine.predict([IDS], "fp32")
+        await engine.predict([IDS], engine.hosted("fp32"))
     gate.is_open.set()
     await asyncio.gather(running, waiting)
     await engine.until_idle()
@@ -196,24 +196,24 @@ async def test_a_batch_that_fails_fails_its_requests_and_is_charged(rig: Rig) ->
     engine, gate, run_log = rig
     gate.failure = RuntimeError("broken")
     with pytest.raises(InferenceError, match="variant 'fp32' failed on a batch: RuntimeError"):
-        await engine.predict([IDS], "fp32")
+        await engine.predict([IDS], engine.hosted("fp32"))
     (window,) = run_log.drain()[0]
     assert window.lines[0].receipt.outcome is Outcome.FAILED
     gate.failure = None
-    assert (await engine.predict([IDS], "fp32")).receipt.outcome is Outcome.COMPLETED
+    assert (await engine.predict([IDS], engine.hosted("fp32"))).receipt.outcome is Outcome.COMPLETED
 
 
 async def test_nan_is_an_error_and_never_an_answer(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.spoil = True
     with pytest.raises(InferenceError, match="answered with NaN or infinity for sequence 0"):
-        await engine.predict([IDS], "fp32")
+        await engine.predict([IDS], engine.hosted("fp32"))
 
 
 async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig, model: LoadedModel) -> None:
     engine, _, _ = rig
     sequences = [np.array([2, *[4 + i] * (i + 1), 3], dtype=np.int64) for i in range(4)]
-    done = await engine.predict(sequences, "fp32")
+    done = await engine.predict(sequences, engine.hosted("fp32"))
     for ids, row in zip(sequences, done.rows, strict=True):
         with torch.inference_mode():
             alone = model.weights.module(input_ids=torch.from_numpy(ids)[None]).logits[0].numpy()
@@ -224,7 +224,9 @@ async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig
 
 async def test_the_tokens_of_shared_rows_are_told_as_parts_that_add_up(rig: Rig) -> None:
     engine, _, run_log = rig
-    done = await engine.predict([np.full(5, 4, dtype=np.int64), np.full(24, 5, dtype=np.int64)], "fp32")
+    done = await engine.predict(
+        [np.full(5, 4, dtype=np.int64), np.full(24, 5, dtype=np.int64)], engine.hosted("fp32")
+    )
     (window,) = run_log.drain()[0]
     assert window.packed_rows == 1
     short, long = done.receipt.lines

@@ -19,11 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.fixtures.exports import CLASSIFY, CPU, edit, exported, made, made_up_scales, seal, served
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder, save_vit
-from wattserve_server.engine import export as exporting
-from wattserve_server.engine.export import export
-from wattserve_server.engine.made import named_tensors
-from wattserve_server.engine.manifest import FILE, WEIGHTS
-from wattserve_server.engine.memory import bytes_after_loading
+from wattserve_server.engine import exported as exporting
+from wattserve_server.engine.checkpoint import named_tensors
+from wattserve_server.engine.exported import FILE, WEIGHTS, export
 from wattserve_server.engine.model import load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
@@ -31,7 +29,7 @@ from wattserve_server.engine.variants.int8 import Int8Linear
 from wattserve_server.engine.variants.linears import convert_linears
 from wattserve_server.engine.variants.port import Materials, Support
 from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.engine.weights import tensor_bytes
+from wattserve_server.engine.weights import bytes_after_loading, tensor_bytes
 from wattserve_server.errors import ConfigError
 
 NATIVE = [name for name, kind in KINDS.items() if kind.support(CPU).native]

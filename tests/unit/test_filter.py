@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from wattserve_server.energy.calibration import Fit
-from wattserve_server.energy.costlaw import SIZE, SMOOTH, correction_covariance
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, correction_covariance
+from wattserve_server.energy.device import QUIET_EDGES, ForeignLoad
+from wattserve_server.energy.estimate import BATCH_NOISE, CARRY
 from wattserve_server.energy.filter import EnergyFilter
-from wattserve_server.energy.foreign import QUIET_EDGES, ForeignLoad
-from wattserve_server.energy.idle import CLASSES
-from wattserve_server.energy.state import BATCH_NOISE, CARRY
 
 WORK = np.array([0.1, 0.0, 0.0, 0.0, 0.0])  # 100 ms of the first class of rest
 NONE, ALL = np.zeros(0), np.ones(1)
@@ -36,7 +35,7 @@ def knowing(variant: str = "fp32", fixed_j: float = 0.5, per_token_j: float = 0.
 
 
 def admit(energy: EnergyFilter, tokens: int, variant: str = "fp32", rest: int = 0, count: int = 1) -> None:
-    energy.admit(
+    energy.estimate.admit(
         [variant], np.array([float(tokens)]), np.array([8.0]), np.array([rest]), np.array([count * 1.0])
     )
 
@@ -48,15 +47,15 @@ def edge(energy: EnergyFilter, batch_j: float | None, foreign_w: float = 0.0, to
     if batch_j is not None:
         admit(energy, tokens)
         counted = ALL
-    pool_j = energy.carry_j + 5.0 + 0.1 * foreign_w + (batch_j or 0.0)
-    expected_j = float(counted @ energy.batches_j)
+    pool_j = energy.estimate.carry_j + 5.0 + 0.1 * foreign_w + (batch_j or 0.0)
+    expected_j = float(counted @ energy.estimate.batches_j)
     excess_j = energy.update(pool_j, counted, WORK, 0.01, expected_j)
     told_j = 0.0
     if batch_j is not None:
-        told_j = float(energy.batches_j[0])
-        energy.settle(np.array([True]), told_j)
-    drawn_j = float(WORK @ energy.idle_w) + 0.1 * energy.foreign_w
-    energy.book_draw(WORK, min(drawn_j + energy.carry_j, pool_j - told_j - excess_j))
+        told_j = float(energy.estimate.batches_j[0])
+        energy.estimate.settle(np.array([True]), told_j)
+    drawn_j = float(WORK @ energy.estimate.idle_w) + 0.1 * energy.estimate.foreign_w
+    energy.estimate.book_draw(WORK, min(drawn_j + energy.estimate.carry_j, pool_j - told_j - excess_j))
     return told_j
 
 
@@ -64,26 +63,30 @@ def test_the_idle_draw_is_that_of_the_intervals_without_work() -> None:
     energy = idle_filter(40.0)
     for _ in range(50):
         edge(energy, None)
-    assert energy.idle_w[0] == pytest.approx(50.0, rel=0.01)
+    assert energy.estimate.idle_w[0] == pytest.approx(50.0, rel=0.01)
 
 
 def test_a_law_of_which_nothing_was_known_is_learned() -> None:
     energy, rng = idle_filter(), np.random.default_rng(1)
-    energy.add_variant("fp32", 4.0, 96)
+    energy.estimate.add_variant("fp32", 4.0, 96)
     for _ in range(300):
         tokens = int(rng.choice([8, 64, 256, 1024]))
         edge(energy, 0.5 + 0.02 * tokens, tokens=tokens)
-    law = energy.laws()["fp32"]
+    law = energy.estimate.laws()["fp32"]
     for tokens in (8, 64, 256, 1024):
         assert law.cost_j(tokens, 8) == pytest.approx(0.5 + 0.02 * tokens, rel=0.03)
-    assert energy.predict("fp32", np.array([64.0]), np.array([8.0])) == pytest.approx([law.cost_j(64, 8)])
+    assert energy.estimate.predict("fp32", np.array([64.0]), np.array([8.0])) == pytest.approx(
+        [law.cost_j(64, 8)]
+    )
 
 
 def test_a_batch_of_its_own_deviation_is_told_apart_from_a_changed_law() -> None:
     energy = knowing()
     told = edge(energy, 1.10 * 2.42)
     assert 2.5 < told < 2.7  # the counter is believed
-    assert energy.laws()["fp32"].cost_j(96, 8) == pytest.approx(2.42, rel=0.04)  # the law hardly moves
+    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(
+        2.42, rel=0.04
+    )  # the law hardly moves
 
 
 def test_laws_that_change_are_followed() -> None:
@@ -91,14 +94,16 @@ def test_laws_that_change_are_followed() -> None:
     for _ in range(40):
         told = edge(energy, 0.8 * 2.42)
     assert told == pytest.approx(0.8 * 2.42, rel=0.06)
-    assert energy.laws()["fp32"].cost_j(96, 8) == pytest.approx(0.8 * 2.42, rel=0.07)
+    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(0.8 * 2.42, rel=0.07)
 
 
 def test_two_batches_in_one_interval_share_it_by_what_their_law_says() -> None:
     energy = knowing()
-    energy.admit(["fp32"] * 2, np.array([96.0, 24.0]), np.array([8.0, 8.0]), np.array([0, 0]), np.ones(2))
+    energy.estimate.admit(
+        ["fp32"] * 2, np.array([96.0, 24.0]), np.array([8.0, 8.0]), np.array([0, 0]), np.ones(2)
+    )
     energy.update(5.0 + 1.1 * (2.42 + 0.98), np.ones(2), WORK, 0.001, 3.4)
-    larger, smaller = energy.batches_j
+    larger, smaller = energy.estimate.batches_j
     assert larger + smaller == pytest.approx(1.1 * 3.4, rel=0.01)
     assert larger / 2.42 > smaller / 0.98 > 1.0  # of the surplus more goes where more is uncertain
 
@@ -107,7 +112,7 @@ def test_what_is_far_beyond_everything_known_is_nobodys() -> None:
     energy = EnergyFilter(declared_idle_w=50.0, foreign=ForeignLoad(watches_floor=False))
     excess_j = energy.update(5.0 + 30.0, NONE, WORK, 0.01, 0.0)
     assert excess_j == pytest.approx(30.0, rel=0.01)
-    assert energy.idle_w[0] == 50.0
+    assert energy.estimate.idle_w[0] == 50.0
 
 
 def test_a_single_batch_after_a_rest_teaches_what_rest_costs() -> None:
@@ -116,39 +121,39 @@ def test_a_single_batch_after_a_rest_teaches_what_rest_costs() -> None:
         energy.pass_time(5.0)
         admit(energy, 96, rest=3)
         energy.update(5.0 + 1.2 * 2.42, ALL, WORK, 0.001, 2.42)
-        energy.settle(np.array([True]), 1.2 * 2.42)
-        energy.book_draw(WORK, 5.0)
+        energy.estimate.settle(np.array([True]), 1.2 * 2.42)
+        energy.estimate.book_draw(WORK, 5.0)
         edge(energy, 2.42)
-    assert energy.after_rest[0] == 0.0
-    assert energy.after_rest[3] == pytest.approx(0.2, abs=0.05)
-    assert energy.laws()["fp32"].cost_j(96, 8) == pytest.approx(2.42, rel=0.03)
+    assert energy.estimate.after_rest[0] == 0.0
+    assert energy.estimate.after_rest[3] == pytest.approx(0.2, abs=0.05)
+    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(2.42, rel=0.03)
 
 
 def test_a_foreign_load_is_followed_and_no_law_learns_beside_it() -> None:
     energy = knowing()
-    before = energy.laws()["fp32"]
+    before = energy.estimate.laws()["fp32"]
     for _ in range(30):
         edge(energy, 2.42, foreign_w=120.0)
     assert energy.foreign.is_open
-    assert energy.foreign_w == pytest.approx(120.0, rel=0.05)
-    assert energy.laws()["fp32"] == before
+    assert energy.estimate.foreign_w == pytest.approx(120.0, rel=0.05)
+    assert energy.estimate.laws()["fp32"] == before
     for _ in range(QUIET_EDGES + 3):
         edge(energy, None)
     assert not energy.foreign.is_open
-    assert energy.foreign_w == 0.0
-    assert energy.idle_w[0] == pytest.approx(50.0, rel=0.02)
+    assert energy.estimate.foreign_w == 0.0
+    assert energy.estimate.idle_w[0] == pytest.approx(50.0, rel=0.02)
 
 
 def test_a_group_of_batches_alike_is_the_sum_of_them() -> None:
     alone, grouped = knowing(), knowing()
     for energy, counts in ((alone, [1.0] * 100), (grouped, [100.0])):
         entries = len(counts)
-        energy.admit(
+        energy.estimate.admit(
             ["fp32"] * entries, np.full(entries, 8.0), np.full(entries, 8.0),
             np.zeros(entries, dtype=np.int64), np.array(counts),
         )  # fmt: skip
         energy.update(5.0 + 1.05 * 66.0, np.ones(entries), WORK, 0.01, 66.0)
-    assert grouped.batches_j.sum() == pytest.approx(alone.batches_j.sum(), rel=1e-6)
+    assert grouped.estimate.batches_j.sum() == pytest.approx(alone.estimate.batches_j.sum(), rel=1e-6)
     assert grouped.deviations_j[0] == pytest.approx(alone.deviations_j[0], rel=0.02)
     assert alone.deviations_j[0] >= 0.9 * BATCH_NOISE * 0.66
 
@@ -158,27 +163,27 @@ def test_a_calibration_leaves_a_declared_idle_draw_alone() -> None:
     values = np.concatenate([np.full(CLASSES, 50.0), [0.5, 0.02, 0.0], np.zeros(SIZE - SMOOTH)])
     smooth = np.array([0.5, 0.02, 0.0])
     energy.start_from(Fit(("fp32",), (smooth,), values, np.eye(CLASSES + SIZE)))
-    assert energy.idle_w.tolist() == [10.0] * CLASSES
-    assert energy.knows("fp32")
+    assert energy.estimate.idle_w.tolist() == [10.0] * CLASSES
+    assert energy.estimate.knows("fp32")
 
 
 def check(energy: EnergyFilter) -> None:
-    assert np.isfinite(energy._x).all()
-    scale = np.sqrt(np.maximum(np.diagonal(energy._p), 1e-12))
-    correlations = energy._p / np.outer(scale, scale)
+    assert np.isfinite(energy.estimate.x).all()
+    scale = np.sqrt(np.maximum(np.diagonal(energy.estimate.p), 1e-12))
+    correlations = energy.estimate.p / np.outer(scale, scale)
     assert np.abs(correlations - correlations.T).max() < 1e-6
     assert np.linalg.eigvalsh((correlations + correlations.T) / 2).min() > -1e-6
     assert energy.deviations_j.min(initial=0.0) >= 0
-    assert energy.idle_w.min() >= 0
-    assert energy.foreign_w >= 0
+    assert energy.estimate.idle_w.min() >= 0
+    assert energy.estimate.foreign_w >= 0
 
 
 def everything_open(energy: EnergyFilter) -> tuple[float, float]:
     """Mean and variance of carry and open batches together: booking batches shifts the mean alone."""
-    row = np.zeros(len(energy._x))
+    row = np.zeros(len(energy.estimate.x))
     row[CARRY] = 1.0
-    row[len(row) - len(energy.batches_j) :] = 1.0
-    return float(row @ energy._x), float(row @ energy._p @ row)
+    row[len(row) - len(energy.estimate.batches_j) :] = 1.0
+    return float(row @ energy.estimate.x), float(row @ energy.estimate.p @ row)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -186,8 +191,8 @@ def test_mean_and_covariance_stay_sound_over_hundreds_of_random_operations(seed:
     rng, energy = np.random.default_rng(seed), idle_filter()
     for step in range(400):
         variant = str(rng.choice(["fp32", "bf16"]))
-        if not energy.knows(variant):
-            energy.add_variant(variant, float(rng.uniform(0.1, 5)), 64)
+        if not energy.estimate.knows(variant):
+            energy.estimate.add_variant(variant, float(rng.uniform(0.1, 5)), 64)
         energy.pass_time(float(rng.uniform(0.01, 1)))
         for _ in range(rng.integers(0, 4)):
             admit(
@@ -198,29 +203,35 @@ def test_mean_and_covariance_stay_sound_over_hundreds_of_random_operations(seed:
                 int(rng.integers(1, 9)),
             )
         rest_s = rng.uniform(0, 0.2, CLASSES)
-        entries = len(energy.batches_j)
+        entries = len(energy.estimate.batches_j)
         counted = rng.uniform(0, 1, entries)
-        expected_j = float(counted @ energy.batches_j)
-        pool_j = energy.carry_j + (expected_j + float(rest_s @ energy.idle_w)) * float(rng.uniform(0.6, 1.4))
+        expected_j = float(counted @ energy.estimate.batches_j)
+        pool_j = energy.estimate.carry_j + (expected_j + float(rest_s @ energy.estimate.idle_w)) * float(
+            rng.uniform(0.6, 1.4)
+        )
         energy.foreign.neighbours = int(rng.random() < 0.1)
         energy.update(pool_j, counted, rest_s, float(rng.choice([0.0, 0.3])), expected_j)
         check(energy)
         leave = rng.random(entries) < 0.5
-        before_j, before = energy.carry_j, everything_open(energy)
+        before_j, before = energy.estimate.carry_j, everything_open(energy)
         if rng.random() < 0.8:
-            booked_j = float(energy.batches_j[leave].sum())
-            energy.settle(leave, booked_j)
+            booked_j = float(energy.estimate.batches_j[leave].sum())
+            energy.estimate.settle(leave, booked_j)
             assert everything_open(energy) == pytest.approx(
                 (before[0] - booked_j, before[1]), rel=1e-6, abs=1e-6
             )
         else:
-            energy.forget(leave)
-            assert energy.carry_j == before_j
-        assert len(energy.batches_j) == entries - int(leave.sum())
-        before_j = energy.carry_j + float(rest_s @ energy.idle_w) + energy.foreign_w * float(rest_s.sum())
-        energy.book_draw(rest_s, 0.9 * before_j)
-        assert energy.carry_j == pytest.approx(0.1 * before_j, abs=1e-6)
+            energy.estimate.forget(leave)
+            assert energy.estimate.carry_j == before_j
+        assert len(energy.estimate.batches_j) == entries - int(leave.sum())
+        before_j = (
+            energy.estimate.carry_j
+            + float(rest_s @ energy.estimate.idle_w)
+            + energy.estimate.foreign_w * float(rest_s.sum())
+        )
+        energy.estimate.book_draw(rest_s, 0.9 * before_j)
+        assert energy.estimate.carry_j == pytest.approx(0.1 * before_j, abs=1e-6)
         if step % 50 == 49:
-            energy.restart()
-            assert energy.carry_j == 0.0
+            energy.estimate.restart()
+            assert energy.estimate.carry_j == 0.0
         check(energy)

@@ -1,6 +1,6 @@
 """When something else is believed to draw on the device, and when no longer."""
 
-from wattserve_server.energy.foreign import QUIET_EDGES, SETTLES_AFTER_S, ForeignLoad
+from wattserve_server.energy.device import QUIET_EDGES, SETTLES_AFTER_S, ForeignLoad
 
 
 def test_a_neighbour_is_suspected_whatever_the_counter_says() -> None:

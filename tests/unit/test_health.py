@@ -10,7 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from wattserve_server.errors import NotFound
-from wattserve_server.service.health import HealthService
+from wattserve_server.service.listen import HealthService
 
 SERVICE = "wattserve.v1.Inference"
 Status = health_pb2.HealthCheckResponse

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattserve_server.energy.idle import CLASSES, REST_S, rest_class, rest_times
+from wattserve_server.energy.costlaw import CLASSES, REST_S, rest_class
+from wattserve_server.energy.device import rest_times
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.fixtures.models import save_classifier
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS
-from wattserve_server.inspection.kernels import inspect_kernels
+from wattserve_tools.inspect.kernels import inspect_kernels
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_inspecting_kernels_shows_an_impostor_beside_the_honest(model: LoadedMod
 
 def test_inspecting_kernels_has_a_table_for_all_and_one_for_each(model: LoadedModel) -> None:
     report = inspect_kernels([made(model, KINDS["fp32"])])
-    assert [table.title for table in report.tables()] == ["What ran", "Matrix products of fp32 on cpu"]
+    assert [table.title for table in report.tables] == ["What ran", "Matrix products of fp32 on cpu"]
 
 
 def printed(model: LoadedModel, width: int) -> str:
@@ -44,7 +44,7 @@ def printed(model: LoadedModel, width: int) -> str:
     report = inspect_kernels([made(model, kind) for kind in kinds])
     console = Console(width=width)
     with console.capture() as captured:
-        console.print(report.tables()[0])
+        console.print(report.tables[0])
     return captured.get()
 
 
@@ -66,7 +66,7 @@ def test_the_tables_of_kernels_fit_into_a_hundred_columns_with_their_words_whole
     report = inspect_kernels([made(model, KINDS["int8"])])
     console = Console(width=100)
     with console.capture() as captured:
-        console.print(report.tables()[1])
+        console.print(report.tables[1])
     text = captured.get()
     assert max(map(len, text.splitlines())) <= 100
     for words in ("int8 x int8", "weights, kept", "attention", "Matrix hardware: "):

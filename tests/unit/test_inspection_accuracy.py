@@ -8,10 +8,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from wattserve_loadgen.figures.stats import wilson_interval
+from wattserve_common.stats import wilson_interval
+from wattserve_server.engine.rows import Examples
 from wattserve_server.errors import ConfigError
-from wattserve_server.inspection import accuracy
-from wattserve_server.inspection.accuracy import (
+from wattserve_tools.inspect import accuracy
+from wattserve_tools.inspect.accuracy import (
     NO_ANSWER,
     McNemar,
     Share,
@@ -22,7 +23,6 @@ from wattserve_server.inspection.accuracy import (
     predicted,
     score,
 )
-from wattserve_server.inspection.data import Examples
 
 
 def rows(*values: tuple[float, ...]) -> np.ndarray:

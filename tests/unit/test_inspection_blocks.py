@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from wattserve_server.energy.probe import SensorProbe
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.engine.variants.variant import Batch
 from wattserve_server.errors import MeterError
-from wattserve_server.inspection import blocks
-from wattserve_server.inspection.blocks import Block, Timed, Work, energy_ratio, run_block, speed_up
-from wattserve_server.inspection.joules import BLOCK_PERIODS, BusyClock, Joulemeter, NoFigure, Span
+from wattserve_tools.inspect import blocks
+from wattserve_tools.inspect.blocks import Block, Timed, Work, energy_ratio, run_block, speed_up
+from wattserve_tools.inspect.joules import BLOCK_PERIODS, BusyClock, Joulemeter, NoFigure, Span
 
 IDLE_WATTS = 10.0
 MS = 1_000_000
@@ -128,7 +127,7 @@ def test_a_counter_that_was_not_seen_to_change_at_rest_gives_no_figure() -> None
 
 
 def test_a_block_without_a_meter_has_latencies_and_the_reason() -> None:
-    block = run_block(World().run, range(3), None, "no meter covers it")
+    block = run_block(World().run, range(3), "no meter covers it")
     assert (len(block.latencies_ns), block.span, block.reason) == (3, None, "no meter covers it")
 
 
@@ -174,8 +173,10 @@ def test_the_energy_ratio_pairs_blocks_of_the_same_round_and_leaves_idle_out() -
 
 
 def test_the_energy_ratio_of_blocks_without_figures_is_unknown() -> None:
-    found = energy_ratio(timed((1, 200)), Timed([Block([MS], None, "gone")]), 0.0)
-    assert found == {"ratio": None, "low": None, "high": None, "pairs": 0, "rounds": 1}
+    lost = Timed([Block([MS], None, "gone")])
+    for pair in ((timed((1, 200)), lost), (lost, timed((1, 200)))):
+        found = energy_ratio(*pair, 0.0)
+        assert found == {"ratio": None, "low": None, "high": None, "pairs": 0, "rounds": 1}
 
 
 @pytest.mark.parametrize("short", [100, 90])
@@ -200,18 +201,20 @@ class FakeVariant:
 def work(*lengths: int) -> tuple[FakeVariant, Work]:
     variant = FakeVariant()
     prepared = [Batch({"input_ids": torch.zeros(1, length)}, length) for length in lengths]
-    return variant, Work(variant, prepared, BusyClock())  # type: ignore[arg-type]
+    return variant, Work(variant, prepared, BusyClock(), "no meter")  # type: ignore[arg-type]
 
 
 def test_every_shape_is_warmed_up_even_where_fewer_runs_were_asked_for() -> None:
     variant, warm = work(3, 4, 3, 5)
-    assert warm.warm_up(1) == 3
+    warm.warm_up(1)
+    assert warm.warmup_runs == 3
     assert {shape[1] for shape in variant.shapes} == {3, 4, 5}
 
 
 def test_a_warm_up_runs_as_often_as_asked() -> None:
     variant, warm = work(3, 4)
-    assert warm.warm_up(7) == len(variant.shapes) == 7
+    warm.warm_up(7)
+    assert warm.warmup_runs == len(variant.shapes) == 7
 
 
 @pytest.mark.parametrize(
@@ -233,7 +236,7 @@ def test_variants_take_turns_in_a_seeded_order_on_the_same_batches(monkeypatch: 
         return Block([MS] * len(numbers), None)
 
     monkeypatch.setattr(blocks, "run_block", noted)
-    results = blocks.time_side_by_side(works, [None] * 3, [""] * 3, iterations=52, rounds=6, seed=4)
+    results = blocks.time_side_by_side(works, iterations=52, rounds=6, seed=4)
     assert [len(each.latencies_ns) for each in results] == [52] * 3
     rounds = [order[start : start + 3] for start in range(0, len(order), 3)]
     assert len(rounds) == 6
@@ -242,5 +245,5 @@ def test_variants_take_turns_in_a_seeded_order_on_the_same_batches(monkeypatch: 
     assert len({tuple(index for index, _ in each) for each in rounds}) > 1
     again = list(order)
     order.clear()
-    blocks.time_side_by_side(works, [None] * 3, [""] * 3, iterations=52, rounds=6, seed=4)
+    blocks.time_side_by_side(works, iterations=52, rounds=6, seed=4)
     assert order == again

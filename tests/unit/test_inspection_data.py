@@ -12,8 +12,7 @@ from tests.fixtures.inspection_data import LABELS, loaded, make_dataset
 from tests.fixtures.loadgen_data import write_tensors
 from tests.fixtures.models import MAX_TOKENS, save_classifier
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.errors import ConfigError
-from wattserve_server.inspection.data import (
+from wattserve_server.engine.rows import (
     batches,
     examples_of,
     made_up,
@@ -21,6 +20,7 @@ from wattserve_server.inspection.data import (
     read_calibration,
     read_dataset,
 )
+from wattserve_server.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from wattserve_server.engine.variants.catalogue import KINDS
-from wattserve_server.inspection.figures import EXACT, NOT_FINITE, Chart, look, picture
+from wattserve_tools.inspect.figures import EXACT, NOT_FINITE, LayerChart, look, picture
 
 pytest.importorskip("matplotlib")
 
@@ -17,7 +17,7 @@ LAYERS = ["first", "second", "third"]
 
 def drawn(**series: list[float | None]) -> tuple[Any, list[str]]:
     """The axes, and the words of the legend."""
-    made = picture(Chart("errors", "relative error", LAYERS, series, is_logarithmic=True))
+    made = picture(LayerChart("errors", "relative error", LAYERS, series, is_logarithmic=True))
     words = [text.get_text() for legend in made.legends for text in legend.get_texts()]
     return made.axes[0], words
 

@@ -12,9 +12,16 @@ import torch
 from tests.fixtures.inspection_data import loaded, rows_of, variant_of
 from tests.fixtures.models import save_classifier
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.inspection.hooks import layers_of, real_rows, watching
-from wattserve_server.inspection.layers import OUTPUT, ErrorSums, LayerError, compare
-from wattserve_server.inspection.outliers import FeatureMaxima, find_outliers
+from wattserve_tools.inspect.layers import (
+    OUTPUT,
+    ErrorSums,
+    LayerError,
+    compare,
+    layers_of,
+    real_rows,
+    watching,
+)
+from wattserve_tools.inspect.outliers import FeatureMaxima, find_outliers
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import build_variant
-from wattserve_server.inspection.memory import ideal_bytes, inspect_memory, stored_bits, theoretical_bytes
-from wattserve_server.inspection.subject import Chosen, Subject
+from wattserve_tools.inspect.memory import ideal_bytes, inspect_memory, stored_bits, theoretical_bytes
+from wattserve_tools.inspect.subject import Chosen, Subject
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from wattserve_server.console import PIPED_WIDTH, wide_console
 from wattserve_server.engine.checkpoint import without_path
-from wattserve_server.inspection.output import PIPED_WIDTH, wide_console
 
 
 def test_of_a_folder_only_its_name_is_told_however_it_was_named(

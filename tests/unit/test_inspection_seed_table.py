@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-from wattserve_server.inspection.seed_markdown import HEADINGS, MISSING, markdown
+import pytest
+
+from wattserve_tools.inspect.seed_markdown import HEADINGS, MISSING, markdown
 
 
 def row(**changed: Any) -> dict[str, Any]:
@@ -159,3 +163,12 @@ def test_equal_footnotes_are_written_once() -> None:
 
 def test_what_fp32_differs_from_itself_is_told() -> None:
     assert any("fp32 against itself on cpu" in line and "1.01x [0.97, 1.05]" in line for line in table(row()))
+
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "2026-11-21-variants"
+
+
+@pytest.mark.parametrize("model", ["demo", "distilbert-base"])
+def test_a_published_table_is_what_its_json_gives(model: str) -> None:
+    result = json.loads((PUBLISHED / model / "seed-table.json").read_text())
+    assert markdown(result) == (PUBLISHED / model / "seed-table.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wattserve_server.engine.variants.kernel_names import kernel_facts, on_tensor_cores, told_precision
+from wattserve_server.engine.variants.profile import kernel_facts, on_tensor_cores, told_precision
 
 TF32_KERNEL = (
     "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8_kernel"

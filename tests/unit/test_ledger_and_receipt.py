@@ -3,8 +3,8 @@
 import pytest
 
 from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.reading import Energy
 from wattserve_server.energy.receipt import NEVER_RAN, Line, Outcome, Receipt, State
-from wattserve_server.energy.units import Energy
 
 
 def receipt_with(*tokens: int) -> Receipt:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,11 +22,10 @@ from tests.fixtures.short_memory import Memory, limited
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.roster import State
-from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.roster import LoadingRules, Readiness
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Built, Kind, Materials, Support
@@ -68,8 +68,8 @@ async def rig(model: LoadedModel, *choices: Choice, **rules: bool | int) -> Asyn
         LoadingRules(**{"is_verified": False, **rules}),  # type: ignore[arg-type]
         EngineLimits(dict.fromkeys(devices, limits), max_queue=100, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(log, lambda: LawView({})) for device, log in run_logs.items()},
-        lambda result: None,
+        {device: Metering(log, SimpleNamespace(law=LawView({}))) for device, log in run_logs.items()},
+        lambda *result: None,
         lambda error: None,
     )
     engine.start()
@@ -93,9 +93,9 @@ def broken(error: Callable[[], Exception]) -> Kind:
 async def test_what_is_not_loaded_is_refused_and_says_how_to_load_it(model: LoadedModel) -> None:
     async with rig(model, choice("fp32")) as it:
         with pytest.raises(NotPossibleHere, match="variant 'fp32' is not loaded: LoadVariant"):
-            await it.engine.predict([IDS], "fp32")
+            await it.engine.predict([IDS], it.engine.hosted("fp32"))
         await it.engine.loader.load("fp32")
-        assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None
+        assert (await it.engine.predict([IDS], it.engine.hosted("fp32"))).rows[0] is not None
 
 
 async def test_a_deadline_holds_while_the_variant_is_loaded(model: LoadedModel) -> None:
@@ -108,9 +108,11 @@ async def test_a_deadline_holds_while_the_variant_is_loaded(model: LoadedModel) 
     slow = replace(KINDS["fp32"], name="slow", build=build)
     async with rig(model, choice("slow", kind=slow), is_lazy=True) as it:
         with pytest.raises(ExpiredError, match="passed while variant 'slow' was loaded"):
-            await it.engine.predict([IDS], "slow", deadline_ns=time.monotonic_ns() + 1_000_000)
+            await it.engine.predict(
+                [IDS], it.engine.hosted("slow"), deadline_ns=time.monotonic_ns() + 1_000_000
+            )
         may_go_on.set()
-        assert (await it.engine.predict([IDS], "slow")).rows[0] is not None
+        assert (await it.engine.predict([IDS], it.engine.hosted("slow"))).rows[0] is not None
 
 
 async def test_a_deadline_holds_while_the_device_is_busy(model: LoadedModel) -> None:
@@ -127,7 +129,9 @@ async def test_a_deadline_holds_while_the_device_is_busy(model: LoadedModel) -> 
         await asyncio.to_thread(is_busy.wait, 60)
         try:
             with pytest.raises(ExpiredError, match="waited in the queue"):
-                await it.engine.predict([IDS], "fp32", deadline_ns=time.monotonic_ns() + 50_000_000)
+                await it.engine.predict(
+                    [IDS], it.engine.hosted("fp32"), deadline_ns=time.monotonic_ns() + 50_000_000
+                )
             assert it.engine.queued == 0
         finally:
             may_go_on.set()
@@ -136,21 +140,21 @@ async def test_a_deadline_holds_while_the_device_is_busy(model: LoadedModel) -> 
 
 async def test_a_lazy_server_loads_what_is_asked_for_once_however_many_ask(model: LoadedModel) -> None:
     async with rig(model, choice("fp32"), choice("bf16"), is_lazy=True) as it:
-        assert [entry.state for entry in it.engine.roster] == [State.UNLOADED, State.UNLOADED]
-        done = await asyncio.gather(*(it.engine.predict([IDS], "fp32") for _ in range(5)))
+        assert [entry.state for entry in it.engine.roster] == [Readiness.UNLOADED, Readiness.UNLOADED]
+        done = await asyncio.gather(*(it.engine.predict([IDS], it.engine.hosted("fp32")) for _ in range(5)))
         assert all(request.rows[0] is not None for request in done)
-        assert [entry.state for entry in it.engine.roster] == [State.READY, State.UNLOADED]
+        assert [entry.state for entry in it.engine.roster] == [Readiness.READY, Readiness.UNLOADED]
 
 
 async def test_a_caller_who_leaves_does_not_stop_the_loading(model: LoadedModel) -> None:
     async with rig(model, choice("fp32"), is_lazy=True) as it:
-        impatient = asyncio.create_task(it.engine.predict([IDS], "fp32"))
+        impatient = asyncio.create_task(it.engine.predict([IDS], it.engine.hosted("fp32")))
         await asyncio.sleep(0)
         impatient.cancel()
         with pytest.raises(asyncio.CancelledError):
             await impatient
         await it.engine.loader.load("fp32")
-        assert it.engine.roster.named("fp32").state is State.READY
+        assert it.engine.roster.named("fp32").state is Readiness.READY
         assert it.engine.book.pending == 0
 
 
@@ -158,12 +162,12 @@ async def test_unloading_answers_what_was_accepted_and_frees_the_memory(model: L
     async with rig(model, choice("fp32"), choice("bf16")) as it:
         loader = it.engine.loader
         module = weakref.ref((await loader.load("fp32")).variant.built.module)
-        accepted = [asyncio.create_task(it.engine.predict([IDS], "fp32")) for _ in range(8)]
+        accepted = [asyncio.create_task(it.engine.predict([IDS], it.engine.hosted("fp32"))) for _ in range(8)]
         await asyncio.sleep(0)
         await loader.unload("fp32")
         assert all(task.done() and task.result().rows[0] is not None for task in accepted)
         with pytest.raises(NotPossibleHere):
-            await it.engine.predict([IDS], "fp32")
+            await it.engine.predict([IDS], it.engine.hosted("fp32"))
         del accepted
         await loader.load("bf16")  # the thread has moved on to something else
         gc.collect()
@@ -173,31 +177,33 @@ async def test_unloading_answers_what_was_accepted_and_frees_the_memory(model: L
 async def test_a_variant_can_come_back_and_answers_as_before(model: LoadedModel) -> None:
     async with rig(model, choice("fp32")) as it:
         await it.engine.loader.load("fp32")
-        before = (await it.engine.predict([IDS], "fp32")).rows[0]
+        before = (await it.engine.predict([IDS], it.engine.hosted("fp32"))).rows[0]
         await it.engine.loader.unload("fp32")
         await it.engine.loader.load("fp32")
-        after = (await it.engine.predict([IDS], "fp32")).rows[0]
+        after = (await it.engine.predict([IDS], it.engine.hosted("fp32"))).rows[0]
         assert before is not None
         np.testing.assert_array_equal(before, after)
 
 
 async def test_a_name_that_the_server_was_not_started_with_is_not_found(model: LoadedModel) -> None:
     async with rig(model, choice("fp32")) as it:
-        for call in (it.engine.loader.load, it.engine.loader.unload, it.engine.loader.ready):
+        for call in (it.engine.loader.load, it.engine.loader.unload):
             with pytest.raises(NotFound, match="unknown variant 'int8'; this server has fp32"):
                 await call("int8")
+        with pytest.raises(NotFound, match="unknown variant 'int8'; this server has fp32"):
+            it.engine.hosted("int8")
 
 
 async def test_out_of_memory_fails_one_variant_and_the_others_answer(model: LoadedModel) -> None:
     full = broken(lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     async with rig(model, choice("fp32"), choice("big", kind=full), is_lazy=True) as it:
         with pytest.raises(NotPossibleHere, match="'big' could not be loaded: cpu is out of memory: CUDA"):
-            await it.engine.predict([IDS], "big")
+            await it.engine.predict([IDS], it.engine.hosted("big"))
         entry = it.engine.roster.named("big")
-        assert (entry.state, entry.variant) == (State.FAILED, None)
+        assert (entry.state, entry.variant) == (Readiness.FAILED, None)
         with pytest.raises(NotPossibleHere, match="out of memory"):  # without trying again for every request
-            await it.engine.predict([IDS], "big")
-        assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None
+            await it.engine.predict([IDS], it.engine.hosted("big"))
+        assert (await it.engine.predict([IDS], it.engine.hosted("fp32"))).rows[0] is not None
         with pytest.raises(OutOfMemoryError):  # but again when told to
             await it.engine.loader.load("big")
 
@@ -240,7 +246,9 @@ async def test_two_devices_run_their_own_variants_and_meter_them_apart(model: Lo
         assert set(it.ran(CPU)) == {"fp32", "bf16"}  # the warm-up
         assert set(it.ran(OTHER)) == {"fp32@other"}
         names = ["fp32", "fp32@other", "bf16", "fp32@other"]
-        done = await asyncio.gather(*(it.engine.predict([IDS, IDS], name) for name in names))
+        done = await asyncio.gather(
+            *(it.engine.predict([IDS, IDS], it.engine.hosted(name)) for name in names)
+        )
         assert [request.receipt.device for request in done] == ["cpu", "cpu:0", "cpu", "cpu:0"]
         assert sorted(it.ran(CPU)) == ["bf16", "fp32"]
         assert it.ran(OTHER) == ["fp32@other"] * 2
@@ -259,10 +267,10 @@ async def test_a_variant_that_the_profiler_finds_out_is_not_served(model: Loaded
     async with rig(model, choice("int8", kind=impostor), is_verified=True) as it:
         with pytest.raises(ConfigError, match="variant 'int8' declares int8"):
             await it.engine.loader.load("int8")
-        assert it.engine.roster.named("int8").state is State.FAILED
+        assert it.engine.roster.named("int8").state is Readiness.FAILED
     async with rig(model, choice("int8", kind=impostor)) as it:
         await it.engine.loader.load("int8")
-        receipt = (await it.engine.predict([IDS], "int8")).receipt
+        receipt = (await it.engine.predict([IDS], it.engine.hosted("int8"))).receipt
         assert receipt.is_unverified
 
 
@@ -270,8 +278,8 @@ async def test_the_receipt_of_a_proxy_says_what_really_ran(model: LoadedModel) -
     async with rig(model, choice("int8-simulated"), choice("fp32")) as it:
         for name in it.engine.roster.names:
             await it.engine.loader.load(name)
-        assert (await it.engine.predict([IDS], "int8-simulated")).receipt.proxy
-        assert not (await it.engine.predict([IDS], "fp32")).receipt.proxy
+        assert (await it.engine.predict([IDS], it.engine.hosted("int8-simulated"))).receipt.proxy
+        assert not (await it.engine.predict([IDS], it.engine.hosted("fp32"))).receipt.proxy
 
 
 async def test_a_request_that_waited_for_a_variant_unloaded_meanwhile_is_refused_and_kills_nobody(
@@ -282,11 +290,11 @@ async def test_a_request_that_waited_for_a_variant_unloaded_meanwhile_is_refused
         await asyncio.sleep(0)
         unloading = asyncio.create_task(it.engine.loader.unload("fp32"))
         await asyncio.sleep(0)
-        asking = asyncio.create_task(it.engine.predict([IDS], "fp32"))
+        asking = asyncio.create_task(it.engine.predict([IDS], it.engine.hosted("fp32")))
         outcomes = await asyncio.gather(loading, unloading, asking, return_exceptions=True)
         assert isinstance(outcomes[2], NotPossibleHere) or outcomes[2].rows[0] is not None  # type: ignore[union-attr]
         await it.engine.loader.load("bf16")  # the thread is alive
-        assert (await it.engine.predict([IDS], "bf16")).rows[0] is not None
+        assert (await it.engine.predict([IDS], it.engine.hosted("bf16"))).rows[0] is not None
 
 
 async def test_an_unloading_goes_on_when_its_caller_leaves(model: LoadedModel) -> None:
@@ -356,7 +364,7 @@ async def test_whatever_building_raises_is_a_reason_and_not_a_crash(model: Loade
     odd = broken(lambda: RuntimeError("no kernel image is available"))
     async with rig(model, choice("odd", kind=odd), is_lazy=True) as it:
         with pytest.raises(NotPossibleHere, match="it cannot run on cpu: RuntimeError: no kernel image"):
-            await it.engine.predict([IDS], "odd")
+            await it.engine.predict([IDS], it.engine.hosted("odd"))
 
 
 async def test_a_folder_that_changed_meanwhile_is_not_mixed_with_what_was_read_before(tmp_path: Path) -> None:
@@ -367,7 +375,7 @@ async def test_a_folder_that_changed_meanwhile_is_not_mixed_with_what_was_read_b
         (folder / "model.safetensors").touch()
         with pytest.raises(ConfigError, match="has changed since it was opened: start the server again"):
             await it.engine.loader.load("bf16")
-        assert (await it.engine.predict([IDS], "fp32")).rows[0] is not None
+        assert (await it.engine.predict([IDS], it.engine.hosted("fp32"))).rows[0] is not None
 
 
 async def test_a_variant_whose_fullest_batch_does_not_fit_gets_smaller_batches(
@@ -381,7 +389,7 @@ async def test_a_variant_whose_fullest_batch_does_not_fit_gets_smaller_batches(
         assert 2 * 64 in memory.attempts  # the warm-up has tried
         assert "its batches have no more than half of that" in caplog.text
         memory.attempts.clear()
-        done = await it.engine.predict([longest, longest], "fp32")
+        done = await it.engine.predict([longest, longest], it.engine.hosted("fp32"))
         assert all(row is not None for row in done.rows)
         assert memory.attempts == [64, 64]
 

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import FP32, TWIN, make_cell_of
+from wattserve_common.stats import Interval, effective_samples, ratio_interval
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.figures.points import make_points
-from wattserve_loadgen.figures.stats import Interval, effective_samples, ratio_interval
+from wattserve_loadgen.model.cells import CellResult
+from wattserve_loadgen.model.results import Ratios
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.schema import CellResult, Ratios
 
 SWEEPS = 400
 FIGURES = ("rate", "p50", "p95", "active_energy", "total_energy")

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.fixtures.loadgen_results import make_meter_window, make_record
+from wattserve_client import EnergyReport
+from wattserve_client.wire import from_message
 from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.account import (
     LedgerGrowth,
     ledger_growth,
     ledger_of,
     pending_receipts,
-    unknown_growth,
 )
-from wattserve_loadgen.results.schema import CellEnergy, Record
+from wattserve_loadgen.model.cells import CellEnergy, Record
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
-def ledger(seconds: float, measured: int, idle: int, gap: int = 11, **active: int) -> pb.EnergyReport:
+def ledger(seconds: float, measured: int, idle: int, gap: int = 11, **active: int) -> EnergyReport:
     """`measured` and the rest in microjoules; each variant's sequences are its microjoules / 100."""
-    return pb.EnergyReport(
+    report = pb.EnergyReport(
         until_unix_ns=int(seconds * 1e9),
         measured_uj=measured,
         warmup_uj=7_000,
@@ -33,6 +35,7 @@ def ledger(seconds: float, measured: int, idle: int, gap: int = 11, **active: in
             pb.VariantEnergy(variant=name, active_uj=uj, sequences=uj // 100) for name, uj in active.items()
         ],
     )
+    return from_message(EnergyReport, report)
 
 
 BEFORE = ledger(100, 50_000, 40_000, fp32=2_000, int8=997)
@@ -84,14 +87,15 @@ def test_a_variant_that_first_ran_in_this_cell_grew_from_nothing() -> None:
 
 
 def test_without_a_meter_the_growth_is_unknown_and_says_why() -> None:
-    nothing = pb.EnergyReport(unknown_reason="started with --meter none")
-    assert ledger_growth(nothing, nothing, "fp32") == unknown_growth("started with --meter none")
-    assert ledger_growth(pb.EnergyReport(), pb.EnergyReport(), "fp32").reason == "the server has no meter"
+    nothing = from_message(EnergyReport, pb.EnergyReport(unknown_reason="started with --meter none"))
+    empty = from_message(EnergyReport, pb.EnergyReport())
+    assert ledger_growth(nothing, nothing, "fp32") == LedgerGrowth(reason="started with --meter none")
+    assert ledger_growth(empty, empty, "fp32").reason == "the server has no meter"
 
 
 def test_time_inside_a_meter_gap_is_not_ledger_time() -> None:
     after = ledger(104, 75_000, 60_000, fp32=6_500, int8=1_497)
-    after.gap_count, after.gap_seconds = 1, 1.5
+    after = replace(after, gap_count=1, gap_seconds=1.5)
     found = ledger_growth(BEFORE, after, "fp32")
     assert (found.seconds, found.gap_count, found.gap_seconds) == (2.5, 1, 1.5)
 
@@ -200,7 +204,7 @@ def test_a_meter_without_a_figure_leaves_receipts_as_they_are() -> None:
 
 def test_without_a_settled_receipt_there_are_no_joules_and_a_reason() -> None:
     unknown = make_record(energy_uj=None, energy_reason="started without a meter")
-    found = cell_energy([unknown, unknown], unknown_growth("no meter"))
+    found = cell_energy([unknown, unknown], LedgerGrowth(reason="no meter"))
     assert (found.active_uj_per_request, found.idle_uj_per_request, found.receipts_uj) == (None, None, None)
     assert found.reason == "no meter"
     found = cell_energy([unknown, unknown], growth())
@@ -209,12 +213,13 @@ def test_without_a_settled_receipt_there_are_no_joules_and_a_reason() -> None:
 
 
 def test_each_device_is_held_against_its_own_ledger() -> None:
-    report = pb.EnergyReport(
+    message = pb.EnergyReport(
         device="cuda:0",
         measured_uj=1,
         pending_receipts=2,
         other_devices=[pb.EnergyReport(device="cpu", measured_uj=5, pending_receipts=1)],
     )
+    report = from_message(EnergyReport, message)
     assert ledger_of(report, "cuda:0").measured_uj == 1
     assert ledger_of(report, "cpu").measured_uj == 5
     nowhere = ledger_of(report, "cuda:1")
@@ -224,7 +229,8 @@ def test_each_device_is_held_against_its_own_ledger() -> None:
 
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_the_only_ledger_is_everybodys_whatever_it_calls_its_device(device: str) -> None:
-    assert ledger_of(pb.EnergyReport(device=device, measured_uj=1), "cuda:0").measured_uj == 1
+    report = from_message(EnergyReport, pb.EnergyReport(device=device, measured_uj=1))
+    assert ledger_of(report, "cuda:0").measured_uj == 1
 
 
 def test_images_have_joules_per_request_and_none_per_token() -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import make_meter_window, make_record
-from wattserve_loadgen.figures.account import ABOVE_REST, cell_energy
-from wattserve_loadgen.figures.meter import growth_above_rest, meter_window
-from wattserve_loadgen.results.schema import CellEnergy, MeterWindow, Record
+from wattserve_loadgen.figures.account import ABOVE_REST, cell_energy, growth_above_rest
+from wattserve_loadgen.model.cells import CellEnergy, MeterWindow, Record
+from wattserve_loadgen.target.energy_window import meter_window
 
 SECONDS = np.arange(0.0, 10.5, 0.5)
 JOULES = SECONDS * 20

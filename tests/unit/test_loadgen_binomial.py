@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattserve_loadgen.figures.binomial import binomial_tail
+from wattserve_common.stats import binomial_tail
 
 
 def exact_tail(trials: int, most: int, percent: int) -> float:

@@ -9,14 +9,22 @@ from typing import Any
 
 import pytest
 
-from wattserve_loadgen.drive import calibration, ceiling
-from wattserve_loadgen.drive.calibration import CalibrationError, ensure_ceiling, measure_ceiling
-from wattserve_loadgen.drive.ceiling import Ceiling, cache_file, size_class, store_ceiling, stored_ceiling
+from wattserve_loadgen.drive import calibration
+from wattserve_loadgen.drive.calibration import (
+    CalibrationError,
+    ClientCeiling,
+    cache_file,
+    ensure_ceiling,
+    measure_ceiling,
+    size_class,
+    store_ceiling,
+    stored_ceiling,
+)
 from wattserve_loadgen.drive.null_server import canned_answer
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 
-KNOWN = Ceiling(
+KNOWN = ClientCeiling(
     kind="unary",
     processes=1,
     request_bytes=256,
@@ -61,10 +69,10 @@ def test_another_kind_size_or_number_of_processes_has_another_ceiling(
 
 def test_another_machine_or_version_has_another_ceiling(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store_ceiling(KNOWN, file=file)
-    for name in ceiling.this_client():
-        other = ceiling.this_client() | {name: "another"}
+    for name in calibration.this_client():
+        other = calibration.this_client() | {name: "another"}
         with monkeypatch.context() as patch:
-            patch.setattr(ceiling, "this_client", lambda other=other: other)
+            patch.setattr(calibration, "this_client", lambda other=other: other)
             assert stored_ceiling("unary", 256, file=file) == (None, "")
     assert stored_ceiling("unary", 256, file=file) == (KNOWN, "")
 
@@ -129,7 +137,7 @@ def test_it_is_described_in_one_line() -> None:
 async def test_it_is_measured_once_and_remembered(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
-    async def measure(kind: str, request_bytes: int, processes: int) -> Ceiling:
+    async def measure(kind: str, request_bytes: int, processes: int) -> ClientCeiling:
         measured.append((kind, request_bytes, processes))
         return KNOWN
 
@@ -140,7 +148,7 @@ async def test_it_is_measured_once_and_remembered(file: Path, monkeypatch: pytes
 
 
 async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def measure(*asked: Any) -> Ceiling:
+    async def measure(*asked: Any) -> ClientCeiling:
         return KNOWN
 
     monkeypatch.setattr(calibration, "measure_ceiling", measure)
@@ -153,7 +161,7 @@ async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("kind", ["unary", "stream", "oip"])
 async def test_every_kind_can_be_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "CONCURRENCIES", (8,))
-    found = await measure_ceiling(kind, 100, seconds=0.8)
+    found = await measure_ceiling(kind, 100, whole_s=0.8)
     assert (found.kind, found.processes, found.request_bytes) == (kind, 1, 128)
     assert found.requests_per_second > 0
     assert found.cpu_seconds_per_request > 0

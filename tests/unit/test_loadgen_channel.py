@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,11 +14,20 @@ import grpc.aio
 import pytest
 import trustme
 
-from wattserve_loadgen.drive.outcome import Failure
-from wattserve_loadgen.target import stream as streams
-from wattserve_loadgen.target.channel import PREDICT, PREDICT_STREAM, Call, Connection, Tls, open_calls
-from wattserve_loadgen.target.failures import CALL_ERRORS, failure_of
-from wattserve_loadgen.target.stream import split_reply
+from wattserve_client import Tls
+from wattserve_loadgen.target import wire
+from wattserve_loadgen.target.wattserve import NativeTarget
+from wattserve_loadgen.target.wire import (
+    CALL_ERRORS,
+    PREDICT,
+    PREDICT_STREAM,
+    CallFailure,
+    Connection,
+    Sender,
+    failure_of,
+    open_calls,
+    split_reply,
+)
 from wattserve_proto.v1 import inference_pb2 as pb
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
@@ -48,7 +58,7 @@ def on_stream(reply: Handler) -> Any:
 
 
 @asynccontextmanager
-async def calls_to(port: int, count: int, *, stream: bool) -> AsyncIterator[list[Call]]:
+async def calls_to(port: int, count: int, *, stream: bool) -> AsyncIterator[list[Sender]]:
     method = PREDICT_STREAM if stream else PREDICT
     calls, close = open_calls(Connection(f"127.0.0.1:{port}", method, stream=stream), count)
     try:
@@ -66,7 +76,7 @@ def answer_to(request: pb.PredictRequest) -> bytes:
     return pb.PredictStreamResponse(request_id=request.request_id, response=response).SerializeToString()
 
 
-async def failure(answer: Awaitable[bytes]) -> Failure:
+async def failure(answer: Awaitable[bytes]) -> CallFailure:
     with pytest.raises(CALL_ERRORS) as raised:
         await asyncio.wait_for(asyncio.ensure_future(answer), 20)
     return failure_of(raised.value)
@@ -81,6 +91,23 @@ async def test_unary_bytes_go_out_and_come_back_as_they_are() -> None:
         calls_to(port, 3, stream=False) as calls,
     ):
         assert [await call(b"hello", timeout=10) for call in calls] == [b"hello!"] * 3
+
+
+async def test_each_target_has_a_connection_of_its_own() -> None:
+    """Otherwise several servers behind one name would look like one."""
+    peers = set()
+
+    async def reply(request: bytes, context: Any) -> bytes:
+        peers.add(context.peer())
+        return b""
+
+    async with served(grpc.unary_unary_rpc_method_handler(reply)) as port:
+        targets = [NativeTarget(f"127.0.0.1:{port}") for _ in range(3)]
+        for target in targets:
+            await target.server_info(20)
+        for target in targets:
+            await target.close()
+    assert len(peers) == 3
 
 
 async def test_unary_calls_spread_over_channels_of_32() -> None:
@@ -104,7 +131,9 @@ async def test_a_unary_failure_has_its_code_and_details() -> None:
         served(grpc.unary_unary_rpc_method_handler(refuse)) as port,
         calls_to(port, 1, stream=False) as calls,
     ):
-        assert await failure(calls[0](b"", timeout=10)) == Failure("RESOURCE_EXHAUSTED", "the queue is full")
+        assert await failure(calls[0](b"", timeout=10)) == CallFailure(
+            "RESOURCE_EXHAUSTED", "the queue is full"
+        )
 
 
 async def test_answers_on_a_stream_find_their_requests_in_any_order() -> None:
@@ -134,7 +163,7 @@ async def test_an_error_on_a_stream_fails_its_own_request_only() -> None:
 
     async with served(on_stream(some)) as port, calls_to(port, 1, stream=True) as (call,):
         good, bad = call(text("good"), timeout=20), call(text("bad"), timeout=20)
-        assert await failure(bad) == Failure("INVALID_ARGUMENT", "too long")
+        assert await failure(bad) == CallFailure("INVALID_ARGUMENT", "too long")
         assert pb.PredictResponse.FromString(await good).variant == "good"
 
 
@@ -153,7 +182,7 @@ async def test_a_broken_stream_fails_what_is_in_flight_and_opens_again() -> None
 
     async with served(on_stream(break_once)) as port, calls_to(port, 1, stream=True) as (call,):
         first = [call(text(word), timeout=20) for word in "ab"]
-        assert [await failure(one) for one in first] == [Failure("INTERNAL", "broken")] * 2
+        assert [await failure(one) for one in first] == [CallFailure("INTERNAL", "broken")] * 2
         again = [call(text(word), timeout=20) for word in "ab"]
         assert [pb.PredictResponse.FromString(await one).variant for one in again] == ["a", "b"]
         assert opened == 2
@@ -164,7 +193,7 @@ async def test_a_stream_that_the_server_ends_in_order_fails_what_is_in_flight() 
         await context.read()
 
     async with served(on_stream(leave)) as port, calls_to(port, 1, stream=True) as (call,):
-        ended = Failure("UNAVAILABLE", "the server ended the stream")
+        ended = CallFailure("UNAVAILABLE", "the server ended the stream")
         assert await failure(call(text("a"), timeout=20)) == ended
 
 
@@ -175,7 +204,7 @@ async def test_a_request_without_an_answer_fails_at_its_deadline_and_its_stream_
             await context.write(answer_to(pb.PredictRequest.FromString(data)))
 
     async with served(on_stream(ignore_the_first)) as port, calls_to(port, 1, stream=True) as (call,):
-        late = Failure("DEADLINE_EXCEEDED", "no answer within the deadline")
+        late = CallFailure("DEADLINE_EXCEEDED", "no answer within the deadline")
         assert await failure(call(text("a"), timeout=0.05)) == late
         assert pb.PredictResponse.FromString(await call(text("b"), timeout=20)).variant == "b"
 
@@ -199,7 +228,7 @@ async def test_an_answer_after_its_deadline_is_nobodys() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_nobody_listening_is_unavailable(stream: bool) -> None:
     async with calls_to(1, 1, stream=stream) as (call,):
-        assert await failure(call(text("a"), timeout=20)) == Failure("UNAVAILABLE", "Connection refused")
+        assert await failure(call(text("a"), timeout=20)) == CallFailure("UNAVAILABLE", "Connection refused")
 
 
 async def test_an_answer_that_is_none_breaks_the_stream() -> None:
@@ -210,11 +239,11 @@ async def test_an_answer_that_is_none_breaks_the_stream() -> None:
 
     async with served(on_stream(babble)) as port, calls_to(port, 1, stream=True) as (call,):
         found = await failure(call(text("a"), timeout=20))
-        assert found == Failure("INTERNAL", "an answer on the stream is no PredictStreamResponse")
+        assert found == CallFailure("INTERNAL", "an answer on the stream is no PredictStreamResponse")
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_tls_needs_the_authority_and_shows_the_clients_certificate(known: bool) -> None:
+async def test_tls_needs_the_authority_and_shows_the_clients_certificate(known: bool, tmp_path: Path) -> None:
     authority = trustme.CA()
     server_side, client_side = authority.issue_cert("localhost"), authority.issue_cert("client")
     pem = authority.cert_pem.bytes()
@@ -229,11 +258,10 @@ async def test_tls_needs_the_authority_and_shows_the_clients_certificate(known: 
         "127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)], pem, require_client_auth=True)
     )
     await server.start()
-    tls = Tls(
-        ca=pem if known else trustme.CA().cert_pem.bytes(),
-        certificate=client_side.cert_chain_pems[0].bytes(),
-        key=client_side.private_key_pem.bytes(),
-    )
+    tls = Tls(ca=tmp_path / "ca.pem", cert=tmp_path / "client.pem", key=tmp_path / "client.key")
+    (authority if known else trustme.CA()).cert_pem.write_to_path(str(tls.ca))
+    client_side.cert_chain_pems[0].write_to_path(str(tls.cert))
+    client_side.private_key_pem.write_to_path(str(tls.key))
     calls, close = open_calls(Connection(f"localhost:{port}", PREDICT, tls=tls), 1)
     if known:
         assert await calls[0](b"", timeout=20) == b"client"
@@ -252,7 +280,7 @@ async def test_closing_fails_what_is_in_flight() -> None:
         answer = calls[0](text("a"), timeout=20)
         await asyncio.sleep(0)
         await close()
-        assert await failure(answer) == Failure("CANCELLED", "the stream was closed")
+        assert await failure(answer) == CallFailure("CANCELLED", "the stream was closed")
 
 
 def reply_of(size: int) -> tuple[bytes, bytes]:
@@ -264,7 +292,7 @@ def reply_of(size: int) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("size", [0, 1, 120, 127, 128, 16_000, 17_000, 3_000_000])
 def test_an_answer_is_taken_out_without_parsing(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     reply, response = reply_of(size)
-    monkeypatch.setattr(streams, "_parse_reply", None)
+    monkeypatch.setattr(wire, "_parse_reply", None)
     assert split_reply(reply) == (b"1f", response, None)
 
 
@@ -285,16 +313,16 @@ def test_a_response_in_two_parts_is_parsed_and_merged() -> None:
 
 
 def test_an_answer_that_holds_nothing_is_a_failure() -> None:
-    nothing = Failure("INTERNAL", "an answer that holds neither a response nor an error")
+    nothing = CallFailure("INTERNAL", "an answer that holds neither a response nor an error")
     assert split_reply(pb.PredictStreamResponse(request_id="1f").SerializeToString()) == (b"1f", b"", nothing)
     assert split_reply(b"") == (b"", b"", nothing)
 
 
 def test_an_unknown_code_is_named_by_its_number() -> None:
     reply = pb.PredictStreamResponse(request_id="1", error=pb.PredictError(code=99, message="?"))
-    assert split_reply(reply.SerializeToString()) == (b"1", b"", Failure("CODE_99", "?"))
+    assert split_reply(reply.SerializeToString()) == (b"1", b"", CallFailure("CODE_99", "?"))
 
 
 def test_a_connection_can_be_pickled() -> None:
-    connection = Connection("localhost:1", PREDICT, tls=Tls(ca=b"pem"))
+    connection = Connection("localhost:1", PREDICT, tls=Tls(ca="ca.pem"))
     assert pickle.loads(pickle.dumps(connection)) == connection

@@ -12,14 +12,13 @@ import pytest
 
 from tests.fixtures.loadgen_data import write_tensors
 from tests.fixtures.loadgen_results import make_results
-from wattserve_loadgen import cli
-from wattserve_loadgen.commands import ending
+from wattserve_loadgen import cli, sweep_commands
 from wattserve_loadgen.data import prepare
 from wattserve_loadgen.drive import calibration
-from wattserve_loadgen.drive.ceiling import Ceiling, stored_ceiling
+from wattserve_loadgen.drive.calibration import ClientCeiling, stored_ceiling
+from wattserve_loadgen.model.codec import plain
+from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.results import validate
-from wattserve_loadgen.results.codec import plain
-from wattserve_loadgen.results.schema import Check, Results
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -159,7 +158,7 @@ def test_an_empty_list_is_not_taken_for_the_default(capsys: pytest.CaptureFixtur
 
 
 def ended(capsys: pytest.CaptureFixture[str], results: Results) -> tuple[int, str]:
-    code = ending.say_how_it_ended(results, Path("r.html"))
+    code = sweep_commands.say_how_it_ended(results, Path("r.html"))
     out, error = capsys.readouterr()
     return code, out + error
 
@@ -195,7 +194,7 @@ def test_what_needs_more_memory_than_there_is_says_so(
     assert line == "not enough memory for this; take fewer rows"
 
 
-CEILING = Ceiling("stream", 2, 512, 64, 12_345.6, 5e-5, 0.9, 1, 400_000, 3, 1_700_000_000)
+CEILING = ClientCeiling("stream", 2, 512, 64, 12_345.6, 5e-5, 0.9, 1, 400_000, 3, 1_700_000_000)
 
 
 def test_calibrate_prints_and_keeps_the_ceiling(
@@ -203,8 +202,8 @@ def test_calibrate_prints_and_keeps_the_ceiling(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    async def measured(*arguments: object, seconds: float) -> Ceiling:
-        asked.append((*arguments, seconds))
+    async def measured(*arguments: object, whole_s: float) -> ClientCeiling:
+        asked.append((*arguments, whole_s))
         return CEILING
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -16,7 +16,10 @@ import pytest
 from wattserve_loadgen.drive import closed
 from wattserve_loadgen.drive import loop as recording
 from wattserve_loadgen.drive.closed import Burst, ClosedLoop
-from wattserve_loadgen.drive.outcome import Failure
+from wattserve_loadgen.drive.job import Job
+from wattserve_loadgen.plan.load import OFFLINE, Load
+from wattserve_loadgen.plan.load import closed as load
+from wattserve_loadgen.target.wire import CallFailure, Connection
 
 
 def refuse(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -24,14 +27,9 @@ def refuse(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 
 
 def make_loop(call: Callable[..., Any], concurrency: int = 2, **changes: Any) -> ClosedLoop:
-    options = {
-        "warmup_seconds": 0.0,
-        "seconds": 0.05,
-        "deadline_seconds": 5.0,
-        "capacity": 100_000,
-        **changes,
-    }
-    return ClosedLoop([call] * concurrency, [b"a", b"b", b"c"], **options)
+    options = {"window_s": 0.05, "deadline_s": 5.0, "most_requests": 100_000, **changes}
+    job = Job(Connection("h:1"), [b"a", b"b", b"c"], load(concurrency), **options)
+    return ClosedLoop(job, [call] * concurrency)
 
 
 async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
@@ -46,7 +44,7 @@ async def test_answers_stand_in_the_order_of_sending() -> None:
         await asyncio.sleep(next(delays))
         return request
 
-    found = await make_loop(slow_first, seconds=3600.0, capacity=4).run()
+    found = await make_loop(slow_first, window_s=3600.0, most_requests=4).run()
     assert found.outcomes == (b"a", b"b", b"c", b"a")
     assert (np.diff(found.sent_ns) >= 0).all()
     assert found.done_ns[0] > found.done_ns[1]
@@ -63,15 +61,15 @@ async def test_never_more_requests_are_in_flight_than_the_concurrency() -> None:
         flying -= 1
         return request
 
-    await make_loop(count, concurrency=7, seconds=3600.0, capacity=50).run()
+    await make_loop(count, concurrency=7, window_s=3600.0, most_requests=50).run()
     assert most == 7
 
 
 async def test_the_window_opens_without_a_drain_and_nothing_is_sent_after_it() -> None:
-    found = await make_loop(echo, concurrency=3, warmup_seconds=0.03).run()
+    found = await make_loop(echo, concurrency=3, warmup_s=0.03).run()
     first = int(found.in_window().argmax())
     assert first > 0
-    assert found.window_seconds == 0.05
+    assert found.window_s == 0.05
     assert found.sent_ns[-1] <= found.window_end_ns
     late = found.done_ns > found.window_end_ns
     assert not (late & found.done_in_window()).any()  # awaited and recorded, and not counted in throughput
@@ -87,14 +85,14 @@ async def test_failures_are_recorded_with_code_and_message() -> None:
         await asyncio.sleep(0.001)
         return reply
 
-    found = await make_loop(script, concurrency=1, seconds=3600.0, capacity=3).run()
-    assert found.outcomes == (b"x", Failure("INTERNAL", "the model failed"), b"y")
+    found = await make_loop(script, concurrency=1, window_s=3600.0, most_requests=3).run()
+    assert found.outcomes == (b"x", CallFailure("INTERNAL", "the model failed"), b"y")
 
 
 async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0001)
+    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_S", 0.0001)
     monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
 
     async def dead(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
@@ -102,14 +100,14 @@ async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
             grpc.StatusCode.UNAVAILABLE, "failed; last error: UNKNOWN: ipv4:1.2.3.4:5: Connection refused"
         )
 
-    found = await make_loop(dead, seconds=3600.0).run()
+    found = await make_loop(dead, window_s=3600.0).run()
     assert found.stopped == "nothing but failures for 2 seconds, the last: UNAVAILABLE Connection refused"
-    assert set(found.outcomes) == {Failure("UNAVAILABLE", "Connection refused")}
+    assert set(found.outcomes) == {CallFailure("UNAVAILABLE", "Connection refused")}
     assert 22 <= len(found.outcomes) <= 25
 
 
 async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_S", 0.0)
     monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
     count = 0
 
@@ -121,13 +119,13 @@ async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.
         await asyncio.sleep(0.0001)
         return request
 
-    found = await make_loop(mostly_full, seconds=3600.0, capacity=200).run()
+    found = await make_loop(mostly_full, window_s=3600.0, most_requests=200).run()
     assert found.stopped.startswith("200 requests sent")
     assert sum(isinstance(outcome, bytes) for outcome in found.outcomes) == 20
 
 
 async def test_the_loop_ends_when_its_capacity_is_reached() -> None:
-    found = await make_loop(echo, seconds=3600.0, capacity=10).run()
+    found = await make_loop(echo, window_s=3600.0, most_requests=10).run()
     assert len(found.outcomes) == 10
     assert found.stopped == "10 requests sent, the most for one cell"
 
@@ -144,7 +142,7 @@ async def test_a_stopped_loop_awaits_what_is_in_flight() -> None:
         await asyncio.sleep(0.001)
         return request
 
-    loop = make_loop(stop_at_ten, concurrency=4, seconds=3600.0)
+    loop = make_loop(stop_at_ten, concurrency=4, window_s=3600.0)
     found = await loop.run()
     assert found.stopped == "interrupted by the user"
     assert len(found.outcomes) == len(found.sent_ns) == 10
@@ -152,10 +150,10 @@ async def test_a_stopped_loop_awaits_what_is_in_flight() -> None:
 
 
 async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
-    loop = make_loop(echo, warmup_seconds=3600.0, capacity=5)
+    loop = make_loop(echo, warmup_s=3600.0, most_requests=5)
     found = await loop.run()
-    assert loop.rate_per_second() is None
-    assert (found.window_start_ns, found.window_end_ns, found.window_seconds) == (0, 0, 0.0)
+    assert loop.progress().rate_per_second is None
+    assert (found.window_start_ns, found.window_end_ns, found.window_s) == (0, 0, 0.0)
     assert not found.in_window().any()
 
 
@@ -167,7 +165,7 @@ async def test_every_request_carries_the_deadline() -> None:
         await asyncio.sleep(0.001)
         return request
 
-    await make_loop(look, deadline_seconds=12.5).run()
+    await make_loop(look, deadline_s=12.5).run()
     assert seen == {12.5}
 
 
@@ -186,33 +184,33 @@ async def test_garbage_is_not_collected_within_the_window_and_is_again_after_it(
 
 
 async def test_the_screen_sees_the_rate_and_the_median_of_the_window() -> None:
-    loop = make_loop(echo, seconds=3600.0, capacity=20)
-    assert loop.recent_ns(50) is None
+    loop = make_loop(echo, window_s=3600.0, most_requests=20)
+    assert loop.progress().percentile_ns(50) is None
     await loop.run()
-    assert (loop.rate_per_second() or 0) > 0
-    assert (loop.recent_ns(50) or 0) >= 1_000_000
+    assert (loop.progress().rate_per_second or 0) > 0
+    assert (loop.progress().percentile_ns(50) or 0) >= 1_000_000
 
 
 async def test_the_window_lasts_until_enough_requests_are_sent_in_it() -> None:
-    found = await make_loop(echo, warmup_seconds=0.01, seconds=0.0, least_requests=30).run()
+    found = await make_loop(echo, warmup_s=0.01, window_s=0.0, least_requests=30).run()
     assert found.stopped == ""
     assert found.in_window().sum() == 30
 
 
 async def test_each_entry_names_the_request_it_replayed() -> None:
-    found = await make_loop(echo, seconds=3600.0, capacity=7, first=2).run()
+    found = await make_loop(echo, window_s=3600.0, most_requests=7, first=2).run()
     assert found.request_index.tolist() == [2, 0, 1, 2, 0, 1, 2]
     assert found.outcomes == (b"c", b"a", b"b", b"c", b"a", b"b", b"c")
 
 
 async def test_nothing_is_sent_before_the_loop_is_told_to_begin() -> None:
     begin_ns = time.perf_counter_ns() + 20_000_000
-    found = await make_loop(echo, seconds=3600.0, capacity=5, warmup_seconds=3600.0).run(begin_ns)
+    found = await make_loop(echo, window_s=3600.0, most_requests=5, warmup_s=3600.0).run(begin_ns)
     assert (found.sent_ns >= begin_ns - 1_000).all()  # asyncio's clock rounds
 
 
 async def test_a_closed_loop_has_no_schedule() -> None:
-    assert (await make_loop(echo, capacity=3, seconds=3600.0).run()).scheduled_ns is None
+    assert (await make_loop(echo, most_requests=3, window_s=3600.0).run()).scheduled_ns is None
 
 
 async def test_the_cpu_time_of_the_window_is_known() -> None:
@@ -222,8 +220,8 @@ async def test_the_cpu_time_of_the_window_is_known() -> None:
         return request
 
     found = await make_loop(work).run()
-    assert found.client_cpu_seconds > 0
-    assert found.client_cpu_share_max == pytest.approx(found.client_cpu_seconds / 0.05)
+    assert found.client_cpu_s > 0
+    assert found.client_cpu_share_max == pytest.approx(found.client_cpu_s / 0.05)
 
 
 async def test_a_burst_sends_each_request_once_and_lasts_until_the_last_answer() -> None:
@@ -237,7 +235,9 @@ async def test_a_burst_sends_each_request_once_and_lasts_until_the_last_answer()
         flying -= 1
         return request
 
-    burst = Burst([count] * 4, [b"a", b"b", b"c"], count=30, deadline_seconds=5.0)
+    offline = Load(OFFLINE, concurrency=4)
+    job = Job(Connection("h:1"), [b"a", b"b", b"c"], offline, 5.0, most_requests=30)
+    burst = Burst(job, [count] * 4)
     found = await burst.run()
     assert found.stopped == ""
     assert len(found.outcomes) == 30

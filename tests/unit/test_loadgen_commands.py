@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wattserve_loadgen import cli
-from wattserve_loadgen.commands import ending
+from wattserve_loadgen import cli, sweep_commands
 from wattserve_loadgen.plan.load import CONSTANT, OFFLINE, POISSON, RAMP, RECORDED, Load, closed
-from wattserve_loadgen.plan.options import Peer, SweepOptions, TlsFiles
+from wattserve_loadgen.plan.options import Peer, SweepOptions
 
 PLACES = ("--target", "h:1", "--dataset", "d", "--out", "o")
 RUN = ("run", *PLACES, "--variant", "fp32")
@@ -28,7 +27,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         kept.append(options)
         return 0
 
-    monkeypatch.setattr(ending, "measure", record)
+    monkeypatch.setattr(sweep_commands, "measure", record)
 
     def call(*arguments: str) -> SweepOptions:
         assert cli.main(arguments) == 0, capsys.readouterr().err
@@ -40,7 +39,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def complain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complain:
     """The one line of a refused command."""
-    monkeypatch.setattr(ending, "measure", lambda options: pytest.fail(f"measured {options}"))
+    monkeypatch.setattr(sweep_commands, "measure", lambda options: pytest.fail(f"measured {options}"))
 
     def call(*arguments: str) -> str:
         assert cli.main(arguments) == 2
@@ -112,17 +111,20 @@ def test_every_other_flag_reaches_the_sweep(ask: Ask, tmp_path: Path) -> None:
         blocks=7,
         seconds=9.5,
         seed=4,
-        deadline_seconds=2.0,
+        deadline_s=2.0,
         stream=True,
-        tls=TlsFiles(ca, cert, key),
+        tls_ca=ca,
+        tls_cert=cert,
+        tls_key=key,
         peers=(
             Peer("mlserver", "p:2", ("a", "b"), "nvml+rapl"),
             Peer("triton", "q:3", ("c",), "nvml+rapl"),
         ),
+        peer_meter="nvml+rapl",
         objective="p99<50ms",
-        budget_seconds=5400.0,
+        budget_s=5400.0,
         processes=3,
-        wait_for_server_seconds=120.0,
+        wait_for_server_s=120.0,
         calibrate=False,
         metrics_port=9100,
         force=True,
@@ -133,7 +135,7 @@ def test_every_other_flag_reaches_the_sweep(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_nobody_needs_to_wait_for_a_lost_server(ask: Ask) -> None:
-    assert ask("sweep", *PLACES, "--wait-for-server", "0").wait_for_server_seconds == 0
+    assert ask("sweep", *PLACES, "--wait-for-server", "0").wait_for_server_s == 0
 
 
 def test_a_search_measures_where_it_ends_and_nowhere_else_unless_asked(ask: Ask) -> None:
@@ -273,7 +275,7 @@ def test_a_plan_file_says_what_the_flags_say(ask: Ask, tmp_path: Path) -> None:
 def test_flags_win_over_the_file(ask: Ask, tmp_path: Path) -> None:
     plan = write(tmp_path / "p.toml", PLAN)
     found = ask("sweep", "--plan", plan, "--out", "other", "--no-stream", "--deadline", "7")
-    assert (found.out, found.stream, found.deadline_seconds) == (Path("other"), False, 7.0)
+    assert (found.out, found.stream, found.deadline_s) == (Path("other"), False, 7.0)
     assert found.variants == ("fp32", "int8")
 
 
@@ -301,7 +303,7 @@ def test_resuming_reads_the_plan_of_the_folder(ask: Ask, tmp_path: Path) -> None
     ("text", "message"),
     [
         ("target = ", ": not a TOML file ("),
-        ("targt = 'h:1'", ": unknown key 'targt'; known: target, dataset, out, variant, variants"),
+        ("targt = 'h:1'", ": unknown key 'targt'; known: target, dataset, out, variants, scenario"),
         ("target = 5", ": target: 5 is not text in quotes"),
         ("target = 'localhost'", ": target: 'localhost' is not HOST:PORT, like 127.0.0.1:50051"),
         ("blocks = true", ": blocks: True is not a whole number"),
@@ -322,6 +324,7 @@ def test_resuming_reads_the_plan_of_the_folder(ask: Ask, tmp_path: Path) -> None
         ("scenario = 'offline'\nrate = [5]", ": scenario offline chooses the load; leave out rate"),
         ("tls-cert = 'c.pem'", ": tls-cert needs --tls-key"),
         ("load = 5", ": load: write each load as a table under [[load]]"),
+        ("load = []", ": load: write each load as a table under [[load]]"),
         ("[[load]]\nrate = 5", ": [[load]] 1: shape is missing"),
         ("[[load]]\nshape = 'closed'", ": [[load]] 1: a load of the shape closed needs concurrency"),
         ("[[load]]\nshape = 'closed'\nconcurrency = '4'", ": [[load]] 1: concurrency: '4' is not a whole"),

@@ -18,20 +18,20 @@ from tests.fixtures.loadgen_results import (
     make_server,
 )
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.codec import plain
+from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.codec import plain
 from wattserve_loadgen.results.compare import (
     CAUTION,
     Change,
     Comparison,
     answers_of,
     compare,
+    comparison_text,
     first_answers,
     welch_ratio,
 )
-from wattserve_loadgen.results.compare_text import comparison_text
 from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import Results, Verdict
 
 
 def sped_up(results: Results, *factors: float) -> Results:

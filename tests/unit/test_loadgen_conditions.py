@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wattserve_loadgen.sweeping.clock_watch import ClockWatch
-from wattserve_loadgen.sweeping.conditions import conditions_now
+from wattserve_loadgen.sweeping.environment import ClockWatch, conditions_now
 from wattserve_loadgen.sweeping.readings import Readings, last_instant
 
 SECOND = 1_000_000_000

@@ -7,9 +7,9 @@ import io
 from dataclasses import replace
 
 from tests.fixtures.loadgen_results import ARMS, FP32, INT8, OPEN, PEER, make_point, make_results
+from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.csv_table import COLUMNS, csv_text
-from wattserve_loadgen.results.schema import Results, Verdict
+from wattserve_loadgen.results.csv_table import columns, csv_text
 
 
 def rows(results: Results) -> list[dict[str, str]]:
@@ -69,6 +69,6 @@ def test_joules_that_are_not_known_are_empty_with_their_reason() -> None:
 
 
 def test_column_names_are_unique_and_the_file_ends_with_a_line() -> None:
-    names = [column.name for column in COLUMNS]
+    names = [column.name for column in columns()]
     assert len(names) == len(set(names))
     assert csv_text(make_results(points=[])) == ",".join(names) + "\n"

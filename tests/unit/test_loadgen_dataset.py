@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.loadgen_data import write_tensors
-from wattserve_loadgen.data import dataset
-from wattserve_loadgen.errors import DatasetError
+from wattserve_common import dataset
+from wattserve_common.errors import DatasetError
 
 
 def refusal(folder: Path) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from wattserve_loadgen.figures.energy_window import (
+from wattserve_loadgen.target.energy_window import (
     NoEnergy,
     delta_between,
     power_deviation,

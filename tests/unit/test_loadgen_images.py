@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.fixtures.loadgen_data import write_images, write_tensors
-from wattserve_loadgen.data import dataset
-from wattserve_loadgen.errors import DatasetError
+from wattserve_common import dataset
+from wattserve_common.errors import DatasetError
 
 
 def test_rows_are_views_of_one_float32_array(tmp_path: Path) -> None:

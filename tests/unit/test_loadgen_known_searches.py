@@ -16,9 +16,9 @@ from tests.fixtures.law_search import (
     fixed_service_rate,
     random_service_rate,
 )
+from wattserve_loadgen.model.results import Search
 from wattserve_loadgen.plan.load import POISSON, Load
 from wattserve_loadgen.plan.schedule import HEAT_UP_BLOCK, Cell
-from wattserve_loadgen.results.schema import Search
 
 SERVICE_SECONDS = 0.004
 QUEUES = {

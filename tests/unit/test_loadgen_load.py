@@ -14,6 +14,7 @@ from wattserve_loadgen.plan.load import (
     RECORDED,
     SHAPES,
     Load,
+    Shape,
     check_loads,
     closed,
 )
@@ -37,12 +38,46 @@ def test_every_shape_has_a_name_that_says_what_it_is() -> None:
         "recorded day.csv",
         "offline, 64 in flight",
     ]
-    assert tuple(load.shape for load in EVERY_SHAPE) == SHAPES
+    assert tuple(load.shape for load in EVERY_SHAPE) == tuple(SHAPES)
 
 
 def test_a_name_says_speed_and_sequences_where_they_are_not_one() -> None:
     assert Load(RECORDED, trace="day.csv", speed=2.5).name == "recorded day.csv x2.5"
     assert closed(1, sequences=8).name == "concurrency 1, 8 sequences each"
+
+
+def test_a_load_in_a_sentence_and_on_an_axis() -> None:
+    assert [load.phrase for load in EVERY_SHAPE] == [
+        "at concurrency 8",
+        "at 100 requests per second (Poisson)",
+        "at 0.5 requests per second (evenly spaced)",
+        "in a ramp from 10 to 200 requests per second",
+        "on the recorded arrivals of day.csv",
+        "offline, 64 in flight",
+    ]
+    assert [load.weight for load in EVERY_SHAPE] == ["8", "100", "0.5", "10–200", "×1", "64"]
+    assert (
+        Load(RECORDED, trace="a", speed=2.5).phrase
+        == "on the recorded arrivals of a at 2.5 times their speed"
+    )
+    assert closed(4, sequences=8).axis == "concurrency (requests in flight), 8 sequences each"
+    assert closed(4, sequences=8).short_axis == "concurrency, × 8"
+
+
+def test_a_line_joins_loads_that_differ_in_weight_alone() -> None:
+    assert closed(4).line == closed(8).line != closed(8, sequences=2).line
+    assert Load(RAMP, rate=1, rate_end=9).line != Load(RAMP, rate=2, rate_end=9).line
+
+
+def test_a_new_shape_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = Shape(("rate", "rate_end"), "{rate} or {rate_end}/s", "at {rate}", "{rate}", "square wave", "sq")
+    monkeypatch.setitem(SHAPES, "square", square)
+    load = Load("square", rate=5.0, rate_end=7.5, sequences=2)
+    check_loads([load])
+    assert (load.name, load.axis) == ("5 or 7.5/s, 2 sequences each", "square wave, 2 sequences each")
+    assert load.scheduled
+    with pytest.raises(PlanError, match="a load of the shape square needs rate-end"):
+        check_loads([Load("square", rate=5.0)])
 
 
 def test_an_open_loop_has_a_schedule_and_the_others_have_none() -> None:

@@ -16,7 +16,6 @@ from tests.fixtures.loadgen_sweeps import Told, arguments, measured
 from wattserve_loadgen import cli
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.plan.options import TlsFiles
 from wattserve_loadgen.results.folder import read_records
 
 
@@ -71,13 +70,14 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
     data: Path, tmp_path: Path, certificates: dict[str, Path]
 ) -> None:
     files = ",".join(str(certificates[name]) for name in ("server-key", "server-cert", "ca"))
-    whole = TlsFiles(certificates["ca"], certificates["client-cert"], certificates["client-key"])
+    authority = {"tls_ca": certificates["ca"]}
+    own = {"tls_cert": certificates["client-cert"], "tls_key": certificates["client-key"]}
     with FakeServer(tls=files) as server:
-        found = measured(server.address, data, tmp_path / "out", tls=whole)
+        found = measured(server.address, data, tmp_path / "out", **authority, **own)
         assert (found.ended, found.cells[0].failed) == ("complete", 0)
-        for tls in (None, TlsFiles(certificates["ca"])):
+        for too_little in ({}, authority):
             with pytest.raises(TargetError, match=f"{server.address} does not answer: UNAVAILABLE"):
-                measured(server.address, data, tmp_path / "refused", tls=tls)
+                measured(server.address, data, tmp_path / "refused", **too_little)
     assert not (tmp_path / "refused").exists()
 
 

@@ -8,19 +8,20 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, measured
+from wattserve_client import ServerInfo
+from wattserve_client.wire import from_message
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.folder import read_records
-from wattserve_loadgen.sweeping.cell_run import CellRunner
-from wattserve_loadgen.sweeping.patience import Patience, SweepOver
-from wattserve_loadgen.sweeping.site import Site, check_one_server
+from wattserve_loadgen.sweeping.cells import CellRunner
+from wattserve_loadgen.sweeping.servers import Site, SweepOver, check_one_server, see_through
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -111,7 +112,7 @@ def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> Non
 class BackAtOnce:
     """A site whose server is always there again."""
 
-    async def wait(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+    async def wait(self, limit_s: float, stopped: Callable[[], bool]) -> bool:
         return True
 
 
@@ -125,14 +126,26 @@ def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> No
 
     runs: list[int] = []
     notes: list[str] = []
-    patience = Patience(1.0, lambda: False, nothing, lambda line: None, notes.append)
-    site: Any = BackAtOnce()
+    again = see_through(
+        cast(Any, BackAtOnce()),
+        "fp32 in block 1",
+        dies,
+        limit_s=1.0,
+        stopped=lambda: False,
+        heat_up=nothing,
+        tell=lambda line: None,
+        note=notes.append,
+    )
     with pytest.raises(SweepOver) as caught:
-        asyncio.run(patience.see_through(site, "fp32 in block 1", dies))
-    assert caught.value.ended == (
+        asyncio.run(again)
+    assert str(caught.value) == (
         "the server was lost 3 times in a row (fp32 in block 1): h:1 does not answer"
     )
     assert (len(runs), len(notes)) == (3, 2)
+
+
+def instance(instance_id: str) -> ServerInfo:
+    return from_message(ServerInfo, pb.ServerInfo(instance_id=instance_id))
 
 
 class Answers:
@@ -141,9 +154,9 @@ class Answers:
     address = "h:1"
 
     def __init__(self, instance_id: str) -> None:
-        self._info = pb.ServerInfo(instance_id=instance_id)
+        self._info = instance(instance_id)
 
-    async def server_info(self, seconds: float = 1.0) -> pb.ServerInfo:
+    async def server_info(self, limit_s: float = 1.0) -> ServerInfo:
         return self._info
 
     async def close(self) -> None:
@@ -155,7 +168,7 @@ def test_two_servers_behind_one_name_are_refused() -> None:
         others = iter(instances * 10)
         again: Any = lambda: Answers(next(others))  # noqa: E731
         first: Any = Answers("a")
-        await check_one_server(first, again, pb.ServerInfo(instance_id="a"))
+        await check_one_server(first, again, instance("a"))
 
     asyncio.run(ask("a"))
     with pytest.raises(PlanError, match="h:1: 2 servers answer to this name in turns"):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.loadgen_results import FP32, OPEN, make_meter_window, make_record
-from wattserve_loadgen.drive.outcome import LoopResult
-from wattserve_loadgen.figures.account import unknown_growth
+from wattserve_loadgen.drive.job import LoopResult
+from wattserve_loadgen.figures.account import LedgerGrowth
 from wattserve_loadgen.figures.measure import (
     CellSamples,
     cell_samples,
@@ -22,10 +22,10 @@ from wattserve_loadgen.figures.measure import (
     measure_cell,
     padding_share,
 )
+from wattserve_loadgen.model.cells import CellResult, Conditions, Record
+from wattserve_loadgen.model.server_info import Standing
 from wattserve_loadgen.plan.load import OFFLINE, Load, closed
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.schema import CellResult, Conditions, Record
-from wattserve_loadgen.results.standing import Standing
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -56,13 +56,13 @@ def measure(
         outcomes=(),
         window_start_ns=round(window[0] * SECOND),
         window_end_ns=round(window[1] * SECOND),
-        client_cpu_seconds=0.25,
+        client_cpu_s=0.25,
         stopped="",
         scheduled_ns=np.array(due, dtype=np.int64) if load.scheduled else None,
         client_cpu_share_max=cpu_share_max,
     )
     cell = Cell(position=9, block=1, arm=FP32, load=load, warmup_seconds=0.0, seconds=1.0)
-    return measure_cell(cell, loop, records, unknown_growth("-"), **options)
+    return measure_cell(cell, loop, records, LedgerGrowth(reason="-"), **options)
 
 
 def test_throughput_counts_answers_that_came_within_the_window() -> None:

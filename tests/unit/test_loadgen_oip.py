@@ -13,10 +13,11 @@ import pytest
 from tests.fixtures.loadgen_data import make_images, make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.oip_peer import OipPeer
-from wattserve_loadgen.data.dataset import Dataset, load
+from wattserve_client import EnergyQuality, ServerInfo
+from wattserve_common.dataset import Dataset, load
 from wattserve_loadgen.errors import PlanError, TargetError
-from wattserve_loadgen.target.channel import open_channel
 from wattserve_loadgen.target.oip import OipTarget
+from wattserve_loadgen.target.wire import open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -32,10 +33,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def ask(
     address: str, dataset: Dataset, groups: list[list[int]], model: str = "parity"
-) -> tuple[pb.ServerInfo, list[pb.PredictResponse]]:
+) -> tuple[ServerInfo, list[pb.PredictResponse]]:
     """What the server says of itself, and its answers to the first model."""
 
-    async def asked() -> tuple[pb.ServerInfo, list[pb.PredictResponse]]:
+    async def asked() -> tuple[ServerInfo, list[pb.PredictResponse]]:
         target, channel = OipTarget(address, model), open_channel(address)
         try:
             info = await target.server_info(20)
@@ -49,8 +50,8 @@ def ask(
     return asyncio.run(asked())
 
 
-def info_of(address: str, model: str = "parity") -> pb.ServerInfo:
-    async def asked() -> pb.ServerInfo:
+def info_of(address: str, model: str = "parity") -> ServerInfo:
+    async def asked() -> ServerInfo:
         target = OipTarget(address, model)
         try:
             return await target.server_info(10)
@@ -140,7 +141,7 @@ def test_the_server_info_claims_nothing_of_what_ran() -> None:
     assert {(one.device, one.dtype, one.verified, one.native) for one in info.variants} == {
         ("", "", False, False)
     }
-    assert info.meter.source.quality == pb.ENERGY_QUALITY_NONE
+    assert info.meter.source.quality is EnergyQuality.NONE
     assert (info.instance_id, list(info.labels)) == ("", ["0", "1"])
     assert info.limits.max_request_sequences == 8
 

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from wattserve_loadgen.drive import loop as recording
+from wattserve_loadgen.drive.job import Job
 from wattserve_loadgen.drive.open import OpenLoop
-from wattserve_loadgen.drive.outcome import Failure
+from wattserve_loadgen.plan.load import POISSON, Load
+from wattserve_loadgen.target.wire import CallFailure, Connection
 
 MS = 1_000_000
 
@@ -26,9 +28,11 @@ def refuse() -> grpc.aio.AioRpcError:
 
 
 def make_loop(call: Callable[..., Any], arrivals_ms: list[float], **changes: Any) -> OpenLoop:
-    options = {"warmup_seconds": 0.0, "seconds": 0.0, "deadline_seconds": 5.0, **changes}
-    arrivals = (np.array(arrivals_ms) * MS).astype(np.int64)
-    return OpenLoop([call] * 3, [b"a", b"b", b"c"], arrivals, **options)
+    options = {"deadline_s": 5.0, **changes}
+    arrivals_ns = (np.array(arrivals_ms) * MS).astype(np.int64)
+    load = Load(POISSON, rate=1.0)
+    job = Job(Connection("h:1"), [b"a", b"b", b"c"], load, arrivals_ns=arrivals_ns, **options)
+    return OpenLoop(job, [call] * 3)
 
 
 async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
@@ -63,26 +67,26 @@ async def test_a_stalled_server_holds_nothing_back() -> None:
 
 
 async def test_the_window_goes_by_the_schedule() -> None:
-    found = await make_loop(echo, [0, 4, 5, 6, 9], warmup_seconds=0.005, seconds=0.02).run()
+    found = await make_loop(echo, [0, 4, 5, 6, 9], warmup_s=0.005, window_s=0.02).run()
     assert found.scheduled_ns is not None
     assert found.in_window().tolist() == [False, False, True, True, True]
     assert found.window_start_ns == found.scheduled_ns[0] + 5 * MS
-    assert found.window_seconds == 0.02
+    assert found.window_s == 0.02
 
 
 async def test_a_schedule_within_the_warm_up_leaves_its_window_empty() -> None:
-    found = await make_loop(echo, [0, 1, 2], warmup_seconds=0.01, seconds=0.01).run()
-    assert found.window_seconds == 0.01
+    found = await make_loop(echo, [0, 1, 2], warmup_s=0.01, window_s=0.01).run()
+    assert found.window_s == 0.01
     assert not found.in_window().any()
 
 
 async def test_an_empty_schedule_is_an_empty_result() -> None:
-    found = await make_loop(echo, [], seconds=0.01).run()
-    assert (len(found.sent_ns), found.outcomes, found.window_seconds) == (0, (), 0.01)
+    found = await make_loop(echo, [], window_s=0.01).run()
+    assert (len(found.sent_ns), found.outcomes, found.window_s) == (0, (), 0.01)
 
 
 async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
-    loop = make_loop(echo, [0, 1], warmup_seconds=3600.0, seconds=1.0)
+    loop = make_loop(echo, [0, 1], warmup_s=3600.0, window_s=1.0)
     running = asyncio.create_task(loop.run())
     await asyncio.sleep(0.01)
     loop.stop("interrupted by the user")
@@ -108,7 +112,7 @@ async def test_failures_are_recorded_and_do_not_hold_the_others_back() -> None:
         return request
 
     found = await make_loop(some, [0, 0, 0, 1, 1]).run()
-    full = Failure("RESOURCE_EXHAUSTED", "queue full")
+    full = CallFailure("RESOURCE_EXHAUSTED", "queue full")
     assert found.outcomes == (b"a", full, b"c", b"a", full)
 
 
@@ -166,14 +170,14 @@ async def test_a_stop_does_not_wait_for_the_next_arrival() -> None:
         begun.set()
         return request
 
-    loop = make_loop(begin, [0, 3_600_000], seconds=7200.0)
+    loop = make_loop(begin, [0, 3_600_000], window_s=7200.0)
     running = asyncio.create_task(loop.run())
     await begun.wait()
     loop.stop("interrupted by the user")
     found = await asyncio.wait_for(running, 5)
     assert found.stopped == "interrupted by the user"
     assert found.outcomes == (b"a",)
-    assert 0 < found.window_seconds < 3600
+    assert 0 < found.window_s < 3600
 
 
 async def test_a_share_replays_every_other_request() -> None:
@@ -184,7 +188,8 @@ async def test_a_share_replays_every_other_request() -> None:
 
 async def test_the_screen_sees_the_rate_and_the_median() -> None:
     loop = make_loop(echo, [0, 1, 2])
-    assert (loop.rate_per_second(), loop.recent_ns(50)) == (None, None)
+    progress = loop.progress()
+    assert (progress.rate_per_second, progress.percentile_ns(50)) == (None, None)
     await loop.run()
-    assert (loop.rate_per_second() or 0) > 0
-    assert (loop.recent_ns(50) or 0) >= MS
+    assert (loop.progress().rate_per_second or 0) > 0
+    assert (loop.progress().percentile_ns(50) or 0) >= MS

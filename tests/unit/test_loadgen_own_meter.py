@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_loadgen_own_meter_file import header
+from tests.unit.test_loadgen_recording import header
+from wattserve_client import EnergyQuality
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.figures.energy_window import NoEnergy
+from wattserve_loadgen.target.energy_window import NoEnergy
 from wattserve_loadgen.target.own_meter import OwnMeter
-from wattserve_proto.v1 import inference_pb2 as pb
 
 # A counter of 10 W that steps every 10 ms; its last argument but four is the file.
 RECORDER = """
@@ -65,13 +65,13 @@ def test_a_recorder_that_dies_is_a_reason_and_what_it_recorded_stays(tmp_path: P
         meter = OwnMeter(tmp_path / "r", recorder=recorder(20, end="sys.exit('error: the disk is full')"))
         await meter.start(30)
         assert meter.reason == ""
-        assert not await meter.covers(1e12, limit_seconds=30)
+        assert not await meter.covers(1e12, limit_s=30)
         return meter
 
     meter = asyncio.run(recorded())
     assert meter.reason == ("the meter's recorder ended by itself, with exit code 1: error: the disk is full")
     assert len(meter.track().seconds) == 19
-    assert meter.info.source.quality == pb.ENERGY_QUALITY_MEASURED
+    assert meter.info.source.quality == EnergyQuality.MEASURED
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_machine_without_a_sensor_has_a_reason_and_no_meter(
 
     meter = asyncio.run(recorded())
     assert meter.reason == reason
-    assert (meter.info.source.quality, meter.info.source.note) == (pb.ENERGY_QUALITY_NONE, reason)
+    assert (meter.info.source.quality, meter.info.source.note) == (EnergyQuality.NONE, reason)
 
 
 def test_a_simulated_meter_stays_one(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_simulated_meter_stays_one(tmp_path: Path) -> None:
         await meter.stop()
         return meter
 
-    assert asyncio.run(recorded()).info.source.quality == pb.ENERGY_QUALITY_SIMULATED
+    assert asyncio.run(recorded()).info.source.quality == EnergyQuality.SIMULATED
 
 
 def test_a_recorder_that_does_not_start_is_a_reason_in_its_own_words(tmp_path: Path) -> None:

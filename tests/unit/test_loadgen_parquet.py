@@ -10,10 +10,10 @@ from pyarrow import parquet
 
 from tests.fixtures.loadgen_results import make_record
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.results import parquet as writing
 from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_records
 from wattserve_loadgen.results.parquet import TABLE, write_parquet
-from wattserve_loadgen.results.schema import Record
 
 RECORDS = [
     make_record(),
@@ -53,7 +53,9 @@ def test_a_damaged_record_leaves_no_file(tmp_path: Path) -> None:
     folder = filled(tmp_path / "out")
     with (folder / "records.jsonl").open("a") as file:
         file.write('{"cell": "x", "ok": true, "in_window": true}\n')
-    with pytest.raises(ResultsError, match=r"records\.jsonl: not the records of a sweep"):
+    with pytest.raises(
+        ResultsError, match=r"records\.jsonl: line 4: not a record of a sweep \(cell: expected int"
+    ):
         write_parquet(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["readings.jsonl", "records.jsonl"]
 

@@ -10,7 +10,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from wattserve_loadgen.figures import percentiles, stats
+from wattserve_common import stats
+from wattserve_loadgen.figures import percentiles
 from wattserve_loadgen.figures.percentiles import percentiles_of, quantile_of, spared_values
 
 NAMES = {50.0: "p50", 90.0: "p90", 95.0: "p95", 99.0: "p99", 99.9: "p999"}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from wattserve_loadgen import cli
-from wattserve_loadgen.commands import ending
+from wattserve_loadgen import cli, sweep_commands
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.plan.load import CONSTANT, OFFLINE, POISSON, RAMP, RECORDED, Arm, Load, closed
-from wattserve_loadgen.plan.options import Peer, SweepOptions, TlsFiles
-from wattserve_loadgen.plan.plan_file import KINDS, read_plan, write_plan
+from wattserve_loadgen.plan.options import Peer, RunOptions, SweepOptions
+from wattserve_loadgen.plan.plan_file import read_plan, write_plan
 from wattserve_loadgen.plan.schedule import Plan, make_plan
 
 BARE = SweepOptions(target="h:1", dataset=Path("data/my reviews"), out=Path("o"), preset="quick")
@@ -39,7 +39,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[SweepOptions]:
         kept.append(options)
         return 0
 
-    monkeypatch.setattr(ending, "measure", record)
+    monkeypatch.setattr(sweep_commands, "measure", record)
     return kept
 
 
@@ -71,7 +71,7 @@ def test_a_written_sweep_is_the_same_sweep(
         closed(2, sequences=8),
     )
     options = replace(
-        BARE, variants=("fp32", "int8"), seed=5, objective="p99<50ms", deadline_seconds=2.5, stream=True
+        BARE, variants=("fp32", "int8"), seed=5, objective="p99<50ms", deadline_s=2.5, stream=True
     )
     plan = make_plan("quick", ARMS, loads=loads, seed=5, blocks=4, objective="p99<50ms")
     found = again(monkeypatch, tmp_path, "sweep", write_plan(options, plan))
@@ -94,10 +94,11 @@ def test_peers_tls_and_the_client_come_back_too(monkeypatch: pytest.MonkeyPatch,
     options = replace(
         BARE,
         variants=("fp32", "int8"),
-        tls=TlsFiles(ca=ca),
+        tls_ca=ca,
         peers=(Peer("mlserver", "p:2", ("a", "b"), "nvml+rapl"),),
+        peer_meter="nvml+rapl",
         processes=3,
-        wait_for_server_seconds=90.0,
+        wait_for_server_s=90.0,
         calibrate=False,
         metrics_port=9100,
         parquet=True,
@@ -109,16 +110,16 @@ def test_peers_tls_and_the_client_come_back_too(monkeypatch: pytest.MonkeyPatch,
 
 def test_what_a_budget_left_out_is_not_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = replace(
-        BARE, variants=("fp32", "int8"), budget_seconds=60.0, peers=(Peer("mlserver", "p:2", ("a", "b")),)
+        BARE, variants=("fp32", "int8"), budget_s=60.0, peers=(Peer("mlserver", "p:2", ("a", "b")),)
     )
     plan = make_plan("quick", (*ARMS[:2], Arm("a", "a", "mlserver")), loads=(closed(1),), seconds=10.2)
     found = again(monkeypatch, tmp_path, "sweep", write_plan(options, plan))
     assert (found.variants, found.peers) == (("fp32",), (Peer("mlserver", "p:2", ("a",)),))
-    assert (found.seconds, found.loads, found.budget_seconds) == (10.2, (closed(1),), None)
+    assert (found.seconds, found.loads, found.budget_s) == (10.2, (closed(1),), None)
 
 
 def test_a_written_run_is_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    options = replace(BARE, variants=("fp32",), twin=False)
+    options = RunOptions(target="h:1", dataset=Path("d"), out=Path("o"), variants=("fp32",))
     plan = make_plan("quick", ARMS[:1], loads=(closed(8),))
     text = write_plan(options, plan)
     assert text.splitlines()[1] == "#   loadgen run --plan plan.toml --out ANOTHER_FOLDER"
@@ -164,8 +165,8 @@ def test_a_file_of_a_simple_sweep_reads_well() -> None:
         "seconds = 12\n"
         "seed = 0\n"
         "deadline = 30.0\n"
-        "processes = 1\n"
         "wait-for-server = 60.0\n"
+        "processes = 1\n"
         "\n"
         "[[load]]\n"
         'shape = "closed"\n'
@@ -183,21 +184,27 @@ def test_text_of_any_kind_survives() -> None:
     assert tomllib.loads(text)["dataset"] == strange
 
 
-def test_every_key_of_a_file_is_a_flag_of_the_same_name() -> None:
-    flags = set()
-    for action in cli._parser()._actions:
-        for name in ("sweep", "run"):
-            if isinstance(action.choices, dict):
-                flags |= set(action.choices[name]._option_string_actions)
-    assert {f"--{key}" for key in KINDS} <= flags
-    alone = {"plan", "help", "dry-run", "resume", "force"}  # of the command line alone
-    assert {flag[2:] for flag in flags if flag[:2] == "--" and flag[:5] != "--no-"} - set(KINDS) == alone
+def test_every_flag_may_stand_in_a_file_except_those_of_the_command_line_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(monkeypatch)
+    path = tmp_path / "plan.toml"
+    path.write_text("nonsense = 1")
+    for command, own in (("sweep", {"variants", "find-max"}), ("run", {"variant"})):
+        assert cli.main([command, "--plan", str(path)]) == 2
+        keys = set(capsys.readouterr().err.partition("known: ")[2].strip().split(", "))
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
+        flags = set(re.findall(r"^  --([a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+        assert flags - keys == {"plan", "dry-run", "resume", "force"}
+        assert keys <= flags
+        assert own <= keys
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(PlanError, match="not a TOML file"):
-        read_plan(path)
+        read_plan(path, SweepOptions, "loadgen sweep")
     with pytest.raises(PlanError, match="cannot be read"):
-        read_plan(tmp_path)
+        read_plan(tmp_path, SweepOptions, "loadgen sweep")

@@ -11,9 +11,10 @@ import pytest
 from tests.fixtures.loadgen_results import ARMS, FP32, INT8, OPEN, TWIN, make_cell_of, no_energy
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.points import make_points
+from wattserve_loadgen.model.cells import CellResult
+from wattserve_loadgen.model.results import Ceiling, Point, Ratios
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import OFFLINE, Arm, Load, closed
-from wattserve_loadgen.results.schema import Ceiling, CellResult, Point, Ratios
 
 LOAD = closed(4)
 PLAN = schedule.make_plan("quick", ARMS, loads=[LOAD])

@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from tests.fixtures.loadgen_data import make_tokenizer
-from wattserve_loadgen.data import dataset
+from wattserve_common import dataset
+from wattserve_common.errors import DatasetError
 from wattserve_loadgen.data.prepare import prepare_file, prepare_random, prepare_random_images
-from wattserve_loadgen.errors import DatasetError
 
 CSV = "text,label\na good film,positive\n bad ,negative\n"
 

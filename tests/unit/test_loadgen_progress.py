@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from tests.fixtures.loadgen_results import FP32, make_cell, make_results
-from wattserve_loadgen.commands.ending import checks_line
+from wattserve_loadgen.model.results import Check
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.plan.schedule import cells, make_plan
-from wattserve_loadgen.results.schema import Check
+from wattserve_loadgen.sweep_commands import checks_line
 from wattserve_loadgen.sweeping.progress import LiveDisplay, PlainDisplay, Tick, TimeLeft, describe_result
 
 CELLS = cells(make_plan("look", [FP32], loads=[closed(1)]))  # one short heat-up cell, three of 2.3 s

@@ -21,16 +21,18 @@ from tests.fixtures.loadgen_results import (
     no_energy,
     with_source,
 )
-from wattserve_loadgen.figures.stats import Interval
-from wattserve_loadgen.plan.load import closed
+from wattserve_common.stats import Interval
+from wattserve_loadgen.model.results import Point, Results
+from wattserve_loadgen.plan.load import Load, closed
+from wattserve_loadgen.report import charts, ink
 from wattserve_loadgen.report import text as report_text
-from wattserve_loadgen.report.evidence import closure_table
+from wattserve_loadgen.report.charts import CHARTS, Chart
 from wattserve_loadgen.report.facts import facts
-from wattserve_loadgen.report.headline import headline
 from wattserve_loadgen.report.page import render, write_report
-from wattserve_loadgen.report.tables import summary_table
+from wattserve_loadgen.report.scene import Sheet
+from wattserve_loadgen.report.tables import closure_table, summary_table
+from wattserve_loadgen.report.text import headline
 from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import Point, Results
 
 
 def with_figures(point: Point, **changes: Any) -> Point:
@@ -340,3 +342,21 @@ def test_every_cell_of_a_table_names_its_column_for_a_narrow_screen() -> None:
     labels = re.findall(r'<td[^>]* data-label="([^"]*)"', html)
     assert len(labels) == html.count("<td")
     assert "" not in labels
+
+
+def test_a_new_chart_is_one_edit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(sheet: Sheet, load: Load) -> ink.Drawing:
+        axes = ink.axes()
+        axes.set_xlabel("an axis of its own")
+        return ink.Drawing(axes)
+
+    chart = Chart("New {at}", "What it shows {at}.", draw, lambda sheet: [closed(4)])
+    monkeypatch.setattr(charts, "CHARTS", (*CHARTS, chart))
+    html = render(make_results(), COLUMNS)
+    page = Page(html)
+    assert len(page.figures) == len(default_page().figures) + 1
+    figure = page.figure("New at concurrency 4")
+    assert "an axis of its own" in figure
+    words = "What it shows at concurrency 4. Energy source: rapl:package-0 · apportioned counter · MEASURED."
+    assert words in figure
+    assert f'aria-label="New at concurrency 4. {words}"' in html

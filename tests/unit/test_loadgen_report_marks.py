@@ -12,8 +12,8 @@ import pytest
 from tests.fixtures.loadgen_pages import COLUMNS, Page
 from tests.fixtures.loadgen_results import make_results, make_server
 from wattserve_loadgen.report import text as report_text
+from wattserve_loadgen.report.facts import source_line
 from wattserve_loadgen.report.page import render
-from wattserve_loadgen.report.sources import source_line
 
 
 def standing_server(**changes: Any) -> dict[str, Any]:

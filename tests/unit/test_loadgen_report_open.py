@@ -8,20 +8,17 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.fixtures.loadgen_pages import Page, columns_for
+from tests.fixtures.loadgen_pages import Page, columns_for, make_sheet
 from tests.fixtures.loadgen_results import FP32, INT8, OPEN, PEER, make_point, make_results
+from wattserve_loadgen.model.results import Results, Search, Trial, Verdict
 from wattserve_loadgen.plan.load import OFFLINE, POISSON, RAMP, Load, closed
-from wattserve_loadgen.report import ink
-from wattserve_loadgen.report.evidence import trials_table
-from wattserve_loadgen.report.headline import headline
-from wattserve_loadgen.report.load_charts import goodput_against_offered, latency_against_rate
-from wattserve_loadgen.report.marks import in_lines
+from wattserve_loadgen.report.load_charts import goodput_against_offered, in_lines, latency_against_rate
 from wattserve_loadgen.report.page import render
-from wattserve_loadgen.report.scene import at, main_loads, seen_points, table_loads
-from wattserve_loadgen.report.tables import summary_table
-from wattserve_loadgen.report.tail_charts import batch_shares, time_stages
-from wattserve_loadgen.report.text import search_sentence
-from wattserve_loadgen.results.schema import Results, Search, Trial, Verdict
+from wattserve_loadgen.report.record_charts import batch_shares
+from wattserve_loadgen.report.scene import main_loads, shown_points, table_loads
+from wattserve_loadgen.report.tables import summary_table, trials_table
+from wattserve_loadgen.report.text import headline, search_sentence
+from wattserve_loadgen.report.trade_charts import time_stages
 
 FASTER = Load(POISSON, rate=80.0)
 RATES = (OPEN, FASTER)
@@ -66,7 +63,7 @@ def test_mixed_loads_name_both_kinds_of_time_and_both_kinds_of_mark() -> None:
 def test_closed_and_open_loads_are_never_joined_nor_are_two_ramps() -> None:
     ramps = (Load(RAMP, rate=1, rate_end=9), Load(RAMP, rate=2, rate_end=9))
     results = make_results(arms=[FP32], loads=(*MIXED, *ramps))
-    lines = [[point.load.name for point in line] for line in in_lines(seen_points(results))]
+    lines = [[point.load.name for point in line] for line in in_lines(shown_points(results))]
     assert lines == [
         ["concurrency 1", "concurrency 4"],
         ["40/s poisson", "80/s poisson"],
@@ -84,7 +81,7 @@ def test_the_tail_of_an_open_loop_shows_response_and_service_time_and_what_the_g
 
 
 def test_the_lag_has_its_own_part_of_the_time_and_the_parts_sum_to_the_whole() -> None:
-    seen = seen_points(make_results(arms=[FP32], loads=[OPEN]))[0]
+    seen = shown_points(make_results(arms=[FP32], loads=[OPEN]))[0]
     lag, queue, compute, rest = time_stages(seen)
     assert lag == pytest.approx(0.065)
     assert (queue, compute) == (2.0, 9.0)
@@ -92,15 +89,15 @@ def test_the_lag_has_its_own_part_of_the_time_and_the_parts_sum_to_the_whole() -
 
 
 def test_what_no_server_says_is_rest_and_not_zero_latency() -> None:
-    seen = seen_points(make_results(arms=[FP32]))[0]
+    seen = shown_points(make_results(arms=[FP32]))[0]
     silent = replace(seen, figures=replace(seen.figures, mean_queue_ns=None, mean_compute_ns=None))
     assert time_stages(silent) == (0.0, 0.0, 0.0, 13.0)
 
 
 def test_everything_at_once_is_on_no_latency_chart() -> None:
     offline = Load(OFFLINE, concurrency=64)
-    points = seen_points(make_results(arms=[FP32], loads=[offline]))
-    assert latency_against_rate(points, ink.looks(["fp32"]), 50) is None
+    sheet = make_sheet(make_results(arms=[FP32], loads=[offline]))
+    assert latency_against_rate(sheet, 50) is None
     assert "Offline, 64 in flight" in Page(render(make_results(arms=[FP32], loads=[offline]), {})).text
 
 
@@ -117,10 +114,10 @@ def test_the_load_that_stands_for_all_is_the_heaviest_of_which_most_arms_have_fi
 
 
 def test_loads_are_said_in_words() -> None:
-    assert at(closed(4)) == "at concurrency 4"
-    assert at(closed(4, 8)) == "at concurrency 4, 8 sequences each"
-    assert at(OPEN) == "at 40 requests per second (Poisson)"
-    assert at(Load(RAMP, rate=1, rate_end=9)) == "in a ramp from 1 to 9 requests per second"
+    assert closed(4).phrase == "at concurrency 4"
+    assert closed(4, 8).phrase == "at concurrency 4, 8 sequences each"
+    assert OPEN.phrase == "at 40 requests per second (Poisson)"
+    assert Load(RAMP, rate=1, rate_end=9).phrase == "in a ramp from 1 to 9 requests per second"
 
 
 def test_under_a_schedule_the_headline_speaks_of_latency_and_not_of_throughput() -> None:
@@ -137,8 +134,7 @@ def test_under_a_schedule_the_table_compares_the_median_latency() -> None:
 
 def test_goodput_is_drawn_only_where_there_is_an_objective() -> None:
     results = make_results(loads=RATES)
-    looks = ink.looks(["fp32", "int8"])
-    assert goodput_against_offered(seen_points(results), looks) is None
+    assert goodput_against_offered(make_sheet(results)) is None
     found = Page(render(with_objective(results), {})).figure("Goodput against offered rate")
     assert "Objective: p99<50ms." in found
     assert "answers per second within the objective" in found

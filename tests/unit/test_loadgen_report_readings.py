@@ -9,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fixtures.loadgen_pages import Page, make_meter
+from tests.fixtures.loadgen_pages import Page, make_meter, make_sheet
 from tests.fixtures.loadgen_results import TARGET, make_results
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.report import ink
-from wattserve_loadgen.report.page import render, write_report
-from wattserve_loadgen.report.readings import Meter, power_steps, read_meters
-from wattserve_loadgen.report.time_charts import power_over_time, run_order
+from wattserve_loadgen.model.results import Results
+from wattserve_loadgen.report.page import read_meters, render, write_report
+from wattserve_loadgen.report.record_charts import power_over_time, power_steps, run_order
+from wattserve_loadgen.report.scene import MeterReadings
 from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import Results
-
-LOOKS = ink.looks(["fp32", "int8"], ["fp32 (A/A)"])
 
 
 def timed() -> Results:
@@ -63,13 +60,14 @@ def test_fewer_steps_keep_the_energy() -> None:
 
 
 def test_a_counter_that_steps_back_has_no_power_there() -> None:
-    meter = Meter("a", "", np.array([0.0, 1.0, 2.0]), np.array([5.0, 7.0, 1.0]), None)
+    meter = MeterReadings("a", "", np.array([0.0, 1.0, 2.0]), np.array([5.0, 7.0, 1.0]), None)
     assert np.isnan(power_steps(meter, 10)[1]).tolist() == [False, True]
 
 
 def test_power_is_drawn_with_its_windows_and_a_tick_for_each_reading() -> None:
-    found = power_over_time(make_meter(TARGET), timed().cells, LOOKS, "power")
-    assert found is not None
+    drawing = power_over_time(make_sheet(timed()), make_meter(TARGET))
+    assert drawing is not None
+    found = drawing.svg("power")
     for text in ("watts", "seconds since the sweep's start", "each tick is a reading", "idle", "fp32 (A/A)"):
         assert text in found
 
@@ -82,21 +80,23 @@ def test_two_meters_have_a_chart_each() -> None:
 
 
 def test_power_is_drawn_without_windows_too() -> None:
-    found = power_over_time(make_meter(TARGET), make_results().cells, LOOKS, "power")
-    assert found is not None
-    assert "each tick is a reading" not in found
+    drawing = power_over_time(make_sheet(make_results()), make_meter(TARGET))
+    assert drawing is not None
+    assert "each tick is a reading" not in drawing.svg("power")
 
 
 def test_the_strip_shows_temperature_and_clock_only_where_they_are_known() -> None:
-    cells = make_results().cells
-    strip = run_order(cells, LOOKS)
+    results = make_results()
+    strip = run_order(make_sheet(results))
     assert strip is not None
-    assert "CPU MHz" in strip
-    assert "°C" in strip
-    strip = run_order([replace(cell, conditions=None) for cell in cells], LOOKS)
+    assert "CPU MHz" in strip.svg("order")
+    assert "°C" in strip.svg("order")
+    strip = run_order(
+        make_sheet(replace(results, cells=[replace(cell, conditions=None) for cell in results.cells]))
+    )
     assert strip is not None
-    assert "CPU MHz" not in strip
-    assert "°C" not in strip
+    assert "CPU MHz" not in strip.svg("order")
+    assert "°C" not in strip.svg("order")
 
 
 def test_the_report_of_a_folder_shows_its_readings(tmp_path: Path) -> None:

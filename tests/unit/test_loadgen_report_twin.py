@@ -8,13 +8,13 @@ import pytest
 
 from tests.fixtures.loadgen_pages import Page, default_page
 from tests.fixtures.loadgen_results import ARMS, FP32, TWIN, make_point, make_results
-from wattserve_loadgen.figures.stats import Interval
+from wattserve_common.stats import Interval
+from wattserve_loadgen.model.results import Ratios, Results, Verdict
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.report.comparison import ACTIVE, resolved, twin_sentence, twin_sentences
-from wattserve_loadgen.report.headline import headline
 from wattserve_loadgen.report.page import render
+from wattserve_loadgen.report.scene import ACTIVE, resolved
 from wattserve_loadgen.report.tables import accuracy_table, energy_table, ratio_table, summary_table
-from wattserve_loadgen.results.schema import Ratios, Results, Verdict
+from wattserve_loadgen.report.text import headline, twin_sentence, twin_sentences
 
 
 def with_ratios(arm: str, ratios: Ratios) -> Results:
@@ -66,7 +66,8 @@ def test_a_spoiled_twin_says_nothing() -> None:
 def test_the_page_prints_the_resolution_beside_the_figures_and_the_band_beside_the_ratios() -> None:
     found = default_page()
     assert "measured twice under two names, differed at concurrency 4 by" in found.text
-    assert "Grey: what fp32 differs by from itself" in found.figure("Compared with fp32 at concurrency 4")
+    compared = found.figure("Compared with fp32 at concurrency 4")
+    assert "The grey band is how far fp32 differs from itself" in compared
 
 
 @pytest.mark.parametrize(
@@ -160,4 +161,4 @@ def test_receipts_stand_beside_the_meters_own_count_with_the_difference() -> Non
 
 def test_two_arms_without_a_twin_still_have_their_forest() -> None:
     found = Page(render(make_results(arms=ARMS[:2]), {}))
-    assert "Grey" not in found.figure("Compared with fp32 at concurrency 4")
+    assert "grey band" not in found.figure("Compared with fp32 at concurrency 4")

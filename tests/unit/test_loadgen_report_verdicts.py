@@ -10,16 +10,20 @@ import pytest
 
 from tests.fixtures.loadgen_pages import COLUMNS, Page, default_html, default_page
 from tests.fixtures.loadgen_results import ARMS, FP32, INT8, make_point, make_results
+from wattserve_loadgen.model.results import Check, Results, Verdict
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.report.evidence import checks_table, gates_table, validity_table
-from wattserve_loadgen.report.headline import headline
 from wattserve_loadgen.report.load_charts import knee_of
 from wattserve_loadgen.report.page import render
-from wattserve_loadgen.report.scene import seen_points, seen_under
-from wattserve_loadgen.report.tables import energy_table, summary_table
-from wattserve_loadgen.report.text import banners
+from wattserve_loadgen.report.scene import shown_points, shown_under
+from wattserve_loadgen.report.tables import (
+    checks_table,
+    energy_table,
+    gates_table,
+    summary_table,
+    validity_table,
+)
+from wattserve_loadgen.report.text import banners, headline
 from wattserve_loadgen.report.trade_charts import pareto_line
-from wattserve_loadgen.results.schema import Check, Results, Verdict
 
 BUSY = Verdict("client busy", "the client used 95 % of a core")
 GAP = Verdict("meter gap", "a meter gap of 0.40 s", "energy")
@@ -117,17 +121,17 @@ def test_no_figure_of_a_spoiled_point_is_written_beside_a_chart() -> None:
 
 def test_a_hollow_point_is_never_on_the_pareto_line() -> None:
     whole, results = make_results(), spoiled([BUSY])
-    assert [one.arm for one in pareto_line(seen_under(whole, closed(4)), whole.accuracy)] == ["int8", "fp32"]
-    assert [one.arm for one in pareto_line(seen_under(results, closed(4)), results.accuracy)] == ["fp32"]
+    assert [one.arm for one in pareto_line(shown_under(whole, closed(4)), whole.accuracy)] == ["int8", "fp32"]
+    assert [one.arm for one in pareto_line(shown_under(results, closed(4)), results.accuracy)] == ["fp32"]
     energy = spoiled([GAP])
-    assert [one.arm for one in pareto_line(seen_under(energy, closed(4)), energy.accuracy)] == ["fp32"]
+    assert [one.arm for one in pareto_line(shown_under(energy, closed(4)), energy.accuracy)] == ["fp32"]
 
 
 def test_the_knee_is_where_more_load_buys_less_rate_than_it_costs_latency() -> None:
     results = make_results(arms=[FP32], loads=[closed(1), closed(2), closed(4), closed(8)])
     line = []
     for point, rate, latency in zip(
-        seen_points(results), (80, 160, 200, 205), (12e6, 13e6, 20e6, 40e6), strict=True
+        shown_points(results), (80, 160, 200, 205), (12e6, 13e6, 20e6, 40e6), strict=True
     ):
         figures = point.figures
         assert figures.rate_per_second is not None

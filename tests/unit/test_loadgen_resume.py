@@ -19,13 +19,14 @@ import pytest
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, measured
+from wattserve_common.stats import effective_samples
 from wattserve_loadgen.errors import PlanError, ResultsError
-from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of
-from wattserve_loadgen.figures.stats import effective_samples
+from wattserve_loadgen.figures.percentiles import percentiles_of
+from wattserve_loadgen.model.cells import Percentiles
+from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.folder import read_records, read_results
-from wattserve_loadgen.results.schema import Results
 
 BLOCKS = 3
 KILLED = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from wattserve_common.stats import SAMPLE_FLOORS
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS
 from wattserve_loadgen.plan import scenarios
 from wattserve_loadgen.plan.schedule import PRESETS
 

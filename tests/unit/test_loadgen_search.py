@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from wattserve_common.stats import effective_samples
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.figures.search import Search
+from wattserve_loadgen.figures.search import RateSearch
 from wattserve_loadgen.figures.slo import judge, parse_objectives
-from wattserve_loadgen.figures.stats import effective_samples
+
+Says = tuple[str, str]
+MET: Says = ("met", "")
+BROKEN: Says = ("broken", "it is broken")
+UNDECIDED: Says = ("undecided", "it is undecided")
 
 
-@dataclass(frozen=True)
-class Says:
-    met: bool
-    broken: bool
-    reason: str = ""
-
-
-MET, BROKEN = Says(True, False), Says(False, True, "it is broken")
-UNDECIDED = Says(False, False, "it is undecided")
-
-
-def run(search: Search, outcome: Callable[[float], Says]) -> list[float]:
+def run(search: RateSearch, outcome: Callable[[float], Says]) -> list[float]:
     """The rates tried, each answered by `outcome`."""
     tried = []
     while (rate := search.next_rate()) is not None:
         tried.append(rate)
-        search.record(rate, rate, outcome(rate))
+        search.record(rate, rate, *outcome(rate))
     return tried
 
 
 def test_rates_double_then_halve_in_logarithms_and_both_ends_are_tried_again() -> None:
-    search = Search(100.0, ratio=1.5)
+    search = RateSearch(100.0, ratio=1.5)
     tried = run(search, lambda rate: MET if rate < 300 else BROKEN)
     root = 200 * math.sqrt(2)
     assert tried == pytest.approx([100, 200, 400, root, 400, root])
@@ -48,12 +41,12 @@ def test_rates_double_then_halve_in_logarithms_and_both_ends_are_tried_again() -
 
 
 def test_a_start_that_is_too_high_halves_down() -> None:
-    tried = run(Search(800.0, ratio=1.5), lambda rate: MET if rate < 150 else BROKEN)
+    tried = run(RateSearch(800.0, ratio=1.5), lambda rate: MET if rate < 150 else BROKEN)
     assert tried[:4] == [800, 400, 200, 100]
 
 
 def test_the_two_rates_end_within_the_ratio() -> None:
-    search = Search(10.0)
+    search = RateSearch(10.0)
     run(search, lambda rate: MET if rate <= 777 else BROKEN)
     found = search.result()
     assert found.rate_per_second is not None
@@ -62,12 +55,12 @@ def test_the_two_rates_end_within_the_ratio() -> None:
 
 
 def test_an_undecided_rate_is_repeated_twice_as_long_and_then_counts_as_broken() -> None:
-    search = Search(100.0, most_repeats=2)
+    search = RateSearch(100.0, most_repeats=2)
     seconds = []
     for _ in range(3):
         assert search.next_rate() == 100
         seconds.append(search.next_seconds(10))
-        search.record(100, 100, UNDECIDED)
+        search.record(100, 100, *UNDECIDED)
     assert seconds == [10, 20, 40]
     assert [trial.met for trial in search.trials] == [None, None, False]
     assert (search.next_rate(), search.next_seconds(10)) == (50, 10)
@@ -80,7 +73,7 @@ def test_one_unlucky_trial_does_not_decide() -> None:
     def outcome(rate: float) -> Says:
         return next(unlucky, MET) if rate in (100, 200) else (MET if rate < 1_000 else BROKEN)
 
-    search = Search(100.0)
+    search = RateSearch(100.0)
     run(search, outcome)
     found = search.result()
     assert found.rate_per_second == pytest.approx(1_000, rel=0.05)
@@ -93,34 +86,34 @@ def test_one_lucky_trial_does_not_decide() -> None:
     def outcome(rate: float) -> Says:
         return next(lucky, BROKEN) if rate == 400 else (MET if rate < 300 else BROKEN)
 
-    search = Search(100.0)
+    search = RateSearch(100.0)
     run(search, outcome)
     found = search.result()
     assert found.rate_per_second == pytest.approx(300, rel=0.05)
 
 
 def test_a_met_rate_above_a_broken_one_sends_the_broken_one_back() -> None:
-    search = Search(100.0)
-    search.record(100, 100, BROKEN)
-    search.record(50, 50, MET)
-    search.record(400, 400, MET)
+    search = RateSearch(100.0)
+    search.record(100, 100, *BROKEN)
+    search.record(50, 50, *MET)
+    search.record(400, 400, *MET)
     assert search.next_rate() == 100
-    search.record(100, 100, BROKEN)
+    search.record(100, 100, *BROKEN)
     assert search.result().broken_at == 100
     assert search.result().rate_per_second == 50
 
 
 def test_a_rate_that_was_not_sent_is_broken_whatever_its_latencies() -> None:
-    search = Search(1_000.0)
-    search.record(1_000, 989, MET)
+    search = RateSearch(1_000.0)
+    search.record(1_000, 989, *MET)
     assert search.trials[-1].met is False
     assert search.trials[-1].reason == "only 989 of 1000 requests per second were sent"
-    search.record(500, 495, MET)
+    search.record(500, 495, *MET)
     assert search.trials[-1].met is True
 
 
 def test_a_server_that_never_breaks_ends_at_the_highest_rate_allowed() -> None:
-    search = Search(100.0, highest_rate=350.0)
+    search = RateSearch(100.0, highest_rate=350.0)
     assert run(search, lambda _: MET) == [100, 200, 350, 350]
     found = search.result()
     assert (found.rate_per_second, found.broken_at, found.ratio) == (350, None, None)
@@ -129,7 +122,7 @@ def test_a_server_that_never_breaks_ends_at_the_highest_rate_allowed() -> None:
 
 
 def test_a_server_that_never_meets_it_ends_at_the_lowest_rate_allowed() -> None:
-    search = Search(100.0, lowest_rate=30.0)
+    search = RateSearch(100.0, lowest_rate=30.0)
     assert run(search, lambda _: BROKEN) == [100, 50, 30, 30]
     found = search.result()
     assert (found.rate_per_second, found.broken_at) == (None, 30)
@@ -138,14 +131,14 @@ def test_a_server_that_never_meets_it_ends_at_the_lowest_rate_allowed() -> None:
 
 
 def test_a_search_ends_at_its_limit_of_trials_and_says_so() -> None:
-    search = Search(1.0, most_trials=4)
+    search = RateSearch(1.0, most_trials=4)
     run(search, lambda rate: MET if rate < 1e9 else BROKEN)
     assert search.result().rate_per_second == 8
     assert search.result().reason == "it ended at its limit of 4 trials"
 
 
 def test_a_search_that_goes_on_says_so() -> None:
-    assert Search(5.0).result().reason == "the search is not over"
+    assert RateSearch(5.0).result().reason == "the search is not over"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +155,7 @@ def test_a_search_that_cannot_end_well_is_refused(
     start: float, options: dict[str, float], message: str
 ) -> None:
     with pytest.raises(PlanError, match=message):
-        Search(start, **options)  # type: ignore[arg-type]
+        RateSearch(start, **options)  # type: ignore[arg-type]
 
 
 SERVICE_RATE = 1_000.0
@@ -184,10 +177,11 @@ def test_the_capacity_of_a_queue_is_found_within_five_percent(seed: int) -> None
     exact = SERVICE_RATE - math.log(100) / 0.010
     source = np.random.default_rng(seed)
     objectives = parse_objectives("p99<10ms")
-    search = Search(50.0)
+    search = RateSearch(50.0)
     while (rate := search.next_rate()) is not None:
         values = queue(rate, search.next_seconds(200), source)
-        search.record(rate, rate, judge(objectives, values, effective_samples(values), 0, len(values)))
+        judgement = judge(objectives, values, effective_samples(values), 0, len(values))
+        search.record(rate, rate, judgement.verdict, judgement.reason)
     found = search.result()
     assert found.rate_per_second is not None
     assert found.broken_at is not None

@@ -16,9 +16,11 @@ from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, Told, arguments, measured, sweep
 from wattserve_loadgen import cli
-from wattserve_loadgen.figures.search import Search
+from wattserve_loadgen.figures.search import RateSearch
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.sweeping import searching
+from wattserve_loadgen.sweeping import searches
+
+pytestmark = pytest.mark.alone
 
 CAPACITY = 200.0  # per second
 
@@ -37,14 +39,14 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture(scope="module", autouse=True)
 def quick_first_look() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching, "_FULL_SECONDS", 0.3)
-        patch.setattr(searching, "Search", partial(Search, ratio=1.5, most_trials=6))
+        patch.setattr(searches, "_FULL_S", 0.3)
+        patch.setattr(searches, "RateSearch", partial(RateSearch, ratio=1.5, most_trials=6))
         yield
 
 
 @pytest.fixture
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "Search", partial(Search, most_trials=3))
+    monkeypatch.setattr(searches, "RateSearch", partial(RateSearch, most_trials=3))
 
 
 @pytest.fixture(scope="module")

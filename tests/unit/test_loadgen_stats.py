@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattserve_loadgen.figures import stats
+from wattserve_common import stats
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from tests.fixtures.loadgen_results import (
     make_server,
     make_target,
 )
+from wattserve_loadgen.model.cells import Record, Slices
+from wattserve_loadgen.model.results import Ceiling, Check, Results, Verdict
 from wattserve_loadgen.plan.load import RAMP, Load, closed
-from wattserve_loadgen.results.schema import Ceiling, Check, Record, Results, Slices, Verdict
 from wattserve_loadgen.results.validate import failed, validate, validate_folder
 
 DEMO = Path(__file__).resolve().parents[2] / "docs" / "results" / "2026-11-20-demo-look"

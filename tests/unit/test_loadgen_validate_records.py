@@ -17,10 +17,10 @@ from tests.fixtures.loadgen_results import (
     make_record,
     make_results,
 )
-from wattserve_loadgen.figures.percentiles import Percentiles
+from wattserve_loadgen.model.cells import CellResult, Conditions, Percentiles, Record
+from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.results.folder import ResultsFolder
-from wattserve_loadgen.results.schema import CellResult, Check, Conditions, Record, Results
 from wattserve_loadgen.results.validate import validate, validate_folder
 
 

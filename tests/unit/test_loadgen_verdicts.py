@@ -10,9 +10,10 @@ import pytest
 
 from tests.fixtures.loadgen_results import ARMS, FP32, OPEN, make_cell_of, make_percentiles, no_energy
 from wattserve_loadgen.figures.verdicts import Evidence, duration_floor_seconds, verdicts_of
+from wattserve_loadgen.model.cells import Slices
+from wattserve_loadgen.model.results import Ceiling
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import OFFLINE, RAMP, RECORDED, Load, closed
-from wattserve_loadgen.results.schema import Ceiling, Slices
 
 PLAN = schedule.make_plan("quick", ARMS, loads=[closed(1)])
 LATENCY = make_percentiles(3000)

@@ -11,10 +11,11 @@ from tests.fixtures.law_runs import ARM, Run, arrivals_ns, cell_of, plan_of
 from tests.fixtures.law_server import Law
 from tests.fixtures.virtual_time import run_in_virtual_time
 from wattserve_loadgen.drive.closed import ClosedLoop
+from wattserve_loadgen.drive.job import Job, LoopResult
 from wattserve_loadgen.drive.open import OpenLoop
-from wattserve_loadgen.drive.outcome import LoopResult
-from wattserve_loadgen.plan.load import CONSTANT, Load
-from wattserve_loadgen.sweeping.loading import open_window_seconds
+from wattserve_loadgen.plan.load import CONSTANT, Load, closed
+from wattserve_loadgen.sweeping.cells import open_window_s
+from wattserve_loadgen.target.wire import Connection
 from wattserve_proto.v1 import inference_pb2 as pb
 
 PHASES = 10
@@ -43,15 +44,17 @@ class BatchServer:
 
 def closed_loop(batch_seconds: float, seconds: float, phase: float, least: int = 0) -> ClosedLoop:
     """32 slots at a server of such batches; the window begins `phase` of a batch after one has ended."""
-    return ClosedLoop(
-        [BatchServer(32, batch_seconds)] * 32,
+    job = Job(
+        Connection("h:1"),
         [b""],
-        warmup_seconds=(3 + phase) * batch_seconds,
-        seconds=seconds,
-        deadline_seconds=60.0,
-        capacity=100_000,
+        closed(32),
+        deadline_s=60.0,
+        warmup_s=(3 + phase) * batch_seconds,
+        window_s=seconds,
+        most_requests=100_000,
         least_requests=least,
     )
+    return ClosedLoop(job, [BatchServer(32, batch_seconds)] * 32)
 
 
 def batched(
@@ -84,7 +87,7 @@ def test_a_closed_window_lasts_its_time_though_no_request_is_sent_at_its_edges(
 ) -> None:
     """Two batches of 0.25 s and a bit begin in a window of 0.6 s that begins in the middle of one."""
     found = batched(monkeypatch, 0.25, 0.6, 0.5)
-    assert found.window_seconds == 0.6
+    assert found.window_s == 0.6
     assert found.in_window().sum() == found.done_in_window().sum() == 64
     assert found.sent_ns[found.in_window()].min() > found.window_start_ns + 100_000_000
     assert found.sent_ns.max() < found.window_end_ns < found.done_ns.max()
@@ -96,8 +99,8 @@ def test_a_window_goes_on_after_its_time_until_its_last_request_needed_is_sent(
     found = batched(monkeypatch, 0.25, 0.3, 0.5, least=96)
     assert found.in_window().sum() == 96
     assert found.window_end_ns == found.sent_ns[-1]
-    assert found.window_seconds == pytest.approx(0.625, abs=0.001)
-    assert batched(monkeypatch, 0.25, 0.9, 0.5, least=96).window_seconds == 0.9
+    assert found.window_s == pytest.approx(0.625, abs=0.001)
+    assert batched(monkeypatch, 0.25, 0.9, 0.5, least=96).window_s == 0.9
 
 
 def test_a_window_that_is_stopped_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +111,7 @@ def test_a_window_that_is_stopped_ends_there(monkeypatch: pytest.MonkeyPatch) ->
 
     found = run_in_virtual_time(monkeypatch, run())
     assert found.stopped == "interrupted"
-    assert found.window_seconds == pytest.approx(1.0, abs=0.001)
+    assert found.window_s == pytest.approx(1.0, abs=0.001)
     assert found.done_in_window().sum() == 4 * 32
 
 
@@ -130,20 +133,19 @@ def test_a_constant_rate_is_offered_as_asked_and_a_perfect_server_is_not_behind_
 
     load = Load(CONSTANT, rate=rate)
     plan, cell = plan_of(load, seconds), cell_of(load, seconds, warmup)
-    arrivals, window_seconds = arrivals_ns(plan, cell), open_window_seconds(plan, cell)
+    arrivals, window_seconds = arrivals_ns(plan, cell), open_window_s(plan, cell)
 
     async def run() -> LoopResult:
         rows = [b""] * len(arrivals)
-        return await OpenLoop(
-            [answer], rows, arrivals, warmup_seconds=warmup, seconds=window_seconds, deadline_seconds=60.0
-        ).run()
+        job = Job(Connection("h:1"), rows, load, 60.0, warmup, window_seconds, arrivals_ns=arrivals)
+        return await OpenLoop(job, [answer]).run()
 
     loop = run_in_virtual_time(monkeypatch, run())
     found = Run(plan, cell, Law(), loop)
     assert found.result.offered_per_second == pytest.approx(rate, rel=1e-6)
     assert found.result.rate_per_second == found.result.offered_per_second
     assert "behind offer" not in found.verdicts
-    assert seconds - 1e-6 < loop.window_seconds < seconds + 1 / rate
+    assert seconds - 1e-6 < loop.window_s < seconds + 1 / rate
 
 
 def test_an_open_window_lasts_longer_than_its_last_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +156,15 @@ def test_an_open_window_lasts_longer_than_its_last_arrival(monkeypatch: pytest.M
 
     async def run() -> tuple[LoopResult, float]:
         arrivals = np.array([0, 100, 600]) * 1_000_000
-        loop = OpenLoop([at_once], [b""], arrivals, warmup_seconds=0.2, seconds=5.0, deadline_seconds=60.0)
+        load = Load(CONSTANT, rate=1.0)
+        job = Job(Connection("h:1"), [b""], load, 60.0, warmup_s=0.2, window_s=5.0, arrivals_ns=arrivals)
+        loop = OpenLoop(job, [at_once])
         begun = asyncio.get_running_loop().time()
         return await loop.run(), asyncio.get_running_loop().time() - begun
 
     found, took = run_in_virtual_time(monkeypatch, run())
     assert found.scheduled_ns is not None
     assert found.window_start_ns - found.scheduled_ns[0] == 200_000_000
-    assert found.window_seconds == 5.0
+    assert found.window_s == 5.0
     assert took >= 5.2
     assert (found.in_window().tolist(), found.done_in_window().tolist()) == ([False, False, True],) * 2

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wattserve_common.stats import Interval
 from wattserve_loadgen import words
-from wattserve_loadgen.figures.stats import Interval
 from wattserve_loadgen.report import ink
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, FakeBoard, FakeNvml, PowercapTree
+from wattserve_server.config import ServerConfig
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import ConfigError, MeterError
-from wattserve_server.meters.choose import ChosenMeter, MeterOptions, device_type_of, open_meter
+from wattserve_server.meters.choose import ChosenMeter, device_type_of, open_meter
 
 
 @pytest.fixture
@@ -27,11 +29,10 @@ def chosen(
 ) -> ChosenMeter:
     no_driver = FakeNvml(init_fault=pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
     return open_meter(
-        choice,
+        ServerConfig(meter=choice, powercap_root=str(tree.root)),
         device_type=device_type,
         device_uuid=device_uuid,
         busy_ns=lambda: 0,
-        options=MeterOptions(powercap_root=tree.root),
         load=lambda: nvml or no_driver,
     )
 
@@ -210,16 +211,16 @@ def test_a_choice_tells_the_device_type_that_it_is_for(choice: str, device_type:
 
 
 def test_the_configured_watts_reach_the_meters(tree: PowercapTree) -> None:
-    options = MeterOptions(
+    config = ServerConfig(
         estimate_watts_per_core=4,
         estimate_idle_watts=1,
         simulated_idle_watts=70,
         simulated_busy_watts=630,
-        powercap_root=tree.root,
+        powercap_root=str(tree.root),
     )
     notes = {
         choice: open_meter(
-            choice, device_type="cpu", device_uuid=None, busy_ns=lambda: 0, options=options
+            replace(config, meter=choice), device_type="cpu", device_uuid=None, busy_ns=lambda: 0
         ).meter.source.note
         for choice in ("auto", "estimate", "simulated")
     }
@@ -232,11 +233,11 @@ def test_the_configured_watts_reach_the_meters(tree: PowercapTree) -> None:
     "field",
     ["estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts", "simulated_busy_watts"],
 )
-def test_watts_that_cannot_be_are_refused_by_the_name_of_their_field(field: str, watts: float) -> None:
+def test_watts_that_cannot_be_are_refused_by_the_name_of_their_flag(field: str, watts: float) -> None:
     with pytest.raises(ConfigError) as caught:
-        MeterOptions(**{field: watts})
-    assert str(caught.value) == f"{field}: must be a finite number of watts, 0 or more, not {watts}"
+        ServerConfig(**{field: watts})  # type: ignore[arg-type]
+    assert str(caught.value) == f"--{field.replace('_', '-')} {watts}: must be a number, 0 or more"
 
 
 def test_zero_watts_are_allowed() -> None:
-    assert MeterOptions(estimate_idle_watts=0).estimate_idle_watts == 0
+    assert ServerConfig(estimate_idle_watts=0).estimate_idle_watts == 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
-from wattserve_server.energy.reading import MeterStatus, Quality, Source
-from wattserve_server.energy.units import Energy
-from wattserve_server.service.meter_info import add_status, meter_info
+from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
+from wattserve_server.service.report import fill, meter_info
 
 SOURCE = Source("nvml:GPU-5", "apportioned counter", Quality.MEASURED, "a note", "GPU board")
 ESTIMATE = Source("estimate", "apportioned estimate", Quality.ESTIMATED, "7.5 W", "this process")
@@ -47,7 +46,7 @@ def test_what_the_probe_found_is_said_in_full() -> None:
 
 def test_what_is_not_known_is_absent_and_not_zero() -> None:
     message = meter_info(status(), SensorProbe(0.01, 5, unsupported={"reading": "gone"}))
-    add_status(message, status())
+    fill(message, status())
     assert message == pb.MeterInfo(
         source=pb.EnergySource(
             name="nvml:GPU-5",
@@ -64,7 +63,7 @@ def test_what_is_not_known_is_absent_and_not_zero() -> None:
 
 def test_a_lag_of_zero_and_no_neighbours_are_said_once_they_are_known() -> None:
     message = pb.MeterInfo()
-    add_status(message, status(lag_s=0.0, ramp_s=0.03, neighbours=0))
+    fill(message, status(lag_s=0.0, ramp_s=0.03, neighbours=0))
     assert message.HasField("lag_seconds")
     assert message.HasField("neighbours")
     assert (message.lag_seconds, message.ramp_seconds, message.neighbours) == (0.0, 0.03, 0)

@@ -7,12 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.meter_fakes import Clock
-from wattserve_server.energy.reading import Quality, Reading
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.estimate import EstimateMeter
-from wattserve_server.meters.none import NoMeter
-from wattserve_server.meters.simulated import SimulatedMeter
+from wattserve_server.meters.laws import EstimateMeter, SimulatedMeter
+from wattserve_server.meters.port import NoMeter
 
 
 def test_the_estimate_is_cpu_time_times_watts_per_core_plus_wall_time_times_idle_watts() -> None:

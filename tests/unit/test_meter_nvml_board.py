@@ -12,7 +12,7 @@ import pytest
 
 from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, Clock
 from tests.fixtures.simulated_board import SimulatedBoards, shown_at, simulated_boards
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
 

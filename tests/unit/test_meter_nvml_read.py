@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.meter_fakes import H200_UUID, Clock, FakeBoard, FakeNvml
-from wattserve_server.energy.reading import Reading
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
 

@@ -9,12 +9,11 @@ import pytest
 
 from tests.fixtures.meter_fakes import Clock, FakeBoard, FakeNvml
 from wattserve_server.energy.probe import SensorProbe
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.composite import CompositeMeter
-from wattserve_server.meters.none import NoMeter
 from wattserve_server.meters.nvml import open_nvml
+from wattserve_server.meters.port import NoMeter
 from wattserve_server.meters.probe import parts_of, probe_meter, probe_with_parts
 
 MS = 1_000_000

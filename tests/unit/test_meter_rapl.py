@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.meter_fakes import Clock, PowercapTree, as_ordinary_user
-from wattserve_server.energy.reading import Quality
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.rapl import RaplMeter, _Domain
 

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.meter_fakes import Clock
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import ConfigError, MeterError
-from wattserve_server.meters.record import create, record
-from wattserve_server.meters.recording import read_recording
+from wattserve_server.meters.laws import SimulatedMeter
+from wattserve_server.meters.recording import create, read_recording, record
 from wattserve_server.meters.replay import ReplayMeter
-from wattserve_server.meters.simulated import SimulatedMeter
 
 MS = 1_000_000
 HEADER = (

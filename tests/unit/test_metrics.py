@@ -1,20 +1,17 @@
 """What a scrape shows. The golden file is the published surface: change it on purpose only."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
-from wattserve_server.energy.reading import MeterStatus, Quality, Source
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
-from wattserve_server.energy.units import Energy
-from wattserve_server.telemetry.board import BoardFigures, BoardGauges
-from wattserve_server.telemetry.meter_figures import MeterFigures
-from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.state import DeviceState, ServerState, VariantLabels
-from wattserve_server.telemetry.statistics import Times
+from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
+from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.telemetry.observer import Observer, Times
+from wattserve_server.telemetry.scrape import BoardGauges
+from wattserve_server.telemetry.state import BoardFigures, DeviceState, ServedVariant, ServerState
 
 NOW = re.compile(r"(_timestamp_seconds\{.*?\}|grpc_server_handling_seconds_sum\{.*?\}) .*")
 OTHERS = re.compile("(# [A-Z]+ )?(process|python)_")
@@ -53,8 +50,10 @@ PARTS = (
 BOARD = BoardGauges("GPU-5", lambda: BoardFigures(0.41, 81.619, 50_000_000, 150_119_383_040))
 
 
-def server_state(devices: Sequence[DeviceState], variants: Sequence[VariantLabels] = ()) -> ServerState:
-    return ServerState(devices, lambda: 3, 1024, lambda: 1, {"name": "tiny"}, lambda: variants)
+def server_state(
+    devices: Sequence[DeviceState], variants: Sequence[ServedVariant] = ()
+) -> Callable[[], ServerState]:
+    return lambda: ServerState(3, 1024, 1, ("tiny", "folder", "classification"), variants, devices)
 
 
 def ledger() -> Ledger:
@@ -68,27 +67,26 @@ def ledger() -> Ledger:
     return made
 
 
-def metrics() -> Metrics:
-    made = Metrics({"version": "1.2.3", "python": "3.11"})
-    fp32 = VariantLabels("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
-    int8 = VariantLabels("int8", "cpu", False)
-    figures = MeterFigures(PROBE, lambda: PARTS)
-    state = DeviceState("cpu", ledger, lambda: METER, figures, lambda: 2_500_000_000, [BOARD])
-    made.serve_state(server_state([state], [fp32, int8]))
+def metrics() -> Observer:
+    made = Observer("1.2.3", "3.11")
+    fp32 = ServedVariant("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
+    int8 = ServedVariant("int8", "cpu", False)
+    state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000)
+    made.serve_state(server_state([state], [fp32, int8]), [BOARD])
     receipt = Receipt("r", "", "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1, provisional_uj=110))
-    made.request_answered("fp32", Times(1000, 2_000_000, 3_000_000, 4000, 6_000_000), receipt)
-    made.request_ended("", "NOT_FOUND")
-    made.batch_ran("fp32", 2, 10, 16)
+    made.answered("fp32", 1, Times(1000, 2_000_000, 3_000_000, 4000, 6_000_000), receipt)
+    made.failed("", "NOT_FOUND", "NOT_FOUND", "no such variant", 1000)
+    made.batch_ran(Window("fp32", 0, 3_000_000, (4, 6), 8))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], 100, 0.0, 1, "")
     made.receipt_final(receipt)
-    call = made.calls.method("unary", "wattserve.v1.Inference", "Predict")
+    call = made.method("unary", "wattserve.v1.Inference", "Predict")
     call.end(call.start(), "OK")
     return made
 
 
-def wattserve_lines(made: Metrics) -> list[str]:
+def wattserve_lines(made: Observer) -> list[str]:
     """Without what is Python's, and with an instant for all that the clock decides."""
     text = NOW.sub(r"\1 0.0", made.page("")[1].decode())
     return [line for line in text.splitlines() if not OTHERS.match(line)]
@@ -98,7 +96,7 @@ def test_the_scrape_is_the_published_one() -> None:
     assert "\n".join(wattserve_lines(metrics())) + "\n" == GOLDEN.read_text()
 
 
-def values_of(made: Metrics) -> dict[str, str]:
+def values_of(made: Observer) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in wattserve_lines(made) if not line.startswith("#"))
 
 
@@ -110,13 +108,13 @@ def test_accounts_and_pending_sum_to_what_was_measured() -> None:
 
 
 def bare_state(device: str, meter: MeterStatus = METER, probe: SensorProbe | None = None) -> DeviceState:
-    return DeviceState(device, Ledger, lambda: meter, MeterFigures(probe, tuple), lambda: 0)
+    return DeviceState(device, Ledger(), meter, probe)
 
 
 def test_devices_share_families_and_keep_their_own_series() -> None:
-    made = Metrics({"version": "1.2.3"})
-    both = [replace(bare_state(name), ledger=ledger) for name in ("cpu", "cuda:0")]
-    labels = [VariantLabels("fp32", "cuda:0", True), VariantLabels("fp32@cpu", "cpu", True)]
+    made = Observer("1.2.3")
+    both = [replace(bare_state(name), ledger=ledger()) for name in ("cpu", "cuda:0")]
+    labels = [ServedVariant("fp32", "cuda:0", True), ServedVariant("fp32@cpu", "cpu", True)]
     made.serve_state(server_state(both, labels))
     headers = [line for line in wattserve_lines(made) if line.startswith("# TYPE")]
     assert len(headers) == len(set(headers))
@@ -137,7 +135,7 @@ def test_a_variant_that_is_not_in_memory_claims_to_run_nothing() -> None:
 
 
 def test_without_a_reading_there_is_no_energy_series_rather_than_zeros() -> None:
-    made = Metrics({"version": "1.2.3"})
+    made = Observer("1.2.3")
     made.serve_state(server_state([bare_state("cpu")]))
     assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_energy_")]
 
@@ -151,7 +149,7 @@ def test_the_parts_of_a_meter_never_stand_under_the_name_of_their_total() -> Non
 
 
 def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
-    made = Metrics({"version": "1.2.3"})
+    made = Observer("1.2.3")
     bare = replace(METER, lag_s=None, ramp_s=None, neighbours=None, last_read_ns=None)
     state = bare_state("cpu", bare, SensorProbe(0.01, 5))
     made.serve_state(server_state([state]))

@@ -26,7 +26,7 @@ def test_its_requests_reach_every_family_of_the_way_of_a_request() -> None:
     for request in work.requests:
         for part in (work.grpc, work.answer, work.batch, work.receipt):
             part(*request)
-    page = work.metrics.page("")[1].decode()
+    page = work.observer.page("")[1].decode()
     for family in (
         "grpc_server_handling_seconds_count{",
         "wattserve_stage_duration_seconds_count{",
@@ -37,4 +37,4 @@ def test_its_requests_reach_every_family_of_the_way_of_a_request() -> None:
         lines = [line for line in page.splitlines() if line.startswith(family)]
         assert sum(float(line.rpartition(" ")[2]) for line in lines) % 512 == 0
         assert lines
-    assert b"request-511" in work.metrics.page(metrics_cost.OPENMETRICS)[1]
+    assert b"request-511" in work.observer.page(metrics_cost.OPENMETRICS)[1]

@@ -8,11 +8,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.test_metrics import GOLDEN, OTHERS, metrics
-from wattserve_server.telemetry import declared_events, declared_state, describe
-from wattserve_server.telemetry.declaration import BASE_UNITS, Declared, Kind
+from wattserve_server.telemetry import describe, table
+from wattserve_server.telemetry.state import ServerState
+from wattserve_server.telemetry.table import BASE_UNITS, MetricSpec, SeriesType
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
-DECLARED = [each for group in describe.GROUPS.values() for each in group]
+DECLARED = table.all_metrics()
 NOT_OURS = ("grpc_server_", "nv_gpu_")
 """Names that others have made, which tools and dashboards know."""
 
@@ -22,11 +23,24 @@ def test_the_document_is_the_one_that_the_declarations_make() -> None:
     assert DOCUMENT.read_text() == made, "python -m wattserve_server.telemetry.describe > docs/metrics.md"
 
 
-def test_every_declaration_is_in_the_document_once() -> None:
-    modules = (declared_events, declared_state)
-    found = [each for module in modules for each in vars(module).values() if isinstance(each, Declared)]
-    assert sorted(each.name for each in found) == sorted(each.name for each in DECLARED)
-    assert len({each.name for each in DECLARED}) == len(DECLARED)
+def test_every_metric_of_the_table_is_shown_once() -> None:
+    rows = [metric for metric in vars(table).values() if isinstance(metric, MetricSpec)]
+    assert sorted(metric.name for metric in rows) == sorted(metric.name for metric in DECLARED)
+    assert len({metric.name for metric in DECLARED}) == len(DECLARED)
+
+
+def test_a_new_metric_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = table.Section[ServerState]("Twice", subjects=lambda state: [((), state)])
+    batches = table.Section[None]("Odd", ("variant",))
+    server.add(table.GAUGE, "wattserve_doubled_sequences", lambda state: 2 * state.queued, "Twice the queue.")
+    batches.add(table.COUNTER, "wattserve_odd_batches_total", table.COUNTED, "Batches of odd size.")
+    monkeypatch.setattr(table, "SECTIONS", (*table.SECTIONS, server, batches))
+    page = metrics().page("")[1].decode()
+    assert "# TYPE wattserve_doubled_sequences gauge\nwattserve_doubled_sequences 6.0\n" in page
+    assert "# TYPE wattserve_odd_batches_total counter\n" in page
+    document = describe.document()
+    assert "| `wattserve_doubled_sequences` | gauge | sequences |  | Twice the queue. | never |" in document
+    assert "| `wattserve_odd_batches_total` | counter | batches | `variant` | Batches of odd" in document
 
 
 def test_what_a_scrape_shows_is_declared_with_its_type_and_labels() -> None:
@@ -34,18 +48,19 @@ def test_what_a_scrape_shows_is_declared_with_its_type_and_labels() -> None:
     declared = {each.name.removesuffix("_total"): each for each in DECLARED}
     assert shown.keys() == declared.keys()
     for name, family in shown.items():
-        kind = Kind.GAUGE if declared[name].kind is Kind.INFO else declared[name].kind
-        assert (name, family.type) == (name, kind.value)
+        shown_type = SeriesType.GAUGE if declared[name].type is SeriesType.INFO else declared[name].type
+        assert (name, family.type) == (name, shown_type.value)
         for sample in family.samples:
             assert set(sample.labels) - {"le"} <= set(declared[name].labels)
 
 
 @pytest.mark.parametrize("each", DECLARED, ids=lambda each: each.name)
-def test_names_follow_the_conventions(each: Declared) -> None:
+def test_names_follow_the_conventions(each: MetricSpec) -> None:
     assert re.fullmatch("[a-z][a-z0-9_]*", each.name)
     assert each.name.startswith(("wattserve_", *NOT_OURS))
-    assert each.name.endswith("_total") == (each.kind is Kind.COUNTER and not each.name.startswith("nv_"))
-    if not each.name.startswith("nv_"):
+    is_ours = not each.name.startswith("nv_")
+    assert each.name.endswith("_total") == (each.type is SeriesType.COUNTER and is_ours)
+    if is_ours:
         for unit in BASE_UNITS:
             assert (unit in each.unit.split()) == (unit in each.name.split("_")), "the unit is in the name"
     assert not re.search("_(ms|us|ns|mj|uj|mw|percent|milli[a-z]+|micro[a-z]+)(_|$)", each.name)
@@ -55,7 +70,7 @@ def test_names_follow_the_conventions(each: Declared) -> None:
 
 def test_every_query_of_the_document_asks_for_metrics_that_exist() -> None:
     series = {each.name for each in DECLARED}
-    histograms = {each.name for each in DECLARED if each.kind is Kind.HISTOGRAM}
+    histograms = {each.name for each in DECLARED if each.type is SeriesType.HISTOGRAM}
     series |= {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
     asked = set(re.findall(r"\b(?:wattserve_(?!server\.)|grpc_server_|nv_gpu_)\w+", DOCUMENT.read_text()))
     assert asked <= series
@@ -65,7 +80,7 @@ def test_every_query_of_the_document_asks_for_metrics_that_exist() -> None:
 
 
 def buckets_of() -> dict[str, tuple[float, ...]]:
-    return {each.name: each.buckets for each in DECLARED if each.kind is Kind.HISTOGRAM}
+    return {each.name: each.buckets for each in DECLARED if each.type is SeriesType.HISTOGRAM}
 
 
 def test_buckets_resolve_a_request_of_a_millisecond_and_of_a_millijoule() -> None:
@@ -80,11 +95,11 @@ def test_buckets_resolve_a_request_of_a_millisecond_and_of_a_millijoule() -> Non
 
 def test_a_declaration_that_breaks_the_conventions_is_refused() -> None:
     with pytest.raises(ValueError, match="_total"):
-        Declared("wattserve_things", Kind.COUNTER, "things", "Things.")
+        MetricSpec("wattserve_things", SeriesType.COUNTER, "things", "Things.")
     with pytest.raises(ValueError, match="buckets"):
-        Declared("wattserve_size_bytes", Kind.HISTOGRAM, "bytes", "Sizes.")
+        MetricSpec("wattserve_size_bytes", SeriesType.HISTOGRAM, "bytes", "Sizes.")
     with pytest.raises(ValueError, match="buckets"):
-        Declared("wattserve_size_bytes", Kind.HISTOGRAM, "bytes", "Sizes.", buckets=(2.0, 1.0))
+        MetricSpec("wattserve_size_bytes", SeriesType.HISTOGRAM, "bytes", "Sizes.", buckets=(2.0, 1.0))
 
 
 def test_nothing_but_pythons_own_is_left_out_of_the_golden_file() -> None:

@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotFound, OverloadedError
 from wattserve_server.service.methods import handlers
-from wattserve_server.telemetry.calls import Calls, go_name
-from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.telemetry.observer import Observer, go_name
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
 PATH = SERVICE.full_name
@@ -69,13 +68,13 @@ class Servicer:
 
 
 class Rig:
-    """A server in this loop, and its metrics."""
+    """A server in this loop, and what observes it."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics({"version": "test"})
+        self.observer = Observer("test")
         self.servicer = Servicer()
         self.server = grpc.aio.server()
-        self.server.add_generic_rpc_handlers((handlers(PATH, SERVICE, self.servicer, self.metrics.calls),))
+        self.server.add_generic_rpc_handlers((handlers(PATH, SERVICE, self.servicer, self.observer),))
         self.channel: grpc.aio.Channel
 
     async def __aenter__(self) -> Rig:
@@ -103,7 +102,7 @@ class Rig:
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         found: dict[str, dict[tuple[str, ...], float]] = {}
-        for family in text_string_to_metric_families(self.metrics.page("")[1].decode()):
+        for family in text_string_to_metric_families(self.observer.page("")[1].decode()):
             for each in family.samples:
                 names = ("grpc_type", "grpc_method", "grpc_code")
                 labels = tuple(each.labels[name] for name in names if name in each.labels)
@@ -256,7 +255,6 @@ def test_codes_are_spelt_as_in_go() -> None:
 
 
 def test_a_method_has_no_series_before_its_first_call() -> None:
-    made = Metrics({"version": "test"})
-    assert isinstance(made.calls, Calls)
-    made.calls.method("unary", PATH, "Predict")
-    assert b"grpc_method" not in made.page("")[1]
+    observer = Observer("test")
+    observer.method("unary", PATH, "Predict")
+    assert b"grpc_method" not in observer.page("")[1]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from tests.clients.oip_world import NAME, ready, unload
 from wattserve_proto.oip import open_inference_pb2 as oip
-from wattserve_server.engine.roster import State
-from wattserve_server.service import oip_describe as describe
-from wattserve_server.service.serving import Ready
-from wattserve_server.telemetry.statistics import Statistics, Times
+from wattserve_server.energy.receipt import Window
+from wattserve_server.engine.roster import Readiness
+from wattserve_server.service import oip as describe
+from wattserve_server.service.prediction import Host
+from wattserve_server.telemetry.observer import Observer, Times
 
 
 def tensors(metadata: oip.ModelMetadataResponse) -> list[tuple[str, str, list[int]]]:
     return [(each.name, each.datatype, list(each.shape)) for each in (*metadata.inputs, *metadata.outputs)]
 
 
-def configured(name: str, variant: str, server: Ready) -> oip.ModelConfig:
+def configured(name: str, variant: str, server: Host) -> oip.ModelConfig:
     return describe.model_config(name, server, server.engine.roster.named(variant).choice)
 
 
@@ -66,8 +67,8 @@ def test_the_index_has_the_model_in_the_state_of_its_default_variant() -> None:
     server = ready()
     fp32, bf16, int8 = server.engine.roster
     unload(fp32)
-    unload(bf16, State.FAILED, "no memory")
-    unload(int8, State.LOADING)
+    unload(bf16, Readiness.FAILED, "no memory")
+    unload(int8, Readiness.LOADING)
     found = describe.model_index(server, only_ready=False).models
     assert [(each.name, each.version, each.state, each.reason) for each in found] == [
         (NAME, "1", "UNAVAILABLE", "unloaded"),
@@ -90,13 +91,13 @@ def test_the_index_says_that_a_request_would_load_it() -> None:
 
 
 def test_statistics_are_told_with_the_counts_that_clients_compare() -> None:
-    statistics = Statistics()
-    statistics.answered("fp32", 3, Times(1, 2, 3, 4, 20))
-    statistics.failed("fp32", 5)
+    observer = Observer("test")
+    observer.answered("fp32", 3, Times(1, 2, 3, 4, 20))
+    observer.failed("fp32", "INTERNAL", "", "", 5)
     for size in (2, 1):
-        statistics.batch_ran("fp32", size, 7)
+        observer.batch_ran(Window("fp32", 0, 7, (5,) * size, 5))
     entry = next(iter(ready().engine.roster))
-    found = describe.model_statistics(f"{NAME}@fp32", statistics.of(["fp32"]), entry)
+    found = describe.model_statistics(f"{NAME}@fp32", observer.statistics(["fp32"]), entry)
     assert (found.name, found.version, found.inference_count, found.execution_count) == (
         f"{NAME}@fp32",
         "1",
@@ -112,12 +113,12 @@ def test_statistics_are_told_with_the_counts_that_clients_compare() -> None:
     assert [(each.batch_size, each.compute_infer.ns) for each in found.batch_stats] == [(1, 7), (2, 7)]
     assert [(each.type, each.id, each.byte_size) for each in found.memory_usage] == [("CPU", 0, 1000)]
     unload(entry)
-    assert not describe.model_statistics(NAME, statistics.of(["fp32"]), entry).memory_usage
-    assert not describe.model_statistics(NAME, statistics.of(["fp32"]), None).memory_usage
+    assert not describe.model_statistics(NAME, observer.statistics(["fp32"]), entry).memory_usage
+    assert not describe.model_statistics(NAME, observer.statistics(["fp32"]), None).memory_usage
 
 
 def test_a_duration_of_nothing_is_there() -> None:
     """perf_analyzer asks whether it is set before it looks at its count."""
-    stats = describe.model_statistics(NAME, Statistics().of(["fp32"]), None).inference_stats
+    stats = describe.model_statistics(NAME, Observer("test").statistics(["fp32"]), None).inference_stats
     for name in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"):
         assert stats.HasField(name)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients.oip_world import NAME, VARIANTS, ready
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.oip_names import DESCRIBED, INFERRED, alias, alias_of, entry_of
+from wattserve_server.service.oip_request import DESCRIBED, INFERRED, alias, alias_of, hosted_named
 
 ENGINE = ready().engine
 
@@ -23,7 +23,7 @@ ENGINE = ready().engine
 )
 def test_a_name_stands_for_its_variant(name: str, version: str, variant: str | None) -> None:
     assert alias_of(ENGINE, name, version, DESCRIBED) == variant
-    assert entry_of(ENGINE, name, version, DESCRIBED).choice.name == (variant or "fp32")
+    assert hosted_named(ENGINE, name, version, DESCRIBED).choice.name == (variant or "fp32")
 
 
 def test_every_variant_has_a_name_that_stands_for_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.clients.oip_stub import parameters
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.oip_parameters import read_options
+from wattserve_server.service.oip_request import read_options
 from wattserve_server.service.prediction import Options
 
 

@@ -12,11 +12,9 @@ from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
-from wattserve_server.engine.request import Request
 from wattserve_server.service.oip_reply import response
-from wattserve_server.service.prediction import Answered
-from wattserve_server.service.serving import DeviceMeter
-from wattserve_server.telemetry.statistics import Times
+from wattserve_server.service.prediction import Answered, DeviceMeter
+from wattserve_server.telemetry.observer import Times
 
 LOGITS = np.array([[0.5, 2.25, -1.0], [3.0, 3.0, 7.5]], np.float32)
 SOURCE = pb.EnergySource(name="rapl", method="apportioned counter", quality=pb.ENERGY_QUALITY_MEASURED)
@@ -39,13 +37,15 @@ def settled() -> Receipt:
     return made
 
 
-def answered(
-    of: Receipt, labels: tuple[str, ...] = ("a", "b", "c"), source: pb.EnergySource = SOURCE
-) -> Answered:
-    server = ready(labels=labels)
-    server.meters["cpu"] = DeviceMeter("cpu", cast(Any, None), pb.MeterInfo(source=source))
-    done = Request(of, "bf16", cast(Any, None), 0, None, cast(Any, None), rows=list(LOGITS))
-    return Answered(server, done, Times(1, 20, 300, 4000, 50000))
+def replied(
+    of: Receipt,
+    classes: int = 0,
+    labels: tuple[str, ...] = ("a", "b", "c"),
+    source: pb.EnergySource = SOURCE,
+) -> oip.ModelInferResponse:
+    host = ready(labels=labels)
+    host.meters["cpu"] = DeviceMeter("cpu", cast(Any, None), pb.MeterInfo(source=source))
+    return response(asked(classes), host, Answered(of, list(LOGITS), Times(1, 20, 300, 4000, 50000)))
 
 
 def asked(classes: int = 0) -> oip.ModelInferRequest:
@@ -58,7 +58,7 @@ def asked(classes: int = 0) -> oip.ModelInferRequest:
 
 
 def test_rows_come_as_bytes_and_names_are_echoed() -> None:
-    reply = response(asked(), answered(settled()))
+    reply = replied(settled())
     assert (reply.model_name, reply.model_version, reply.id) == (f"{NAME}@bf16", "1", "mine")
     np.testing.assert_array_equal(rows(reply), LOGITS)
     assert reply.raw_output_contents[0] == LOGITS.astype("<f4").tobytes()
@@ -86,18 +86,18 @@ def elements(reply: oip.ModelInferResponse) -> list[str]:
     ],
 )  # fmt: skip
 def test_classes_come_best_first(classes: int, width: int, wanted: list[str]) -> None:
-    reply = response(asked(classes), answered(settled()))
+    reply = replied(settled(), classes)
     (output,) = reply.outputs
     assert (output.datatype, list(output.shape)) == ("BYTES", [2, width])
     assert elements(reply) == wanted
 
 
 def test_classes_without_labels_are_numbers() -> None:
-    assert elements(response(asked(1), answered(settled(), labels=()))) == ["2.250000:1", "7.500000:2"]
+    assert elements(replied(settled(), 1, labels=())) == ["2.250000:1", "7.500000:2"]
 
 
 def test_a_settled_receipt_is_told_in_the_parameters() -> None:
-    assert told(response(asked(), answered(settled()))) == {
+    assert told(replied(settled())) == {
         "energy_uj": 120,
         "energy_low_uj": 100,  # 1.96 * 10 to both sides, outwards
         "energy_high_uj": 140,
@@ -117,7 +117,7 @@ def test_a_settled_receipt_is_told_in_the_parameters() -> None:
 
 
 def test_a_provisional_figure_has_no_interval_and_no_idle_share_yet() -> None:
-    found = told(response(asked(), answered(receipt(provisional_uj=100))))
+    found = told(replied(receipt(provisional_uj=100)))
     assert (found["energy_uj"], found["energy_state"]) == (200, "provisional")
     assert not {"energy_low_uj", "energy_high_uj", "idle_share_uj", "energy_unknown_reason"} & set(found)
 
@@ -126,12 +126,12 @@ def test_an_energy_that_is_not_known_is_absent_and_says_why() -> None:
     lost = receipt(provisional_uj=100)
     for line in lost.lines:
         lost.charge(line, None, 0.0, None, "the meter was lost")
-    found = told(response(asked(), answered(lost)))
+    found = told(replied(lost))
     assert (found["energy_state"], found["energy_unknown_reason"]) == ("unknown", "the meter was lost")
     assert not {"energy_uj", "energy_low_uj", "energy_high_uj", "idle_share_uj"} & set(found)
-    early = told(response(asked(), answered(receipt())))
+    early = told(replied(receipt()))
     assert "is not known yet; this will settle" in str(early["energy_unknown_reason"])
-    none = told(response(asked(), answered(receipt(), source=NO_METER)))
+    none = told(replied(receipt(), source=NO_METER))
     assert (none["energy_unknown_reason"], none["energy_quality"]) == ("no meter was asked for", "none")
 
 
@@ -139,8 +139,8 @@ def test_what_a_reader_must_know_is_told_only_when_there_is_something() -> None:
     marked = settled()
     marked.proxy, marked.is_unverified = "fp16 stands in", True
     marked.warnings += ["a neighbour", "another"]
-    found = told(response(asked(), answered(marked)))
+    found = told(replied(marked))
     assert found["proxy"] == "fp16 stands in"
     assert found["unverified"] is True
     assert found["energy_warnings"] == "a neighbour; another"
-    assert not {"proxy", "unverified", "energy_warnings"} & set(told(response(asked(), answered(settled()))))
+    assert not {"proxy", "unverified", "energy_warnings"} & set(told(replied(settled())))

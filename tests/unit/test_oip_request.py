@@ -11,7 +11,7 @@ from tests.clients.oip_stub import infer_request
 from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.oip_request import OipCall
+from wattserve_server.service.oip_request import asked_of, hosted_of
 from wattserve_server.service.prediction import Asked
 
 SERVER = ready()
@@ -36,7 +36,7 @@ def raw(name: str, datatype: str, shape: list[int], data: bytes) -> oip.ModelInf
 
 
 def read(request: oip.ModelInferRequest) -> Asked:
-    return OipCall(request).read(SERVER)
+    return asked_of(request, SERVER)
 
 
 def rows(request: oip.ModelInferRequest) -> list[list[int]]:
@@ -82,7 +82,7 @@ def test_pixels_are_the_same_however_they_are_sent(is_raw: bool) -> None:
     request = infer_request(NAME, pixel_values=PIXELS)
     if not is_raw:
         request = typed("pixel_values", "FP32", [2, 1, 2, 2], fp32_contents=PIXELS.ravel())
-    items = OipCall(request).read(IMAGES).items
+    items = asked_of(request, IMAGES).items
     np.testing.assert_array_equal(np.stack([np.asarray(item) for item in items]), PIXELS)
 
 
@@ -190,7 +190,7 @@ def test_outputs_are_checked_before_anything_runs() -> None:
 def test_the_variant_is_that_of_the_name_or_of_the_parameter(
     name: str, asked: dict[str, str], variant: str
 ) -> None:
-    assert OipCall(infer_request(name, asked)).variant(SERVER) == variant
+    assert hosted_of(infer_request(name, asked), SERVER.engine).choice.name == variant
 
 
 def test_a_contradiction_and_an_unknown_variant_are_refused() -> None:
@@ -201,7 +201,7 @@ def test_a_contradiction_and_an_unknown_variant_are_refused() -> None:
     }
     for (name, asked), error in refused.items():
         with pytest.raises(error) as caught:
-            OipCall(infer_request(name, {"variant": asked})).variant(SERVER)
+            hosted_of(infer_request(name, {"variant": asked}), SERVER.engine)
         assert getattr(caught.value, "field", "") == "parameters[variant]"
     with pytest.raises(InvalidRequest, match="5 is no string_param"):
-        OipCall(infer_request(NAME, {"variant": 5})).variant(SERVER)
+        hosted_of(infer_request(NAME, {"variant": 5}), SERVER.engine)

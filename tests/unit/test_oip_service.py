@@ -8,13 +8,13 @@ import pytest
 
 from tests.clients.oip_world import NAME, ready, unload
 from wattserve_proto.oip import open_inference_pb2 as oip
-from wattserve_server.engine.roster import State
+from wattserve_server.engine.roster import Readiness
 from wattserve_server.errors import InvalidRequest, UnavailableError, UnsupportedError
 from wattserve_server.service.oip import OipService
-from wattserve_server.service.serving import Ready, Serving
+from wattserve_server.service.prediction import Host, Serving
 
 
-def service(of: Ready | None) -> tuple[OipService, Serving]:
+def service(of: Host | None) -> tuple[OipService, Serving]:
     serving = Serving(of)
     return OipService(serving, cast(Any, None), cast(Any, None)), serving
 
@@ -49,16 +49,16 @@ async def test_a_draining_server_is_not_ready_and_loads_nothing() -> None:
 @pytest.mark.parametrize(
     ("state", "is_lazy", "wanted"),
     [
-        (State.UNLOADED, False, False),
-        (State.UNLOADED, True, True),
-        (State.LOADING, False, False),
-        (State.LOADING, True, True),
-        (State.FAILED, False, False),
-        (State.FAILED, True, False),
+        (Readiness.UNLOADED, False, False),
+        (Readiness.UNLOADED, True, True),
+        (Readiness.LOADING, False, False),
+        (Readiness.LOADING, True, True),
+        (Readiness.FAILED, False, False),
+        (Readiness.FAILED, True, False),
     ],
 )
 async def test_a_variant_is_ready_when_a_request_of_it_would_be_served(
-    state: State, is_lazy: bool, wanted: bool
+    state: Readiness, is_lazy: bool, wanted: bool
 ) -> None:
     server = ready(is_lazy=is_lazy)
     unload(server.engine.roster.named("bf16"), state)

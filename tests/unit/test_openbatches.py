@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from tests.fixtures.windows import window
-from wattserve_server.energy.openbatches import MOST_APART, Entry, OpenBatches, Tails, entries_of
-from wattserve_server.energy.response import Response
-from wattserve_server.energy.window import Window
+from tests.fixtures.windows import batch, entry, window
+from wattserve_server.energy import openbatches
+from wattserve_server.energy.device import Response
+from wattserve_server.energy.openbatches import MOST_APART, Entry, OpenBatches, Tails
+from wattserve_server.energy.receipt import Window
 
 
-def seconds(at_ns: int) -> float:
-    return at_ns / 1e9
+def entries_of(windows: Sequence[Window], among: int = 0) -> list[Entry]:
+    return openbatches.entries_of([batch(each) for each in windows], among)
 
 
 def opened(*windows: Window) -> OpenBatches:
-    batches = OpenBatches(seconds)
+    batches = OpenBatches()
     batches.add(entries_of(windows))
     return batches
 
@@ -26,12 +29,12 @@ def tiny(count: int, variant: str = "fp32", warmup: bool = False, **how: float) 
 
 
 def test_up_to_a_limit_each_new_batch_is_followed_alone() -> None:
-    assert [len(entry.windows) for entry in entries_of(tiny(MOST_APART))] == [1] * MOST_APART
+    assert [len(each.batches) for each in entries_of(tiny(MOST_APART))] == [1] * MOST_APART
 
 
 def test_beyond_it_those_alike_are_followed_together() -> None:
-    (entry,) = entries_of(tiny(MOST_APART + 1))
-    assert len(entry.windows) == len(entry.idle_share_j) == MOST_APART + 1
+    (together,) = entries_of(tiny(MOST_APART + 1))
+    assert len(together.batches) == len(together.idle_share_j) == MOST_APART + 1
 
 
 def test_batches_of_another_variant_shape_rest_or_purpose_are_not_alike() -> None:
@@ -39,26 +42,26 @@ def test_batches_of_another_variant_shape_rest_or_purpose_are_not_alike() -> Non
     windows += [window(300, 301, (16,)), window(302, 303, (4, 8))]
     entries = entries_of(windows)
     # Two sequences of 8 compute 16 tokens as one of 16 does, but at another length.
-    assert [len(entry.windows) for entry in entries] == [50, 20, 10, 5, 1, 1]
-    assert [window for entry in entries for window in entry.windows] == windows
+    assert [len(each.batches) for each in entries] == [50, 20, 10, 5, 1, 1]
+    assert [batch.window for each in entries for batch in each.batches] == windows
 
 
 def test_an_entry_knows_the_class_of_rest_before_it() -> None:
-    assert Entry([window(0, 1, rested_ms=100)]).rest == 0
-    assert Entry([window(0, 1, rested_ms=300)]).rest == 1
-    assert Entry([window(0, 1, rested_ms=20_000)]).rest == 4
+    assert entry(window(0, 1, rested_ms=100)).rest == 0
+    assert entry(window(0, 1, rested_ms=300)).rest == 1
+    assert entry(window(0, 1, rested_ms=20_000)).rest == 4
 
 
 def test_of_an_entry_the_mean_part_of_its_batches_is_counted() -> None:
     batches = opened(window(0, 100), window(100, 200))
     assert batches.counted(0.15, Response()).tolist() == pytest.approx([1.0, 0.5])
-    together = OpenBatches(seconds)
-    together.add([Entry(batches.windows, [0.0, 0.0])])
+    together = OpenBatches()
+    together.add([entry(window(0, 100), window(100, 200))])
     assert together.counted(0.15, Response()).tolist() == pytest.approx([0.75])
 
 
 def test_nothing_open_counts_nothing() -> None:
-    batches = OpenBatches(seconds)
+    batches = OpenBatches()
     assert batches.counted(1.0, Response()).tolist() == []
     assert batches.ended_before(1.0).tolist() == []
     assert batches.spans(0.0) == []
@@ -66,8 +69,8 @@ def test_nothing_open_counts_nothing() -> None:
 
 
 def test_an_entry_has_ended_when_its_last_batch_has() -> None:
-    together = OpenBatches(seconds)
-    together.add([Entry([window(100, 200), window(0, 50)], [0.0, 0.0]), Entry([window(60, 90)], [0.0])])
+    together = OpenBatches()
+    together.add([entry(window(100, 200), window(0, 50)), entry(window(60, 90))])
     assert together.ended_before(0.1).tolist() == [False, True]
     assert together.ended_before(0.2).tolist() == [True, True]
 
@@ -76,8 +79,8 @@ def test_taking_leaves_the_others_in_their_order() -> None:
     first, second, third = windows = [window(0, 10), window(10, 20), window(20, 30)]
     batches = opened(*windows)
     (taken,) = batches.take(np.array([False, True, False]))
-    assert taken.windows == [second]
-    assert batches.windows == [first, third]
+    assert taken.batches == [batch(second)]
+    assert [each.batches for each in batches.entries] == [[batch(first)], [batch(third)]]
     assert len(batches) == 2
     assert batches.spans(0.015) == [(0.02, 0.03)]
 
@@ -100,8 +103,8 @@ def test_batches_side_by_side_are_together_shown_no_more_than_there_was() -> Non
 
 
 def test_the_tail_of_a_settled_batch_is_what_the_counter_does_not_hold_yet() -> None:
-    tails, response = Tails(seconds), Response(lag_s=0.1)
-    tails.add(Entry([window(0, 100), window(100, 200)], [0.0, 0.0]), joules=8.0)
+    tails, response = Tails(), Response(lag_s=0.1)
+    tails.add(entry(window(0, 100), window(100, 200)), joules=8.0)
     assert tails.left_j(0.1, response) == pytest.approx(8.0)
     assert tails.left_j(0.15, response) == pytest.approx(2.0 + 4.0)
     assert tails.left_j(0.25, response) == pytest.approx(2.0)
@@ -109,11 +112,11 @@ def test_the_tail_of_a_settled_batch_is_what_the_counter_does_not_hold_yet() -> 
 
 
 def test_a_tail_is_forgotten_when_it_is_counted_or_cleared() -> None:
-    tails, ramp = Tails(seconds), Response(ramp_s=0.02)
-    tails.add(Entry([window(0, 100)], [0.0]), joules=1.0)
+    tails, ramp = Tails(), Response(ramp_s=0.02)
+    tails.add(entry(window(0, 100)), joules=1.0)
     assert 0 < tails.left_j(0.15, ramp) < 0.05
     assert tails.left_j(2.0, ramp) < 1e-6
     assert tails.left_j(0.0, ramp) == 0.0  # it would be 1, were it still remembered
-    tails.add(Entry([window(0, 100)], [0.0]), joules=1.0)
+    tails.add(entry(window(0, 100)), joules=1.0)
     tails.clear()
     assert tails.left_j(0.0, ramp) == 0.0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattserve_server.engine.packing import STEP, WORTH, pack
+from wattserve_server.engine.variants.packing import STEP, WORTH, pack
 
 LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=64)
 

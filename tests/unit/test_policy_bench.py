@@ -12,8 +12,8 @@ from tests.bench.policy.report import table
 from tests.bench.policy.rules import RULES, Fifo, SortedWindow, ours
 from tests.bench.policy.traffic import SST2, Kind, Lengths, at_random, in_bursts, recorded_lengths
 from tests.bench.policy.world import Device, MakeRule, Request, Run, World
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queue import Queue
 
 # A sequence of 100 tokens alone: 1 ms + 100 * (1 + 100 / 100) * 0.01 ms = 3 ms.
 DEVICE = Device("d", overhead_ms=1.0, token_us=10, width=100)
@@ -86,7 +86,7 @@ def test_arrival_order_is_kept_and_a_sorted_window_is_closed() -> None:
 
 
 def test_ours_is_the_queue_of_the_server() -> None:
-    assert type(ours(BatchLimits(1, 1), {}, lambda request, count: None)) is Queue
+    assert type(ours(BatchLimits(1, 1), {}, lambda request, count: None)) is Batcher
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))

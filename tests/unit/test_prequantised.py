@@ -13,18 +13,16 @@ import torch
 
 from tests.fixtures.exports import CLASSIFY, CPU, served
 from tests.fixtures.quantised import save_claim, save_compressed, save_torchao
-from wattserve_server.engine import quantisers
-from wattserve_server.engine.memory import bytes_after_loading
-from wattserve_server.engine.model import load_model
-from wattserve_server.engine.quantisers import scheme_of
-from wattserve_server.engine.sources import kinds_of
+from wattserve_server.engine import prequantised as quantisers
+from wattserve_server.engine.model import kinds_of, load_model
+from wattserve_server.engine.prequantised import scheme_of
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.profile import profile_batch
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.engine.variants.verification import judge, verify
-from wattserve_server.engine.weights import tensor_bytes
+from wattserve_server.engine.weights import bytes_after_loading, tensor_bytes
 from wattserve_server.errors import ConfigError
 
 IDS = [np.array([2, 4, 6, 3], dtype=np.int64), np.array([2, 9, 8, 7, 5, 3], dtype=np.int64)]

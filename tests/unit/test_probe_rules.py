@@ -12,8 +12,7 @@ from wattserve_server.energy.probe import (
     describe,
     poll_period_s,
 )
-from wattserve_server.energy.reading import Reading
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Reading
 
 MS = 1_000_000
 

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from wattserve_server.engine.variants.fp8 import Fp8Linear, quantise_rows
-from wattserve_server.engine.variants.int8 import Int8Linear
-from wattserve_server.engine.variants.int8_arithmetic import to_levels
-from wattserve_server.engine.variants.int8_simulated import rounded
-from wattserve_server.engine.variants.int8_static import StaticInt8Linear
-from wattserve_server.engine.variants.int8_weight_only import WeightOnlyInt8Linear
+from wattserve_server.engine.variants.int8 import (
+    Int8Linear,
+    StaticInt8Linear,
+    WeightOnlyInt8Linear,
+    rounded,
+    to_levels,
+)
 from wattserve_server.engine.variants.llm_int8 import THRESHOLD, LLMInt8Linear
 from wattserve_server.engine.weights import tensor_bytes
 

@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.service.reflection import reflection_pool
+from wattserve_server.service.listen import reflection_pool
 
 SERVICES = {
     "inference.GRPCInferenceService": oip.DESCRIPTOR.services_by_name["GRPCInferenceService"],

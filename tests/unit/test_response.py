@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wattserve_server.energy.response import Response
+from wattserve_server.energy.device import Response
 
 START, END = np.array([2.0]), np.array([2.5])
 RESPONSES = [Response(), Response(0.03), Response(0.0, 0.05), Response(0.02, 0.08)]

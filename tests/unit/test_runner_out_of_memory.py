@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,16 +19,13 @@ from tests.fixtures.models import save_classifier
 from tests.fixtures.short_memory import Memory, limited
 from tests.fixtures.windows import accountant, reading
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Outcome
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.receipt import Outcome, Receipt, Window
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import SPLIT_BATCH, RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchCost, BatchLimits
-from wattserve_server.engine.request import Request
-from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.runner import SPLIT_BATCH
+from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
@@ -49,20 +48,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_model(str(folder), task_named("sequence-classification"))
 
 
+class Ran(NamedTuple):
+    sequences: Sequence[NDArray[np.int64]]
+    rows: list[NDArray[np.float32]]
+    receipt: Receipt
+
+
 @dataclass
 class Rig:
     engine: Engine
     memory: Memory
     run_log: RunLog
 
-    async def ask(self, sequences: Sequence[NDArray[np.int64]]) -> Request:
-        return await self.engine.predict(sequences, "fp32")
+    async def ask(self, sequences: Sequence[NDArray[np.int64]]) -> Ran:
+        answer = await self.engine.predict(sequences, self.engine.hosted("fp32"))
+        return Ran(sequences, answer.rows, answer.receipt)
 
-    async def together(self, *requests: Sequence[NDArray[np.int64]]) -> list[Request | BaseException]:
+    async def together(self, *requests: Sequence[NDArray[np.int64]]) -> list[Ran | BaseException]:
         """Asked while the device is busy, so that they all wait when it takes its next batch."""
         busy = threading.Event()
         lane = self.engine.lanes[CPU]
-        lane._runner.do(lambda: busy.wait(30))
+        lane.batcher.add_chore(lambda: busy.wait(30))
         asked = [asyncio.create_task(self.ask(sequences)) for sequences in requests]
         await asyncio.sleep(0)  # each of them gets as far as its queue
         assert self.engine.queued == sum(map(len, requests))
@@ -84,8 +90,8 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(is_verified=False),
         EngineLimits({CPU: BatchLimits(max_sequences=8, max_tokens=512)}, max_queue=64, max_request=16),
         ReceiptBook(60.0, 1000, lambda receipt: None),
-        {CPU: Metering(run_log, lambda: LawView({}, 0.3))},
-        lambda result: None,
+        {CPU: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        lambda *result: None,
         lambda error: None,
     )
     engine.start()
@@ -97,10 +103,10 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
     await asyncio.to_thread(engine.stop)
 
 
-def check_answers(model: LoadedModel, request: Request) -> None:
-    for sequence, row in zip(request.sequences, request.rows, strict=True):
+def check_answers(model: LoadedModel, ran: Ran) -> None:
+    for sequence, row in zip(ran.sequences, ran.rows, strict=True):
         with torch.inference_mode():
-            alone = model.weights.module(input_ids=torch.from_numpy(sequence.item)[None]).logits[0].numpy()
+            alone = model.weights.module(input_ids=torch.from_numpy(sequence)[None]).logits[0].numpy()
         assert row is not None
         np.testing.assert_allclose(row, alone, atol=1e-5)
 
@@ -170,7 +176,7 @@ async def test_one_sequence_that_fits_nowhere_fails_alone_and_is_told_why(
     rig.memory.most_tokens = 30
     *mates, large = await rig.together(*([ids(4)] for _ in range(5)), [ids(40)])
     for mate in mates:
-        assert isinstance(mate, Request)
+        assert isinstance(mate, Ran)
         check_answers(model, mate)
     assert isinstance(large, NotPossibleHere)
     assert str(large) == (
@@ -216,7 +222,7 @@ async def test_a_part_that_fails_otherwise_fails_its_own_requests_only(rig: Rig,
     rig.memory.most_tokens, rig.memory.watch = 40, watch
     broken, good = await rig.together([ids(4)] * 4, [ids(10)] * 4)
     assert isinstance(broken, InferenceError)
-    assert isinstance(good, Request)
+    assert isinstance(good, Ran)
     check_answers(model, good)
     assert rig.memory.attempts[1:] == [16, 40]
 
@@ -240,7 +246,7 @@ async def test_who_leaves_while_it_is_split_is_still_charged_and_the_others_are_
     go_on.set()
     answers = await together
     await rig.engine.until_idle()
-    (stayed,) = [answer for answer in answers if isinstance(answer, Request)]
+    (stayed,) = [answer for answer in answers if isinstance(answer, Ran)]
     check_answers(model, stayed)
     receipts = Counter(line.receipt.outcome for window in rig.windows() for line in window.lines)
     assert receipts == {Outcome.CANCELLED: 4, Outcome.COMPLETED: 4}

@@ -7,10 +7,9 @@ import pytest
 from tests.fixtures.meter_fakes import Clock
 from tests.fixtures.windows import MS, reading, window
 from wattserve_server.energy.accountant import Accountant
-from wattserve_server.energy.foreign import SEEN_LOAD
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
-from wattserve_server.energy.window import Charge, Window
+from wattserve_server.energy.device import SEEN_LOAD
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
+from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.sampler import LOOK_AROUND_NS, Sampler
 

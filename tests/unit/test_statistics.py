@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from wattserve_server.telemetry import statistics as room
-from wattserve_server.telemetry.statistics import Statistics, Times
+from wattserve_server.energy.receipt import Window
+from wattserve_server.telemetry import observer as room
+from wattserve_server.telemetry.observer import Duration, Observer, Times, VariantStatistics
+
+
+def durations(of: VariantStatistics) -> list[Duration]:
+    return [of.success, of.fail, *of.stages]
+
 
 TIMES = Times(tokenize_ns=1, queue_ns=20, compute_ns=300, output_ns=4000, total_ns=50000)
 
 
 def test_nothing_has_happened_to_a_variant_nobody_asked_for() -> None:
-    found = Statistics().of(["fp32", "int8@cpu"])
-    assert [duration.count for duration in found.durations] == [0] * 6
+    found = Observer("test").statistics(["fp32", "int8@cpu"])
+    assert [duration.count for duration in durations(found)] == [0] * 6
     assert (found.sequences, dict(found.batches), found.last_unix_ms) == (0, {}, 0)
 
 
 def test_an_answered_request_counts_once_everywhere_and_its_sequences_each() -> None:
-    statistics = Statistics()
-    statistics.answered("fp32", 3, TIMES)
-    statistics.answered("fp32", 2, TIMES)
-    found = statistics.of(["fp32"])
+    observer = Observer("test")
+    observer.answered("fp32", 3, TIMES)
+    observer.answered("fp32", 2, TIMES)
+    found = observer.statistics(["fp32"])
     assert found.sequences == 5
     named = (found.success, found.tokenize, found.queue, found.compute, found.output)
     assert [(each.count, each.total_ns) for each in named] == [
@@ -34,20 +40,20 @@ def test_an_answered_request_counts_once_everywhere_and_its_sequences_each() -> 
 
 
 def test_a_failed_request_counts_as_nothing_else() -> None:
-    statistics = Statistics()
-    statistics.failed("fp32", 7)
-    found = statistics.of(["fp32"])
+    observer = Observer("test")
+    observer.failed("fp32", "INTERNAL", "", "", 7)
+    found = observer.statistics(["fp32"])
     assert (found.fail.count, found.fail.total_ns) == (1, 7)
     assert found.sequences == 0
-    assert {each.count for each in found.durations if each is not found.fail} == {0}
+    assert {each.count for each in durations(found) if each is not found.fail} == {0}
     assert found.last_unix_ms == 0  # of the last answer, and there was none
 
 
 def test_batches_are_kept_apart_by_their_size() -> None:
-    statistics = Statistics()
+    observer = Observer("test")
     for size, compute_ns in ((4, 10), (1, 3), (4, 30)):
-        statistics.batch_ran("fp32", size, compute_ns)
-    found = statistics.of(["fp32"])
+        observer.batch_ran(Window("fp32", 0, compute_ns, (5,) * size, 5))
+    found = observer.statistics(["fp32"])
     assert {size: (each.count, each.total_ns) for size, each in found.batches.items()} == {
         4: (2, 40),
         1: (1, 3),
@@ -55,18 +61,18 @@ def test_batches_are_kept_apart_by_their_size() -> None:
 
 
 def test_a_sum_over_variants_adds_up_and_changes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    statistics = Statistics()
+    observer = Observer("test")
     now_ns = 5_000_000_000
     monkeypatch.setattr(room.time, "time_ns", lambda: now_ns)
-    statistics.answered("fp32", 1, TIMES)
+    observer.answered("fp32", 1, TIMES)
     now_ns = 4_000_000_000
-    statistics.answered("bf16", 2, TIMES)
+    observer.answered("bf16", 2, TIMES)
     for variant, size in (("fp32", 1), ("bf16", 1), ("bf16", 2)):
-        statistics.batch_ran(variant, size, 10)
+        observer.batch_ran(Window(variant, 0, 10, (5,) * size, 5))
     for _ in range(2):  # asking twice changes nothing
-        whole = statistics.of(["fp32", "bf16", "never"])
+        whole = observer.statistics(["fp32", "bf16", "never"])
         assert (whole.sequences, whole.success.count, whole.queue.total_ns) == (3, 2, 40)
         assert {size: each.count for size, each in whole.batches.items()} == {1: 2, 2: 1}
         assert whole.last_unix_ms == 5000  # the latest, not the last in the list
-    assert statistics.of(["bf16"]).sequences == 2
-    assert statistics.of(["bf16"]).last_unix_ms == 4000
+    assert observer.statistics(["bf16"]).sequences == 2
+    assert observer.statistics(["bf16"]).last_unix_ms == 4000

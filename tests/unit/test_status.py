@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
 from wattserve_server import errors
-from wattserve_server.service.status import BUG, INTERNAL_MESSAGE, KINDS, MAX_MESSAGE, Failure, failure_of
+from wattserve_server.service.status import BUG, INTERNAL_MESSAGE, MAX_MESSAGE, REACTIONS, Failure, failure_of
 
 NEVER_ON_THE_WIRE = (errors.ConfigError, errors.MeterError)
 
@@ -26,7 +26,7 @@ def details(failure: Failure, kind: type[Detail]) -> list[Detail]:
     data = dict(failure.metadata())["grpc-status-details-bin"]
     assert isinstance(data, bytes)
     status = status_pb2.Status.FromString(data)
-    assert (status.code, status.message) == (failure.kind.code.value[0], failure.message)
+    assert (status.code, status.message) == (failure.reaction.code.value[0], failure.message)
     found = []
     for each in status.details:
         detail = kind()
@@ -37,16 +37,16 @@ def details(failure: Failure, kind: type[Detail]) -> list[Detail]:
 
 def test_every_error_that_a_caller_can_meet_is_in_the_table() -> None:
     met = {kind for kind in leaves(errors.WattserveError) if not issubclass(kind, NEVER_ON_THE_WIRE)}
-    assert set(KINDS) == met
+    assert set(REACTIONS) == met
 
 
 def test_each_class_of_errors_has_a_reason_of_its_own() -> None:
-    reasons = [kind.reason for kind in KINDS.values()] + [BUG.reason]
+    reasons = [kind.reason for kind in REACTIONS.values()] + [BUG.reason]
     assert len(set(reasons)) == len(reasons)
 
 
 def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
-    told = {error.__name__: (kind.code.name, kind.reason) for error, kind in KINDS.items()}
+    told = {error.__name__: (kind.code.name, kind.reason) for error, kind in REACTIONS.items()}
     assert told == {
         "InvalidRequest": ("INVALID_ARGUMENT", "INVALID_REQUEST"),
         "NotFound": ("NOT_FOUND", "NOT_FOUND"),
@@ -61,7 +61,7 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
 
 def test_the_message_names_the_field() -> None:
     failure = failure_of(errors.InvalidRequest("the text is empty", "text.texts[0]"))
-    assert failure.kind.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.reaction.code is grpc.StatusCode.INVALID_ARGUMENT
     assert failure.message == "text.texts[0]: the text is empty"
 
 
@@ -100,4 +100,4 @@ def test_what_repeats_a_callers_huge_value_is_shortened(letter: str) -> None:
 def test_the_documentation_lists_every_code_with_its_reason() -> None:
     text = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
     listed = re.findall(r"^\| `\w+` \| (\w+) \| (\w+) \|", text, re.MULTILINE)
-    assert sorted(listed) == sorted((kind.code.name, kind.reason) for kind in (*KINDS.values(), BUG))
+    assert sorted(listed) == sorted((kind.code.name, kind.reason) for kind in (*REACTIONS.values(), BUG))

@@ -6,20 +6,21 @@ from dataclasses import replace
 import pytest
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.console import amount
 from wattserve_server.energy.ledger import Ledger, VariantTotals
+from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.service.status_page import (
     CHART_WIDTH,
-    Device,
-    Page,
+    DeviceFacts,
+    LedgerHistory,
+    PageFacts,
+    Watts,
     accounts,
-    amount,
     areas,
     duration,
     render,
 )
-from wattserve_server.telemetry.failures import MAX_MESSAGE, FailedRequest, Failures
-from wattserve_server.telemetry.history import History, Watts
-from wattserve_server.telemetry.statistics import Statistics, Times
+from wattserve_server.telemetry.observer import MAX_MESSAGE, FailedRequest, Observer, Times
 
 SOURCE = pb.EnergySource(name="estimate", quality=pb.ENERGY_QUALITY_ESTIMATED, note="7.5 W per core")
 LEDGER = pb.EnergyReport(
@@ -53,24 +54,30 @@ INFO = pb.ServerInfo(
 COURSE = [Watts(2.0, 30.0, 10.0, 20.0, 0.0), Watts(2.0, 41.0, 20.0, 20.0, 1.0)]
 
 
-def statistics() -> Statistics:
-    made = Statistics()
+def final_receipt(energy_uj: int | None) -> Receipt:
+    receipt = Receipt("r", "", "fp32", "cpu", 0)
+    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "")
+    return receipt
+
+
+def observer() -> Observer:
+    made = Observer("test")
     made.answered("fp32", 2, Times(0, 1, 2, 3, 4))
-    made.failed("fp32", 5)
-    made.receipt_final("fp32", 1_500_000)
-    made.receipt_final("fp32", 500_000)
-    made.receipt_final("fp32", None)
+    made.failed("fp32", "INTERNAL", "", "", 5)
+    for energy_uj in (1_500_000, 500_000, None):
+        made.receipt_final(final_receipt(energy_uj))
     return made
 
 
-def page(**changes: object) -> Page:
-    found = statistics()
-    device = Device(pb.MeterInfo(source=SOURCE, device="cpu"), LEDGER, COURSE[-1], COURSE)
-    whole = Page("ready", 3725.0, [], INFO, [device], {"fp32": found.of(["fp32"])}, 7)
+def page(**changes: object) -> PageFacts:
+    device = DeviceFacts(pb.MeterInfo(source=SOURCE, device="cpu"), LEDGER, COURSE[-1], COURSE)
+    whole = PageFacts("ready", 3725.0, [], INFO, [device], {"fp32": observer().statistics(["fp32"])}, 7)
     return replace(whole, **changes)  # type: ignore[arg-type]
 
 
-def text(shown: Page) -> str:
+def text(shown: PageFacts) -> str:
     """What a person reads: no tags, no style."""
     html = re.sub(r"<style>.*?</style>", "", render(shown).decode(), flags=re.DOTALL)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
@@ -108,7 +115,7 @@ def test_the_accounts_sum_to_what_was_counted() -> None:
 def test_unknown_energy_is_unknown_and_never_0() -> None:
     silent = pb.EnergyReport(unknown_reason="no meter was asked for")
     source = pb.EnergySource(quality=pb.ENERGY_QUALITY_NONE)
-    words = text(page(devices=[Device(pb.MeterInfo(source=source), silent, None, [])]))
+    words = text(page(devices=[DeviceFacts(pb.MeterInfo(source=source), silent, None, [])]))
     assert "unknown now" in words
     assert "unknown counted since the start" in words
     assert "no meter was asked for" in words
@@ -123,17 +130,17 @@ def test_what_callers_wrote_is_shown_as_text() -> None:
 
 
 def test_a_server_that_starts_has_a_page_too() -> None:
-    words = text(Page("starting", 5.0, []))
+    words = text(PageFacts("starting", 5.0, []))
     assert "Nothing is served yet" in words
     assert "No request has failed" in words
 
 
 def test_failures_are_few_short_and_newest_first() -> None:
-    kept = Failures()
+    observer = Observer("test")
     for number in range(30):
-        kept.add(FailedRequest(float(number), "fp32", "INTERNAL", "", "x" * 1000))
-    assert [failed.unix_s for failed in kept.newest_first] == [float(number) for number in range(29, 9, -1)]
-    assert len(kept.newest_first[0].message) == MAX_MESSAGE
+        observer.failed("fp32", "INTERNAL", str(number), "x" * 1000, 0)
+    assert [failed.reason for failed in observer.failures] == [str(number) for number in range(29, 9, -1)]
+    assert len(observer.failures[0].message) == MAX_MESSAGE
 
 
 def test_the_areas_of_the_picture_stack_up_and_end_now() -> None:
@@ -144,7 +151,7 @@ def test_the_areas_of_the_picture_stack_up_and_end_now() -> None:
 
 
 def test_watts_are_over_the_last_seconds_and_between_readings() -> None:
-    history = History()
+    history = LedgerHistory()
     ledger = Ledger(since_ns=0, until_ns=0)
     assert history.now is None
     for second in range(0, 41, 2):
@@ -155,7 +162,7 @@ def test_watts_are_over_the_last_seconds_and_between_readings() -> None:
         history.add(ledger)  # not read since: not a sample
     now = history.now
     assert now is not None
-    assert (now.seconds, now.measured, now.active) == (10.0, 50.0, 10.0)
+    assert (now.duration_s, now.measured, now.active) == (10.0, 50.0, 10.0)
     assert len(history.course) == 20
 
 

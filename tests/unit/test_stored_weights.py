@@ -11,11 +11,10 @@ from tests.fixtures.models import save_classifier
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS
-from wattserve_server.engine.variants.int8_arithmetic import Int8Weights
+from wattserve_server.engine.variants.int8 import Int8Linear
 from wattserve_server.engine.variants.linears import linear_paths
 from wattserve_server.engine.variants.port import Built, Kind, Materials
-from wattserve_server.engine.variants.storage import stored_in, stored_otherwise
-from wattserve_server.engine.variants.verification import verify
+from wattserve_server.engine.variants.verification import stored_in, stored_otherwise, verify
 from wattserve_server.errors import ConfigError
 
 WEIGHT_ONLY = KINDS["int8-weight-only"]
@@ -137,4 +136,4 @@ def test_weights_of_8_bits_may_be_packed_in_a_wider_dtype_as_gptq_does() -> None
 
 
 def test_a_quantised_layer_that_was_loaded_from_a_file_counts_as_well() -> None:
-    assert stored_in(Int8Weights(64, 48, has_bias=True)) == {torch.int8}
+    assert stored_in(Int8Linear(64, 48, has_bias=True)) == {torch.int8}

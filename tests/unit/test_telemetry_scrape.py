@@ -3,7 +3,6 @@
 import re
 import threading
 import time
-from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -11,17 +10,16 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.fixtures.meter_fakes import FakeBoard, FakeNvml
 from tests.unit.test_metrics import bare_state, metrics, server_state
-from wattserve_server.boards import boards_of
+from wattserve_server.devices import boards_of
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.meters.composite import CompositeMeter
-from wattserve_server.meters.none import NoMeter
+from wattserve_server.meters.laws import SimulatedMeter
 from wattserve_server.meters.nvml import open_nvml
-from wattserve_server.meters.simulated import SimulatedMeter
-from wattserve_server.telemetry import board as board_module
-from wattserve_server.telemetry.board import BoardFigures, BoardGauges
-from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.scrape import OPENMETRICS, TEXT, wants_openmetrics
-from wattserve_server.telemetry.statistics import Times
+from wattserve_server.meters.port import NoMeter
+from wattserve_server.telemetry import scrape
+from wattserve_server.telemetry.observer import Observer, Times
+from wattserve_server.telemetry.scrape import OPENMETRICS, TEXT, BoardGauges, wants_openmetrics
+from wattserve_server.telemetry.state import BoardFigures
 
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
@@ -47,18 +45,18 @@ def test_the_accept_header_decides(accept: str, wants: bool) -> None:
     assert wants_openmetrics(accept) is wants
 
 
-def answered(request_id: str, energy_uj: int | None = 2000) -> Metrics:
-    made = Metrics({"version": "1.2.3"})
+def answered(request_id: str, energy_uj: int | None = 2000) -> Observer:
+    made = Observer("1.2.3")
     receipt = Receipt("0123456789ab-1f", request_id, "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "" if energy_uj is not None else "lost")
-    made.request_answered("fp32", Times(0, 0, 0, 0, 1_200_000), receipt)
+    made.answered("fp32", 1, Times(0, 0, 0, 0, 1_200_000), receipt)
     made.receipt_final(receipt)
     return made
 
 
-def exemplars(made: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
+def exemplars(made: Observer) -> dict[str, list[tuple[dict[str, str], float]]]:
     kind, page = made.page(PROMETHEUS)
     assert kind == OPENMETRICS
     return {
@@ -96,8 +94,8 @@ def test_an_unknown_energy_has_no_exemplar() -> None:
 def test_a_bucket_shows_its_last_request() -> None:
     made = answered("first")
     receipt = Receipt("0123456789ab-20", "second", "fp32", "cpu", 0)
-    made.request_answered("fp32", Times(0, 0, 0, 0, 1_300_000), receipt)
-    made.request_answered("fp32", Times(0, 0, 0, 0, 1_400_000))  # nobody knows which
+    made.answered("fp32", 1, Times(0, 0, 0, 0, 1_300_000), receipt)
+    made.answered("fp32", 1, Times(0, 0, 0, 0, 1_400_000))  # nobody knows which
     ((labels, value),) = exemplars(made)["wattserve_request_duration_seconds"]
     assert (labels["request_id"], value) == ("second", 0.0013)
 
@@ -141,8 +139,8 @@ def test_perf_analyzer_reads_the_boards_figures_whole(accept: str) -> None:
 
 
 def page_of(*boards: BoardGauges) -> str:
-    made = Metrics({"version": "1.2.3"})
-    made.serve_state(server_state([replace(bare_state("cuda:0"), boards=boards)]))
+    made = Observer("1.2.3")
+    made.serve_state(server_state([bare_state("cuda:0")]), boards)
     return made.page("")[1].decode()
 
 
@@ -155,7 +153,7 @@ def test_a_figure_that_the_board_does_not_offer_is_absent_and_not_zero() -> None
 
 
 def test_a_driver_that_hangs_costs_a_scrape_its_figures_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(board_module, "LONGEST_READ_S", 0.02)
+    monkeypatch.setattr(scrape, "LONGEST_READ_S", 0.02)
     hangs = threading.Event()
     calls = []
 

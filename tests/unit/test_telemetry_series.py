@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry, Histogram, disable_created_metr
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from wattserve_server.telemetry.declaration import Declared, Kind
 from wattserve_server.telemetry.series import Counters, Histograms, Read
+from wattserve_server.telemetry.table import MetricSpec, SeriesType
 
 disable_created_metrics()
 
 BOUNDS = (0.001, 0.5, 1.0, 1_000_000.0, 2.5e9)
-SIZES = Declared(
-    "sizes_bytes", Kind.HISTOGRAM, "bytes", 'Of "things",\nby \\ kind.', ("kind",), buckets=BOUNDS
+SIZES = MetricSpec(
+    "sizes_bytes", SeriesType.HISTOGRAM, "bytes", 'Of "things",\nby \\ kind.', ("kind",), buckets=BOUNDS
 )
-THINGS = Declared("things_total", Kind.COUNTER, "things", "Things.", ("kind", "end"))
+THINGS = MetricSpec("things_total", SeriesType.COUNTER, "things", "Things.", ("kind", "end"))
 
 
 @given(

@@ -10,9 +10,7 @@ from torch import nn
 
 from wattserve_server.engine.exported import LAYERS
 from wattserve_server.engine.variants.fp8 import Fp8Linear
-from wattserve_server.engine.variants.int8_arithmetic import Int8Weights
-from wattserve_server.engine.variants.int8_simulated import rounded
-from wattserve_server.engine.variants.int8_static import StaticInt8Linear
+from wattserve_server.engine.variants.int8 import Int8Weights, StaticInt8Linear, rounded
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 
 FAULTS = {"NaN": float("nan"), "infinity": float("inf"), "minus infinity": -float("inf")}

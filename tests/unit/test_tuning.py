@@ -14,9 +14,8 @@ from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants import tuning
 from wattserve_server.engine.variants.catalogue import choose
-from wattserve_server.engine.variants.onednn_linear import OneDnnLinear
 from wattserve_server.engine.variants.profile import profile_batch
-from wattserve_server.engine.variants.tuning import tune
+from wattserve_server.engine.variants.tuning import OneDnnLinear, tune
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.variants.verification import judge
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from wattserve_server.engine.variants.catalogue import KINDS, choose
+from wattserve_server.engine.variants.floats import Tf32Switch
 from wattserve_server.engine.variants.int8 import Int8Linear
 from wattserve_server.engine.variants.linears import convert_linears
 from wattserve_server.engine.variants.port import OPERANDS, ActivationScales, Built, Materials
-from wattserve_server.engine.variants.tf32_switch import Tf32Switch
 from wattserve_server.engine.weights import Weights, tensor_bytes
 from wattserve_server.errors import ConfigError
 

@@ -84,7 +84,7 @@ def test_the_source_is_never_changed_by_its_variants() -> None:
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.support(CPU).native])
 def test_a_sketch_takes_no_memory_and_knows_the_bytes_of_the_real_one(name: str) -> None:
-    from wattserve_server.engine.memory import bytes_after_loading
+    from wattserve_server.engine.weights import bytes_after_loading
 
     weights = Weights(tiny)
     made = materials(weights)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TextIO
+from typing import Any, TextIO
+
+from rich.cells import cell_len
+from rich.text import Text
 
 from wattserve_client._cli import words
-from wattserve_client._cli.errors_told import CliError, told, told_as_json
 from wattserve_client._cli.show import sequence
-from wattserve_client._cli.table import facts, flat, row_of, shortened
+from wattserve_client._cli.words import CommandError, error_line, facts, flat
 from wattserve_client.client import Client
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.results import Prediction
 
-MAX_LINE = 1_000_000
-"""Characters; a longer line is not text, and would fill the memory."""
-
-_HEADS = ("line", "label", "score", "tokens", "padded", "joules", "state", "input")
-_WIDTHS = (6, 12, 6, 6, 6, 8, 11, 0)
-_RIGHT = "rlrrrrll"
-_LEAST_INPUT = 8
+MAX_LINE = 1_000_000  # characters; a longer line is not text, and would fill the memory
+# Title and width of each column but the last, `input`, which takes the rest; ">": aligned to the right.
+_COLUMNS = (
+    (">line", 6),
+    ("label", 12),
+    (">score", 6),
+    (">tokens", 6),
+    (">padded", 6),
+    (">joules", 8),
+    ("state", 11),
+)
 _MOST_REMARKS = 10
 
 
@@ -61,48 +68,27 @@ class Sum:
             self.has_more_remarks = True
 
     def text(self, width: int) -> str:
-        known = self.answered - self.unknown
-        total = (
-            f"{words.energy(self.energy_uj)} J above idle for {words.counted(known, 'line')}"
-            if known
-            else words.UNKNOWN
-        )
+        known, asked = self.answered - self.unknown, self.answered + self.failed
+        total = words.UNKNOWN
+        if known:
+            total = f"{words.energy(self.energy_uj)} J above idle for {words.counted(known, 'line')}"
         states = ", ".join(f"{number} {state}" for state, number in sorted(self.states.items()))
+        missing = f"for {words.counted(self.unknown, 'line')}, not in the sum"
+        more = "there were more remarks than these; --json has all"
         return facts(
             [
                 ("energy", total + (f" ({states})" if states else "")),
-                (
-                    "unknown",
-                    f"for {words.counted(self.unknown, 'line')}, not in the sum" if self.unknown else "",
-                ),
+                ("unknown", missing if self.unknown else ""),
                 *self.remarks,
-                (
-                    "more",
-                    "there were more remarks than these; --json has all" if self.has_more_remarks else "",
-                ),
-                (
-                    "failed",
-                    f"{self.failed} of {words.counted(self.answered + self.failed, 'line')}"
-                    if self.failed
-                    else "",
-                ),
+                ("more", more if self.has_more_remarks else ""),
+                ("failed", f"{self.failed} of {words.counted(asked, 'line')}" if self.failed else ""),
                 ("skipped", words.counted(self.empty, "empty line") if self.empty else ""),
             ],
             width,
         )
 
 
-def predict_lines(
-    client: Client,
-    file: TextIO,
-    name: str,
-    *,
-    variant: str,
-    settled: bool,
-    priority: int,
-    as_json: bool,
-    width: int,
-) -> int:
+def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, width: int) -> int:
     """Print all answers, errors on stderr among them; the exit code. name: of the file, for errors."""
     total = Sum()
     open_lines: dict[int, tuple[int, str]] = {}  # number and text, by the place among the inputs
@@ -118,44 +104,47 @@ def predict_lines(
 
     try:
         answers = client.predict_many(
-            inputs(), variant=variant, wait_for_settled_energy=settled, priority=priority
+            inputs(),
+            variant=options.variant,
+            wait_for_settled_energy=options.settled,
+            priority=options.priority,
         )
         for answer in answers:
             number, text = open_lines.pop(answer.index)
-            if not total.answered and not as_json and answer.prediction:
-                print(row_of(_HEADS, _WIDTHS, _RIGHT))
-            _show(number, text, answer.value, total, as_json, width)
+            if not total.answered and not options.json and answer.prediction:
+                print(row_of([title.removeprefix(">") for title, _ in _COLUMNS], "input", 0))
+            _show(number, text, answer.value, total, options.json, width)
             sys.stdout.flush()
-    except (WattserveError, CliError, KeyboardInterrupt) as error:
+    except (WattserveError, CommandError, KeyboardInterrupt) as error:
         if open_lines and not (isinstance(error, Unavailable) and error.never_sent):
             numbers = ", ".join(str(number) for number, _ in [*open_lines.values()][:_MOST_REMARKS])
             more = ", ..." if len(open_lines) > _MOST_REMARKS else ""
             print(f"wattserve-client: {name}: sent, and not answered: lines {numbers}{more}", file=sys.stderr)
-        _show_sum(total, as_json, width)
+        _show_sum(total, options.json, width)
         raise
     if not total.answered and not total.failed:
-        raise CliError(f"{name}: there is no text in it")
-    _show_sum(total, as_json, width)
+        raise CommandError(f"{name}: there is no text in it")
+    _show_sum(total, options.json, width)
     return 1 if total.failed else 0
 
 
 def lines(file: TextIO, name: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of each line. `CliError` for what is not text."""
+    """(number from 1, text) of each line. `CommandError` for what is not text."""
     for number in count(1):
         try:
             line = file.readline(MAX_LINE + 1)
         except UnicodeDecodeError as error:
-            raise CliError(
+            raise CommandError(
                 f"{name}: not UTF-8 text, at line {number} or soon after ({error.reason})"
             ) from None
         except OSError as error:
-            raise CliError(f"{name}: cannot be read ({error.strerror})") from None
+            raise CommandError(f"{name}: cannot be read ({error.strerror})") from None
         if not line:
             return
         if "\0" in line:
-            raise CliError(f"{name}: line {number} holds a null character: this is no text file")
+            raise CommandError(f"{name}: line {number} holds a null character: this is no text file")
         if len(line) > MAX_LINE:
-            raise CliError(f"{name}: line {number} has more than {MAX_LINE} characters")
+            raise CommandError(f"{name}: line {number} has more than {MAX_LINE} characters")
         yield number, line.rstrip("\r\n")
 
 
@@ -167,17 +156,36 @@ def _show(
         if as_json:
             print(json.dumps({"line": number, **words.plain(value)}, ensure_ascii=False))
             return
-        room = max(_LEAST_INPUT, width - sum(_WIDTHS) - 2 * len(_WIDTHS) + 2)
-        cells = [flat(each) for each in (str(number), *sequence(value, 0), text)]
-        if width:
-            cells[-1] = shortened(cells[-1], room)
-        print(row_of(cells, _WIDTHS, _RIGHT))
+        print(row_of([str(number), *sequence(value, 0)], text, width))
         return
     total.failed += 1
     if as_json:
-        print(json.dumps({"line": number, "error": told_as_json(value)}, ensure_ascii=False))
+        print(json.dumps({"line": number, "error": _error_as_json(value)}, ensure_ascii=False))
     sys.stdout.flush()
-    print(f"wattserve-client: line {number}: {told(value)}", file=sys.stderr)
+    print(f"wattserve-client: line {number}: {error_line(value)}", file=sys.stderr)
+
+
+def row_of(cells: Sequence[str], text: str, width: int) -> str:
+    """One line, without those after it: a cell that is too long for its column pushes the others aside."""
+    line = ""
+    for cell, (title, least) in zip(map(flat, cells), _COLUMNS, strict=True):
+        blank = " " * (least - cell_len(cell))
+        line += (blank + cell if title.startswith(">") else cell + blank) + "  "
+    rest = Text(flat(text))
+    if width:
+        rest.truncate(max(words.LEAST_WIDTH, width - cell_len(line)), overflow="ellipsis")
+    return line + rest.plain
+
+
+def _error_as_json(error: WattserveError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "reason": error.reason,
+        "field": error.field,
+        "message": error.message,
+        "retry_after_seconds": error.retry_after_s,
+        "target": error.target,
+    }
 
 
 def _show_sum(total: Sum, as_json: bool, width: int) -> None:

@@ -1,4 +1,4 @@
-"""Answers, receipts and the server's description as the command line shows them to people. Pure."""
+"""Answers, receipts, and what a server says of itself and of its ledger, as people are shown them. Pure."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from collections.abc import Sequence
 import numpy as np
 
 from wattserve_client._cli import words
-from wattserve_client._cli.table import facts, table
-from wattserve_client.reports import Meter, ServerInfo, Variant
+from wattserve_client._cli.words import facts, table
+from wattserve_client.reports import EnergyReport, Meter, ServerInfo, Variant, VariantEnergy
 from wattserve_client.results import EnergyState, Prediction, Receipt
 
-_SEQUENCES = ("label", "score", "tokens", "padded", "joules", "state", "input")
+_SEQUENCES = (">score", ">tokens", ">padded", ">joules", "state", "input")
+_LINES = (">sequence", ">tokens", ">padded", ">batch", ">window", ">joules", ">idle share (J)")
+_VARIANTS = ("variant", "state", "device", "dtype", "operands", "native", "verified", ">weights")
+_ACCOUNTS = ("account", ">joules", ">share", ">sequences", ">J/sequence")
+_SINCE = (">watts", ">now J/seq")
 
 
 def prediction(answer: Prediction, inputs: Sequence[str], width: int) -> str:
     """A row for each sequence, then what all of it cost."""
-    rows = [(*sequence(answer, place), given) for place, given in enumerate(inputs)]
-    heads = (_SEQUENCES[0] if answer.classifications else answer.output_name, *_SEQUENCES[1:])
-    return f"{table(heads, rows, right='lrrrrll', width=width, elide=6)}\n\n{receipt(answer.receipt, width)}"
+    rows = [(*sequence(answer, place), text) for place, text in enumerate(inputs)]
+    titles = ("label" if answer.classifications else answer.output_name, *_SEQUENCES)
+    return f"{table(titles, rows, width, elide='input')}\n\n{facts(_cost(answer.receipt), width)}"
 
 
 def sequence(answer: Prediction, place: int) -> tuple[str, str, str, str, str, str]:
     """Label (or the beginning of the output), score, tokens, padded tokens, joules, state."""
+    label, score = "", words.NOTHING
     if answer.classifications:
-        found = answer.classifications[place]
-        label, score = found.label, f"{found.scores[found.label_index]:.3f}"
+        classification = answer.classifications[place]
+        label, score = classification.label, f"{classification.scores[classification.label_index]:.3f}"
     else:
-        label, score = _beginning(answer.output[place]), words.NOTHING
-    told = answer.receipt
-    if place >= len(told.lines):  # a server that gives no lines
-        return label, score, words.NOTHING, words.NOTHING, words.UNKNOWN, str(told.state)
-    line = told.lines[place]
+        label = _beginning(answer.output[place])
+    receipt = answer.receipt
+    if place >= len(receipt.lines):  # a server that gives no lines
+        return label, score, words.NOTHING, words.NOTHING, words.UNKNOWN, receipt.state
+    line = receipt.lines[place]
     return (
         label,
         score,
         str(line.tokens),
         str(line.padded_tokens),
         words.energy(line.energy_uj),
-        str(told.state),
+        receipt.state,
     )
 
 
-def receipt(told: Receipt, width: int) -> str:
-    """What a request cost, and how far that may be trusted."""
-    return facts(_cost(told), width)
-
-
-def receipt_with_lines(told: Receipt, width: int) -> str:
-    """The same, with a row for each sequence."""
+def receipt_with_lines(receipt: Receipt, width: int) -> str:
+    """What a request cost and how far that may be trusted, then a row for each sequence."""
     rows = [
         (
             str(number),
@@ -59,35 +59,29 @@ def receipt_with_lines(told: Receipt, width: int) -> str:
             words.energy(line.energy_uj),
             words.energy(line.idle_share_uj),
         )
-        for number, line in enumerate(told.lines, start=1)
+        for number, line in enumerate(receipt.lines, start=1)
     ]
-    heads = ("sequence", "tokens", "padded", "batch", "window", "joules", "idle share (J)")
-    made = [("made", words.moment(told.created_unix_ns)), ("split by", told.split_rule)]
-    return f"{facts([*_cost(told), *made], width)}\n\n{table(heads, rows, right='rrrrrrr')}"
+    origin = [("made", words.moment(receipt.created_unix_ns)), ("split by", receipt.split_rule)]
+    return f"{facts([*_cost(receipt), *origin], width)}\n\n{table(_LINES, rows)}"
 
 
 def server_info(info: ServerInfo, width: int) -> str:
     rows = [
         (
-            each.name + ("*" if each.name == info.default_variant else ""),
-            str(each.state),
-            each.device,
-            each.dtype,
-            each.operands or words.NOTHING,
-            _yes(each.native),
-            _yes(each.verified),
-            words.megabytes(each.parameter_bytes),
+            variant.name + ("*" if variant.name == info.default_variant else ""),
+            variant.state,
+            variant.device,
+            variant.dtype,
+            variant.operands or words.NOTHING,
+            "yes" if variant.native else "no",
+            "yes" if variant.verified else "no",
+            words.megabytes(variant.parameter_bytes),
         )
-        for each in info.variants
+        for variant in info.variants
     ]
-    heads = ("variant", "state", "device", "dtype", "operands", "native", "verified", "weights")
-    remarks = [(each.name, remark) for each in info.variants for remark in _remarks(each)]
-    limits = info.limits
+    limits, millions = info.limits, f"{info.model_parameters / 1e6:.3g}"
     about = [
-        (
-            "model",
-            f"{info.model_name} from {info.model_source}, {info.model_parameters / 1e6:.3g} M parameters",
-        ),
+        ("model", f"{info.model_name} from {info.model_source}, {millions} M parameters"),
         ("RANDOM WEIGHTS", "its answers mean nothing" if info.random_weights else ""),
         ("task", info.task),
         ("labels", ", ".join(info.labels)),
@@ -109,43 +103,38 @@ def server_info(info: ServerInfo, width: int) -> str:
     ]
     parts = [
         facts(about, width),
-        table(heads, rows, right="lllllllr") + "\n* the default",
-        facts(remarks, width),
+        table(_VARIANTS, rows) + "\n* the default",
+        facts([(variant.name, _remark(variant)) for variant in info.variants], width),
         *(facts(_meter(meter), width) for meter in (info.meter, *info.other_meters)),
         facts(kept, width),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _cost(told: Receipt) -> list[tuple[str, str]]:
-    if told.energy_uj is None:
-        total = f"{words.UNKNOWN}: {told.unknown_reason or 'the server gave no reason'}"
+def _cost(receipt: Receipt) -> list[tuple[str, str]]:
+    idle, first = receipt.idle_share_uj, receipt.provisional_energy_uj
+    ended = "" if receipt.outcome in ("completed", "unspecified") else f", request {receipt.outcome}"
+    if receipt.energy_uj is None:
+        total = f"{words.UNKNOWN}: {receipt.unknown_reason or 'the server gave no reason'}{ended}"
     else:
-        total = f"{words.energy(told.energy_uj)} J above idle"
-    idle = told.idle_share_uj
-    first = told.provisional_energy_uj
-    ended = "" if told.outcome in ("completed", "unspecified") else f", request {told.outcome}"
+        trust = f"({receipt.state}, {receipt.source.quality}{ended})"
+        total = f"{words.energy(receipt.energy_uj)} J above idle {trust}"
     return [
-        (
-            "energy",
-            f"{total} ({told.state}, {told.source.quality}{ended})"
-            if told.energy_uj is not None
-            else total + ended,
-        ),
-        ("interval", words.interval(told)),
-        ("first answer", f"{words.energy(first)} J" if told.settled and first is not None else ""),
-        ("idle share", "" if idle is None else f"{words.energy(idle)} J more, by {told.idle_policy}"),
-        ("source", words.source(told.source)),
-        *words.caveats(told),
-        ("variant", f"{told.variant} on {told.device}"),
-        ("request", told.request_id),
-        ("receipt", told.receipt_id + _hint(told)),
+        ("energy", total),
+        ("interval", words.interval(receipt)),
+        ("first answer", f"{words.energy(first)} J" if receipt.settled and first is not None else ""),
+        ("idle share", "" if idle is None else f"{words.energy(idle)} J more, by {receipt.idle_policy}"),
+        ("source", words.source(receipt.source)),
+        *words.caveats(receipt),
+        ("variant", f"{receipt.variant} on {receipt.device}"),
+        ("request", receipt.request_id),
+        ("receipt", receipt.receipt_id + _hint(receipt)),
     ]
 
 
-def _hint(told: Receipt) -> str:
-    if told.state is EnergyState.PROVISIONAL and told.receipt_id:
-        return f" (`receipt {told.receipt_id} --wait` tells the settled figure)"
+def _hint(receipt: Receipt) -> str:
+    if receipt.state is EnergyState.PROVISIONAL and receipt.receipt_id:
+        return f" (`receipt {receipt.receipt_id} --wait` tells the settled figure)"
     return ""
 
 
@@ -161,10 +150,10 @@ def _takes(info: ServerInfo) -> str:
     return "texts or token ids" if info.accepts_text else "token ids, no texts"
 
 
-def _remarks(variant: Variant) -> list[str]:
+def _remark(variant: Variant) -> str:
     """What a table has no room for."""
     kept = len(variant.kept_layers)
-    told = [
+    remarks = [
         variant.kernels,
         variant.detail,
         variant.tuning,
@@ -175,22 +164,112 @@ def _remarks(variant: Variant) -> list[str]:
         "" if variant.verified or not variant.parameter_bytes else "UNVERIFIED",
         variant.verification,
     ]
-    return ["; ".join(each for each in told if each)]
+    return "; ".join(remark for remark in remarks if remark)
 
 
 def _meter(meter: Meter) -> list[tuple[str, str]]:
-    others = meter.neighbours
+    others, period_s = meter.neighbours, meter.update_period_seconds
     return [
         ("meter", words.source(meter.source) + (f" ({meter.device})" if meter.device else "")),
         ("covers", meter.boundary),
         ("idle", f"{words.watts(meter.idle_watts)} ({meter.idle_origin})"),
-        (
-            "updates",
-            f"every {words.seconds(meter.update_period_seconds)}" if meter.update_period_seconds else "",
-        ),
+        ("updates", f"every {words.seconds(period_s)}" if period_s else ""),
         ("neighbours", f"other processes on the device: {others}" if others else ""),
     ]
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def ledger(now: EnergyReport, width: int, before: EnergyReport | None = None) -> str:
+    """Where every joule of one meter stands; with `before`, also the watts since then."""
+    if now.measured_uj is None:
+        reason = now.unknown_reason or "the server gave no reason"
+        return facts([("energy", f"{words.UNKNOWN}: {reason}"), *_about(now)], width)
+    watts = rates(now, before)
+    rows = []
+    for place, (account, uj) in enumerate(accounts(now).items()):
+        # The total is called what it is: "measured" only where a sensor measured it.
+        title = f"+ {account}" if place > 1 else f"= {account}" if place else now.source.quality
+        variant = _variant(now, account)
+        row = [title, words.ledger_energy(uj), words.percent(uj, now.measured_uj)]
+        row += [str(variant.sequences), _each(variant.active_uj, variant.sequences)] if variant else ["", ""]
+        if before is not None:
+            drawn = watts[account]
+            row += [words.NOTHING if drawn is None else f"{drawn:.2f}", _each_since(account, now, before)]
+        rows.append(row)
+    whole = table(_ACCOUNTS if before is None else _ACCOUNTS + _SINCE, rows)
+    restarted = "the server's ledger began again; watts come with the next reading"
+    notes = [("note", restarted)] if before is not None and began_again(now, before) else []
+    return f"{whole}\n\n{facts([*notes, *_about(now)], width)}"
+
+
+def accounts(report: EnergyReport) -> dict[str, int | None]:
+    """Every account in microjoules, in the table's order: the total, then the parts of it."""
+    return {
+        "measured": report.measured_uj,
+        **{f"active {variant.variant}": variant.active_uj for variant in report.active},
+        "warm-up": report.warmup_uj,
+        "idle": report.idle_uj,
+        "unattributed": report.unattributed_uj,
+        "gap": report.gap_uj,
+        "pending": report.pending_uj,
+    }
+
+
+def began_again(now: EnergyReport, before: EnergyReport) -> bool:
+    """Whether the server was restarted between the two."""
+    return now.since_unix_ns > before.until_unix_ns or (now.measured_uj or 0) < (before.measured_uj or 0)
+
+
+def elapsed_s(now: EnergyReport, before: EnergyReport | None) -> float:
+    """Between the two ledgers' last readings; 0 when nothing can be said."""
+    if before is None or before.measured_uj is None or began_again(now, before):
+        return 0.0
+    return max(0.0, (now.until_unix_ns - before.until_unix_ns) / 1e9)
+
+
+def rates(now: EnergyReport, before: EnergyReport | None) -> dict[str, float | None]:
+    """Watts per account since `before`; None where nothing can be said."""
+    span_s = elapsed_s(now, before)
+    earlier = accounts(before) if before is not None and span_s else {}
+    watts: dict[str, float | None] = {}
+    for account, uj in accounts(now).items():
+        earlier_uj = earlier.get(account)
+        watts[account] = None if uj is None or earlier_uj is None else (uj - earlier_uj) / 1e6 / span_s
+    return watts
+
+
+def _variant(report: EnergyReport, account: str) -> VariantEnergy | None:
+    return next((entry for entry in report.active if account == f"active {entry.variant}"), None)
+
+
+def _each_since(account: str, now: EnergyReport, before: EnergyReport) -> str:
+    """Joules per sequence since `before`; nothing for an account that is no variant's."""
+    variant, earlier = _variant(now, account), _variant(before, account)
+    if variant is None:
+        return ""
+    if (
+        earlier is None
+        or variant.active_uj is None
+        or earlier.active_uj is None
+        or not elapsed_s(now, before)
+    ):
+        return words.NOTHING
+    return _each(variant.active_uj - earlier.active_uj, variant.sequences - earlier.sequences)
+
+
+def _each(uj: int | None, sequences: int) -> str:
+    return words.NOTHING if uj is None or sequences <= 0 else words.energy(round(uj / sequences))
+
+
+def _about(now: EnergyReport) -> list[tuple[str, str]]:
+    shared, pending, unknown = now.idle_shared_uj, now.pending_receipts, now.unknown_sequences
+    return [
+        ("source", words.source(now.source) + (f" ({now.device})" if now.device else "")),
+        ("idle draw", f"{words.watts(now.idle_watts)} now"),
+        ("idle shared", f"{words.energy(shared)} J of idle are shown on receipts" if shared else ""),
+        ("waiting", f"{words.counted(pending, 'receipt')} not settled yet" if pending else ""),
+        ("unknown", f"{words.counted(unknown, 'sequence')} ran at an unknown energy" if unknown else ""),
+        ("gaps", f"{now.gap_count}, {words.seconds(now.gap_seconds)} in all" if now.gap_count else "none"),
+        *(("gap", f"{words.moment(gap.start_unix_ns)}: {gap.reason}") for gap in now.recent_gaps[-3:]),
+        ("from", words.moment(now.since_unix_ns) if now.since_unix_ns else ""),
+        ("to", words.moment(now.until_unix_ns) if now.until_unix_ns else ""),
+    ]

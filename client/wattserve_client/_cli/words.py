@@ -1,20 +1,98 @@
-"""Figures as the command line shows them. An energy that is not known is "unknown", never 0. Pure."""
+"""What `wattserve-client` prints: figures, errors, and rich's tables of both as plain text. Pure.
+
+An energy that is not known is "unknown", never 0.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
 from wattserve_client.results import EnergySource, Receipt, format_joules, joules
 
 UNKNOWN = "unknown"
 NOTHING = "-"
+LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
+_NO_LIMIT = 10**9  # columns, where the output is no terminal
+_TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
+
+
+class CommandError(Exception):
+    """A mistake that the user can repair, in one line; exit code 1."""
+
+
+class ArgumentsError(CommandError):
+    """A mistake in the arguments; exit code 2."""
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int = 0, elide: str = "") -> str:
+    """Aligned columns under their titles; one that begins with ">" is of numbers, aligned to the right.
+
+    width: in characters, where 0 is without limit. To keep to it the column `elide` is shortened, with "…"
+    for what it loses; no other column ever is.
+    """
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    least = -2
+    lines = [[title.removeprefix(">") for title in titles], *([flat(cell) for cell in row] for row in rows)]
+    for title, cells in zip(titles, zip(*lines, strict=True), strict=True):
+        longest = max(map(cell_len, cells))
+        least += 2 + (min(LEAST_WIDTH, longest) if title == elide else longest)
+        grid.add_column(justify="right" if title.startswith(">") else "left", no_wrap=title != elide)
+    for line in lines:
+        grid.add_row(*(Text(cell, no_wrap=True) for cell in line))
+    return _plain_text(grid, max(width, least) if width else 0)
+
+
+def facts(pairs: Sequence[tuple[str, str]], width: int = 0) -> str:
+    """A line `name  value` for each pair that has a value; a long value goes on below itself."""
+    grid = Table.grid(padding=(0, 2), pad_edge=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        if value:
+            grid.add_row(name, Text(flat(value)))
+    return _plain_text(grid, width)
+
+
+def _plain_text(grid: Table, width: int) -> str:
+    segments = Console(width=width or _NO_LIMIT, color_system=None).render(grid)
+    lines = "".join(segment.text for segment in segments).splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def flat(text: str) -> str:
+    """In one line, without what would move a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def in_flags(message: str) -> str:
+    """The library's words, with the command's own options in place of its arguments."""
+    in_options = _TLS.sub(lambda match: f"--tls-{match[1].replace('_', '-')}", message)
+    return in_options.replace("pass tls=", "pass --tls")
+
+
+def error_line(error: WattserveError) -> str:
+    """The server's words, the code with its reason, and who said so."""
+    message = in_flags(" ".join(flat(error.message).split())) or "no message"
+    if not error.reason and isinstance(error, Unavailable):
+        message = f"out of reach: {message}"
+    elif not error.reason and isinstance(error, DeadlineExceeded):
+        message = f"no answer in time (see --timeout): {message}"
+    code = f"{error.code}, {error.reason}" if error.reason not in ("", error.code) else error.code
+    later = "" if error.retry_after_s is None else f"; try again after {error.retry_after_s:g} s"
+    return f"{error.target}: {message} ({code}{later})"
 
 
 def energy(uj: int | None) -> str:
@@ -64,10 +142,10 @@ def moment(unix_ns: int) -> str:
 
 def source(of: EnergySource) -> str:
     """Its quality first, then which one, how, and what must be known of it."""
-    told = str(of).removesuffix(f" by {of.quality}")  # a meter called as its quality is not said twice
+    text = str(of).removesuffix(f" by {of.quality}")  # a meter called as its quality is not said twice
     if of.method not in ("", "none"):
-        told += f", {of.method}"
-    return f"{told}: {of.note}" if of.note else told
+        text += f", {of.method}"
+    return f"{text}: {of.note}" if of.note else text
 
 
 def interval(receipt: Receipt) -> str:
@@ -79,16 +157,13 @@ def interval(receipt: Receipt) -> str:
 
 def caveats(receipt: Receipt) -> list[tuple[str, str]]:
     """What nobody may miss beside the figure, as (name, words)."""
-    told = (
-        [("PROXY", f"{receipt.variant} only stands in for a precision: {receipt.proxy}")]
-        if receipt.proxy
-        else []
-    )
-    if receipt.unverified:
-        told.append(
-            ("UNVERIFIED", f"nobody has checked that {receipt.variant} ran at the precision of its name")
-        )
-    return told + [("warning", each) for each in receipt.warnings]
+    proxy = f"{receipt.variant} only stands in for a precision: {receipt.proxy}"
+    unverified = f"nobody has checked that {receipt.variant} ran at the precision of its name"
+    return [
+        *([("PROXY", proxy)] if receipt.proxy else []),
+        *([("UNVERIFIED", unverified)] if receipt.unverified else []),
+        *(("warning", warning) for warning in receipt.warnings),
+    ]
 
 
 def plain(value: Any) -> Any:
@@ -97,18 +172,18 @@ def plain(value: Any) -> Any:
     Where a field `energy_uj` stands, `energy_joules` stands beside it.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        told = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if "energy_uj" in told:
-            told["energy_joules"] = joules(told["energy_uj"])
-        return told
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if "energy_uj" in fields:
+            fields["energy_joules"] = joules(fields["energy_uj"])
+        return fields
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

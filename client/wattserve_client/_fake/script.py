@@ -1,4 +1,4 @@
-"""What the fake server of `testing` is told to say, and what it was asked. Pure: no grpc, no protobuf."""
+"""What the fake server of `testing` is told to say. Pure: no grpc, no protobuf."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import Any, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_client._fake.errors import Refusal, refusal
+from wattserve_client._fake.requests import Given, Refusal, refusal
 
 DEFAULT_ENERGY_JOULES = 0.05
-
-Given: TypeAlias = str | tuple[int, ...] | npt.NDArray[np.float32]
-"""One sequence as it was asked: a text, token ids, or the pixels of an image [channels, height, width]."""
 
 
 class ReplyFields(TypedDict, total=False):
@@ -74,27 +71,6 @@ class Reply:
         return round(low * 1e6), round(high * 1e6)
 
 
-@dataclass(frozen=True, eq=False)
-class Request:
-    """One prediction that the server was asked for, refused ones included."""
-
-    inputs: tuple[Given, ...]  # one per sequence
-    variant: str  # as the caller sent it: "" for the default one
-    request_id: str  # on a stream, the client's own number
-    wait_for_settled_energy: bool
-    priority: int
-    streamed: bool  # by predict_many
-
-    @property
-    def text(self) -> str:
-        """The one text; ValueError when it was not one text."""
-        if len(self.inputs) != 1 or not isinstance(self.inputs[0], str):
-            raise ValueError(
-                f"this request holds {len(self.inputs)} sequences, so `text` says nothing: use `inputs`"
-            )
-        return self.inputs[0]
-
-
 Otherwise: TypeAlias = Callable[[Given], Reply]
 
 
@@ -135,11 +111,11 @@ class Script:
                 if reply := self._by_input.get((given, wanted)):
                     return reply
         if self.otherwise is None:
-            known = list(dict.fromkeys(repr(each) for each, _ in self._by_input))
+            scripted = list(dict.fromkeys(repr(wanted) for wanted, _ in self._by_input))
             raise refusal(
                 "INVALID_ARGUMENT",
                 f"the fake server has no answer for {_described(given)} (variant {variant!r}); "
-                f"it has answers for {', '.join(known) or 'nothing'}: "
+                f"it has answers for {', '.join(scripted) or 'nothing'}: "
                 "script one with answer(), answer_next() or otherwise()",
                 field="input",
             )
@@ -182,7 +158,7 @@ class Script:
 
 
 def _key(given: str | Sequence[int] | npt.NDArray[Any]) -> Given:
-    return given if isinstance(given, str) else tuple(int(each) for each in given)
+    return given if isinstance(given, str) else tuple(int(token) for token in given)
 
 
 def _described(given: Given) -> str:

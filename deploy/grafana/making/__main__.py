@@ -1,4 +1,4 @@
-"""Writes the dashboards."""
+"""`python -m deploy.grafana.making` writes deploy/grafana/dashboards/*.json; a test compares."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MAX_LINE = 110
 
 def documents() -> dict[str, str]:
     """The text of each dashboard's file, by its name."""
-    made = {"service": service.DASHBOARD, "energy": energy.DASHBOARD, "sweep": sweep.DASHBOARD}
-    return {f"{name}.json": text(each) + "\n" for name, each in made.items()}
+    dashboards = {"service": service.DASHBOARD, "energy": energy.DASHBOARD, "sweep": sweep.DASHBOARD}
+    return {f"{name}.json": text(panels) + "\n" for name, panels in dashboards.items()}
 
 
 def text(value: object, indent: str = "") -> str:
@@ -24,9 +24,9 @@ def text(value: object, indent: str = "") -> str:
         return short
     inner = indent + "  "
     if isinstance(value, list):
-        parts = [inner + text(each, inner) for each in value]
+        parts = [inner + text(item, inner) for item in value]
     else:
-        parts = [f"{inner}{json.dumps(key)}: {text(each, inner)}" for key, each in value.items()]
+        parts = [f"{inner}{json.dumps(key)}: {text(item, inner)}" for key, item in value.items()]
     opening, closing = "[]" if isinstance(value, list) else "{}"
     return opening + "\n" + ",\n".join(parts) + f"\n{indent}{closing}"
 

@@ -1,10 +1,124 @@
-"""The kinds of panels, with the colours that mean the same on every dashboard."""
+"""Grafana's JSON: dashboards, their variables and the kinds of panels, whose colours always mean the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
 
-from deploy.grafana.making.parts import SOURCE, Json
+from deploy.grafana.making.promql import INSTANCE, VARIANT, buckets
+from wattserve_server.telemetry.table import BUILD, METER, VARIANT_READY, MetricSpec
+
+Json = dict[str, Any]
+
+SCHEMA_VERSION = 41  # Grafana 12.0's. Later ones bring an older dashboard up to date when they load it.
+
+WIDTH = 24
+SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def dashboard(
+    name: str, description: str, variables: list[Json], panels: Sequence[Json], since: str, refresh: str
+) -> Json:
+    """panels: a row starts a new line, others stand side by side as long as there is room."""
+    return {
+        "uid": f"wattserve-{name.lower()}",
+        "title": f"Wattserve: {name}",
+        "description": description,
+        "tags": ["wattserve"],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": refresh,
+        "time": {"from": since, "to": "now"},
+        "timezone": "browser",
+        "links": [
+            {
+                "title": "Wattserve",
+                "type": "dashboards",
+                "tags": ["wattserve"],
+                "asDropdown": False,
+                "icon": "external link",
+                "includeVars": True,
+                "keepTime": True,
+                "targetBlank": False,
+                "tooltip": "",
+                "url": "",
+            }
+        ],
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "label": "Prometheus",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "refresh": 1,
+                    "current": {"text": "Prometheus", "value": "wattserve-prometheus"},
+                },
+                values_of("instance", "Server", BUILD, "Servers to add up."),
+                *variables,
+            ]
+        },
+        "annotations": {"list": []},
+        "panels": _placed(panels),
+    }
+
+
+def _placed(panels: Sequence[Json]) -> list[Json]:
+    """With their places, and numbers that stay the same while no panel is put before them."""
+    numbers, placed, x, y, height = count(1), list[Json](), 0, 0, 0
+    into = placed
+    for panel in panels:
+        size = panel["gridPos"]
+        if panel["type"] == "row" or x + size["w"] > WIDTH:
+            x, y, height = 0, y + height, 0
+        panel = {"id": next(numbers), **panel, "gridPos": {"x": x, "y": y, **size}}
+        x, height = x + size["w"], max(height, size["h"])
+        if panel["type"] == "row":
+            placed.append(panel)
+            into = panel["panels"] = []
+            into = into if panel["collapsed"] else placed
+        else:
+            into.append(panel)
+    return placed
+
+
+def row(title: str, collapsed: bool = False) -> Json:
+    return {
+        "type": "row",
+        "title": title,
+        "collapsed": collapsed,
+        "panels": [],
+        "gridPos": {"w": WIDTH, "h": 1},
+    }
+
+
+def values_of(name: str, label: str, metric: MetricSpec, description: str, of: str | None = None) -> Json:
+    """A variable with the values of a metric's label `of`, mostly its own name; all of them at first."""
+    within = metric if name == "instance" else f"{metric}{{{INSTANCE}}}"
+    return {
+        "name": name,
+        "label": label,
+        "description": description,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": f"label_values({within}, {of or name})", "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+VARIANT_NOTE = "Precisions of the model. All includes requests that named none that exists."
+VARIANT_VALUES = values_of("variant", "Variant", VARIANT_READY, VARIANT_NOTE)
+DEVICES = values_of(
+    "device", "Device", METER, "Devices that run batches; each has its own meter and accounts."
+)
+
 
 # By name, so that a variant keeps its own on every dashboard, whichever others are shown. `int8@cpu` is int8
 # on another device than the server's first.
@@ -24,9 +138,9 @@ GREEN, YELLOW, RED = "green", "yellow", "red"
 
 def query(expression: str, legend: str, *, exemplar: bool = False, form: str = "time_series") -> Json:
     """form: heatmap for buckets, table for one instant's values."""
-    made: Json = {"datasource": SOURCE, "expr": expression, "legendFormat": legend, "format": form}
-    made |= {"instant": True, "range": False} if form == "table" else {"instant": False, "range": True}
-    return {**made, "exemplar": True} if exemplar else made
+    target: Json = {"datasource": SOURCE, "expr": expression, "legendFormat": legend, "format": form}
+    target |= {"instant": form == "table", "range": form != "table"}
+    return {**target, "exemplar": True} if exemplar else target
 
 
 def fixed(colours: Mapping[str, str]) -> list[Json]:
@@ -41,8 +155,8 @@ def fixed(colours: Mapping[str, str]) -> list[Json]:
 
 def thresholds(*steps: tuple[float, str], first: str = GREEN) -> Json:
     """steps: from which value on which colour."""
-    made = [{"color": colour, "value": value} for value, colour in steps]
-    return {"mode": "absolute", "steps": [{"color": first, "value": None}, *made]}
+    colours = [{"color": colour, "value": value} for value, colour in ((None, first), *steps)]
+    return {"mode": "absolute", "steps": colours}
 
 
 def lines(
@@ -64,14 +178,9 @@ def lines(
     }
     if around_zero is not None:
         custom |= {"axisSoftMin": -around_zero, "axisSoftMax": around_zero}
-    defaults: Json = {
-        "unit": unit,
-        "color": {"mode": "palette-classic-by-name"},
-        "custom": custom,
-    }
-    defaults |= {} if lowest is None else {"min": lowest}
-    defaults |= {} if highest is None else {"max": highest}
-    defaults |= {} if marks is None else {"thresholds": marks}
+    defaults: Json = {"unit": unit, "color": {"mode": "palette-classic-by-name"}, "custom": custom}
+    limits = {"min": lowest, "max": highest, "thresholds": marks}
+    defaults |= {name: limit for name, limit in limits.items() if limit is not None}
     options: Json = {
         "legend": {
             "displayMode": "table",
@@ -85,8 +194,16 @@ def lines(
     return _panel("timeseries", title, description, queries, defaults, options, width, height, changes)
 
 
+def variant_lines(
+    title: str, description: str, unit: str, expression: str, *, exemplar: bool = False, **options: Any
+) -> Json:
+    """A line for each variant, in its colour. options: see `lines`."""
+    shown = query(expression, "{{variant}}", exemplar=exemplar)
+    return lines(title, description, unit, shown, colours=VARIANTS, **options)
+
+
 def stat(
-    title: str, description: str, unit: str, one: Json, *,
+    title: str, description: str, unit: str, target: Json, *,
     marks: Json | None = None, decimals: int | None = None, text: str = "auto", width: int = 4,
 ) -> Json:  # fmt: skip
     defaults: Json = {"unit": unit, "noValue": "–", "thresholds": marks or thresholds(first="text")}
@@ -103,10 +220,12 @@ def stat(
         "textMode": text,
         "wideLayout": True,
     }
-    return _panel("stat", title, description, [one], defaults, options, width, 4)
+    return _panel("stat", title, description, [target], defaults, options, width, 4)
 
 
-def heatmap(title: str, description: str, unit: str, one: Json, width: int = 8) -> Json:
+def heatmap(title: str, description: str, histogram: MetricSpec, unit: str, exemplar: bool = False) -> Json:
+    """How many observations of the chosen variants fell into each bucket."""
+    shown = query(buckets(histogram, VARIANT), "{{le}}", exemplar=exemplar, form="heatmap")
     options: Json = {
         "calculate": False,
         "cellGap": 1,
@@ -123,11 +242,11 @@ def heatmap(title: str, description: str, unit: str, one: Json, width: int = 8) 
         "yAxis": {"axisPlacement": "left", "unit": unit, "reverse": False},
     }  # fmt: skip
     defaults: Json = {"custom": {"scaleDistribution": {"type": "linear"}}}
-    return _panel("heatmap", title, description, [one], defaults, options, width, 8)
+    return _panel("heatmap", title, description, [shown], defaults, options, 8, 8)
 
 
 def timeline(
-    title: str, description: str, one: Json, words: Mapping[str, tuple[str, str]], width: int = 8
+    title: str, description: str, target: Json, words: Mapping[str, tuple[str, str]], width: int
 ) -> Json:
     """words: for each value the text and its colour."""
     mapped = {value: {"text": text, "color": colour} for value, (text, colour) in words.items()}
@@ -144,7 +263,7 @@ def timeline(
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    return _panel("state-timeline", title, description, [one], defaults, options, width, 8)
+    return _panel("state-timeline", title, description, [target], defaults, options, width, 8)
 
 
 def table(
@@ -162,27 +281,19 @@ def table(
         "decimals": decimals,
     }
     overrides: list[Json] = [
-        {
-            "matcher": {"id": "byName", "options": name},
-            "properties": [{"id": "unit", "value": unit}],
-        }
+        {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": unit}]}
         for name, unit, _ in columns
     ]
     options: Json = {"showHeader": True, "cellHeight": "sm", "frameIndex": 0, "sortBy": []}
-    made = _panel("table", title, description, queries, defaults, options, 24, height, overrides)
-    made["transformations"] = [
+    panel = _panel("table", title, description, queries, defaults, options, 24, height, overrides)
+    panel["transformations"] = [
         {"id": "merge", "options": {}},
         {
             "id": "organize",
             "options": {"excludeByName": {"Time": True}, "indexByName": order, "renameByName": values},
         },
     ]
-    return made
-
-
-def repeated(panel: Json, variable: str, per_line: int) -> Json:
-    """The panel once for each value of a variable."""
-    return {**panel, "repeat": variable, "repeatDirection": "h", "maxPerRow": per_line}
+    return panel
 
 
 def _panel(
@@ -195,7 +306,7 @@ def _panel(
         "description": description,
         "datasource": SOURCE,
         "gridPos": {"w": width, "h": height},
-        "targets": [{"refId": chr(ord("A") + number), **each} for number, each in enumerate(queries)],
+        "targets": [{"refId": chr(ord("A") + number), **target} for number, target in enumerate(queries)],
         "fieldConfig": {"defaults": defaults, "overrides": list(overrides)},
         "options": options,
     }

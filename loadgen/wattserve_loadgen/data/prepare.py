@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +19,17 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from wattserve_loadgen.data import dataset, tables
-from wattserve_loadgen.data.label_map import map_labels, model_labels
-from wattserve_loadgen.errors import DatasetError
+from wattserve_common import dataset
+from wattserve_common.errors import DatasetError
+from wattserve_common.tensor_files import NO_LABEL
+from wattserve_loadgen.data.tables import TextRow, read_rows
 
 _UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length
 _DEFAULT_MAX_LENGTH = 512
 _BATCH = 1024
+_INTEGER = re.compile(r"[+-]?\d+")
+_LARGEST_LABEL = 2**31 - 1
+_SHOWN = 10  # label names in an error
 _MOST_TOKENS = 2**31  # the protocol's token ids are int32
 
 
@@ -52,12 +58,9 @@ def prepare_file(
     With `label_column` None, a column called `label` is used where the file has one; otherwise rows get the
     label -1, and accuracy does not apply. Rows longer than `max_length` tokens are truncated and counted.
     """
-    names = tables.columns(source)
-    if label_column is None and "label" in names:
-        label_column = "label"
-    rows = tables.read_rows(source, text_column, label_column, limit)
+    rows, label_column = read_rows(source, text_column, label_column, limit)
     encoder = _load_tokenizer(tokenizer)
-    labels, label_map = map_labels(source, rows, model_labels(tokenizer))
+    labels, names, origin = _map_labels(source, rows, _model_labels(tokenizer))
     longest = _max_length(encoder, max_length)
     token_rows, truncated = _tokenise(source, encoder, rows, longest)
     description = {
@@ -67,14 +70,14 @@ def prepare_file(
         "rows": len(rows),
         "text_column": text_column,
         "label_column": label_column,
-        "label_names": label_map.names,
-        "label_mapping": label_map.origin,
+        "label_names": names,
+        "label_mapping": origin,
         "max_length": longest,
         "truncated_rows": truncated,
     }
     pad_id = encoder.pad_token_id
     dataset.save(out, token_rows, labels, description, pad_id=0 if pad_id is None else pad_id)
-    return Prepared(out, len(rows), truncated, label_map.origin)
+    return Prepared(out, len(rows), truncated, origin)
 
 
 def prepare_random(
@@ -104,7 +107,7 @@ def prepare_random(
         "max_length": max_length,
         "label_names": [],
     }
-    dataset.save(out, token_rows, [dataset.NO_LABEL] * rows, description)
+    dataset.save(out, token_rows, [NO_LABEL] * rows, description)
     return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)")
 
 
@@ -125,7 +128,7 @@ def prepare_random_images(
         "seed": seed,
         "label_names": [],
     }
-    dataset.save_images(out, pixels, [dataset.NO_LABEL] * rows, description)
+    dataset.save_images(out, pixels, [NO_LABEL] * rows, description)
     return Prepared(out, rows, 0, "none (random images: for speed and energy only)")
 
 
@@ -185,7 +188,7 @@ def _max_length(encoder: Any, asked: int | None) -> int:
 
 
 def _tokenise(
-    source: Path, encoder: Any, rows: list[tables.TextRow], max_length: int
+    source: Path, encoder: Any, rows: list[TextRow], max_length: int
 ) -> tuple[list[list[int]], int]:
     """Token rows of at most `max_length`, and how many of them were cut."""
     token_rows: list[list[int]] = []
@@ -203,3 +206,87 @@ def _tokenise(
                 ids = encoder(row.text, truncation=True, max_length=max_length)["input_ids"]
             token_rows.append(list(ids))
     return token_rows, truncated
+
+
+@dataclass(frozen=True)
+class _ModelLabels:
+    """What a model's configuration says of its labels."""
+
+    ids: dict[str, int]  # empty: it has no names of its own
+    count: int | None  # None: it does not say
+
+
+def _model_labels(model: str) -> _ModelLabels:
+    """From the configuration of a model's folder or name; nothing for a folder with a tokenizer alone."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(model)
+    except Exception:  # whatever is wrong with it: labels are then sorted
+        return _ModelLabels({}, None)
+    ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
+    generic = all(name == f"LABEL_{index}" for name, index in ids.items())
+    # every configuration says two generic labels when it was told nothing
+    told = not generic or len(ids) != 2 or _is_classifier(config.architectures)
+    return _ModelLabels({} if generic else ids, config.num_labels if told else None)
+
+
+def _map_labels(
+    source: Path, rows: Sequence[TextRow], model: _ModelLabels
+) -> tuple[list[int], list[str], str]:
+    """Label indices in the order of the rows, -1 for none; the names in the order of their indices; how the
+    labels became indices. DatasetError names the line of a label that the model does not have."""
+    if all(row.label is None for row in rows):
+        return [NO_LABEL] * len(rows), [], "none: the file has no label column"
+    names = sorted(model.ids, key=model.ids.__getitem__)
+    if all(_integer(row.label) is not None for row in rows):
+        return [_checked(source, row, model, names) for row in rows], names, "integers of the file"
+    ids, origin = model.ids, "the model's label2id"
+    if not ids:
+        names = sorted({str(row.label) for row in rows if _integer(row.label) != NO_LABEL})
+        ids, origin = {name: index for index, name in enumerate(names)}, "sorted label names"
+        if model.count is not None and len(names) > model.count:
+            raise DatasetError(
+                f"{source}: {len(names)} label names ({_shown(names)}), but the model has {model.count}"
+            )
+    folded = {name.casefold(): index for name, index in ids.items()}
+    labels = []
+    for row in rows:
+        name = str(row.label)
+        index = NO_LABEL if _integer(row.label) == NO_LABEL else ids.get(name, folded.get(name.casefold()))
+        if index is None:
+            raise DatasetError(
+                f"{source}: {row.place}: unknown label {name!r}; the model knows {', '.join(names)}"
+            )
+        labels.append(index)
+    return labels, names, origin
+
+
+def _is_classifier(architectures: Iterable[str] | None) -> bool:
+    return any("Classification" in name for name in architectures or ())
+
+
+def _integer(label: str | int | None) -> int | None:
+    if isinstance(label, str):
+        return int(label) if _INTEGER.fullmatch(label) else None
+    return label
+
+
+def _checked(source: Path, row: TextRow, model: _ModelLabels, names: Sequence[str]) -> int:
+    label = _integer(row.label)
+    assert label is not None
+    if label < NO_LABEL or label > _LARGEST_LABEL:
+        raise DatasetError(
+            f"{source}: {row.place}: the label {label}; a label is 0 or more, or -1 for a row without"
+        )
+    if model.count is not None and label >= model.count:
+        listed = f": {_shown(names)}" if names else ""
+        raise DatasetError(
+            f"{source}: {row.place}: the label {label}, but the model has {model.count} labels{listed};"
+            " they count from 0"
+        )
+    return label
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

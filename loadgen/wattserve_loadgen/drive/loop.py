@@ -14,11 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import grpc.aio
 import numpy as np
 
-from wattserve_loadgen.drive.outcome import LoopResult, Outcome, Stamps
-from wattserve_loadgen.target.failures import Unanswered, failure_of
+from wattserve_loadgen.drive.job import Job, LoopResult, Outcome, Progress, Stamps
+from wattserve_loadgen.target.wire import CallError, Sender, failure_of
 
 _FAILURES_TO_STOP = 20
 _SILENCE_TO_STOP_NS = 2_000_000_000
@@ -26,23 +25,21 @@ _RECENT = 512
 
 
 class Loop(ABC):
-    """The record of one load. A loop runs once; `stop` may come from anywhere in the same event loop.
+    """One job, sent over `calls`: a loop runs once; `stop` may come from anywhere in the same event loop."""
 
-    Entry i replays request `(first + i * step) % len(requests)`, so that several loops can share one load.
-    """
-
-    def __init__(self, requests: Sequence[bytes], capacity: int, first: int, step: int) -> None:
-        self._requests, self._first, self._step = requests, first, step
-        self._sent = np.zeros(capacity, dtype=np.int64)
-        self._done = np.zeros(capacity, dtype=np.int64)
-        self._outcomes: list[Outcome | None] = [None] * capacity
+    def __init__(self, job: Job, calls: Sequence[Sender]) -> None:
+        self._job, self._calls = job, calls
+        self._warmup_ns, self._window_ns = round(job.warmup_s * 1e9), round(job.window_s * 1e9)
+        self._sent = np.zeros(job.capacity, dtype=np.int64)
+        self._done = np.zeros(job.capacity, dtype=np.int64)
+        self._outcomes: list[Outcome | None] = [None] * job.capacity
         self._next = 0  # the entry to be sent next
         self._answered = 0
         self._answered_before_window = 0
         self._failures_in_a_row = 0
         self._last_answer_ns = 0
         self._start_ns = 0
-        self._cpu_at_start = self._cpu_seconds = 0.0
+        self._cpu_at_start_s = self._cpu_s = 0.0
         self._closed = False
         self._stopped = ""
         self._stopped_ns = 0
@@ -56,22 +53,14 @@ class Loop(ABC):
         if not self._stopped:
             self._stopped, self._stopped_ns = reason, time.perf_counter_ns()
 
-    def rate_per_second(self) -> float | None:
-        """Answers so far in the window; None before it opens."""
-        if not self._start_ns:
-            return None
-        elapsed = max(1, time.perf_counter_ns() - self._start_ns)
-        return (self._answered - self._answered_before_window) * 1e9 / elapsed
-
-    def recent_services_ns(self) -> Stamps:
-        """done - sent of those of the last few hundred requests that are answered."""
+    def progress(self) -> Progress:
         recent = slice(max(0, self._next - _RECENT), self._next)
         sent, done = self._sent[recent], self._done[recent]
-        return (done - sent)[done > 0]
-
-    def recent_ns(self, percentile: float) -> int | None:
-        """Of the recent service times: for the screen, not for results."""
-        return percentile_ns([self.recent_services_ns()], percentile)
+        rate = None
+        if self._start_ns:
+            elapsed_ns = max(1, time.perf_counter_ns() - self._start_ns)
+            rate = (self._answered - self._answered_before_window) * 1e9 / elapsed_ns
+        return Progress(rate, (done - sent)[done > 0])
 
     def _answer(self, index: int, answer: bytes) -> None:
         self._last_answer_ns = self._done[index] = time.perf_counter_ns()
@@ -79,7 +68,7 @@ class Loop(ABC):
         self._answered += 1
         self._failures_in_a_row = 0
 
-    def _fail(self, index: int, error: grpc.aio.AioRpcError | Unanswered, in_flight: int) -> None:
+    def _fail(self, index: int, error: CallError, in_flight: int) -> None:
         """Stop when nothing but failures comes, of more requests than those that `in_flight` lost at once."""
         self._done[index] = now = time.perf_counter_ns()
         self._outcomes[index] = failure = failure_of(error)
@@ -92,8 +81,8 @@ class Loop(ABC):
     @contextmanager
     def _at(self, instant_ns: int, action: Callable[[], None]) -> Iterator[None]:
         """Calls `action` at an instant, to a millisecond, when the block still runs then."""
-        seconds = (instant_ns - time.perf_counter_ns()) / 1e9
-        handle = asyncio.get_running_loop().call_later(max(0.0, seconds), action)
+        wait_s = (instant_ns - time.perf_counter_ns()) / 1e9
+        handle = asyncio.get_running_loop().call_later(max(0.0, wait_s), action)
         try:
             yield
         finally:
@@ -105,13 +94,13 @@ class Loop(ABC):
             return
         self._start_ns = start_ns
         self._answered_before_window = self._answered
-        self._cpu_at_start = time.process_time()
+        self._cpu_at_start_s = time.process_time()
 
     def _close_window(self) -> None:
         """Once, when the window is over: what the client used of the CPU until now."""
         if self._start_ns and not self._closed:
             self._closed = True
-            self._cpu_seconds = time.process_time() - self._cpu_at_start
+            self._cpu_s = time.process_time() - self._cpu_at_start_s
 
     def _cut(self, end_ns: int) -> int:
         """The end of a window that was to last until `end_ns`."""
@@ -119,8 +108,7 @@ class Loop(ABC):
 
     def _result(self, end_ns: int, scheduled_ns: Stamps | None = None) -> LoopResult:
         """Once everything in flight has ended. `end_ns`: of the window, if it was opened."""
-        count = self._next
-        index = (self._first + np.arange(count, dtype=np.int64) * self._step) % len(self._requests)
+        job, count = self._job, self._next
         window_ns = end_ns - self._start_ns if self._start_ns else 0
         return LoopResult(
             sent_ns=self._sent[:count],
@@ -128,19 +116,12 @@ class Loop(ABC):
             outcomes=tuple(outcome for outcome in self._outcomes[:count] if outcome is not None),
             window_start_ns=self._start_ns,
             window_end_ns=end_ns if self._start_ns else 0,
-            client_cpu_seconds=self._cpu_seconds,
+            client_cpu_s=self._cpu_s,
             stopped=self._stopped,
             scheduled_ns=scheduled_ns,
-            request_index=index,
-            client_cpu_share_max=self._cpu_seconds * 1e9 / window_ns if window_ns > 0 else None,
+            request_index=(job.first + np.arange(count, dtype=np.int64) * job.step) % len(job.requests),
+            client_cpu_share_max=self._cpu_s * 1e9 / window_ns if window_ns > 0 else None,
         )
-
-
-def percentile_ns(services_ns: Sequence[Stamps], percentile: float) -> int | None:
-    """Of all of them together; None of none."""
-    if not sum(map(len, services_ns)):
-        return None
-    return int(np.percentile(np.concatenate(services_ns), percentile))
 
 
 @contextmanager

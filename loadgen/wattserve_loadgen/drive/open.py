@@ -12,43 +12,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 
+from wattserve_loadgen.drive.job import Job, LoopResult
 from wattserve_loadgen.drive.loop import Loop, no_garbage_collection
-from wattserve_loadgen.drive.outcome import LoopResult, Stamps
 from wattserve_loadgen.drive.timer import Timer
-from wattserve_loadgen.target.channel import Call
-from wattserve_loadgen.target.failures import CALL_ERRORS
+from wattserve_loadgen.target.wire import CALL_ERRORS, Sender
 
-MOST_IN_FLIGHT = 20_000
 _LEAD_NS = 2_000_000  # from the start of `run` to instant 0 of the schedule
 
 
 class OpenLoop(Loop):
-    """One cell's load, by a schedule."""
+    """Arrival i goes to `calls[i % len(calls)]`."""
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        requests: Sequence[bytes],
-        arrivals_ns: Stamps,
-        *,
-        warmup_seconds: float,
-        seconds: float,
-        deadline_seconds: float,
-        most_in_flight: int = MOST_IN_FLIGHT,
-        first: int = 0,
-        step: int = 1,
-    ) -> None:
-        """`arrivals_ns`: offsets from the start, not decreasing, warm-up included; arrival i goes to
-        `calls[i % len(calls)]`. `seconds`: of the window; no arrival comes after it.
-        """
-        super().__init__(requests, len(arrivals_ns), first, step)
-        self._calls = calls
-        self._arrivals_ns = arrivals_ns
-        self._warmup_ns = round(warmup_seconds * 1e9)
-        self._window_ns = round(seconds * 1e9)
-        self._deadline_seconds = deadline_seconds
-        self._most_in_flight = most_in_flight
-        self._offsets_ns: list[int] = arrivals_ns.tolist()
+    def __init__(self, job: Job, calls: Sequence[Sender]) -> None:
+        super().__init__(job, calls)
+        assert job.arrivals_ns is not None
+        self._arrivals_ns = job.arrivals_ns
+        self._offsets_ns: list[int] = job.arrivals_ns.tolist()
         self._begin_ns = 0
         self._in_flight: set[asyncio.Task[None]] = set()
         self._timer: Timer | None = None
@@ -103,13 +82,14 @@ class OpenLoop(Loop):
             self._send(self._next)
 
     def _send(self, index: int) -> None:
-        if len(self._in_flight) >= self._most_in_flight:
-            self.stop(f"{self._most_in_flight} requests in flight, the most: the server does not keep up")
+        job = self._job
+        if len(self._in_flight) >= job.most_in_flight:
+            self.stop(f"{job.most_in_flight} requests in flight, the most: the server does not keep up")
             return
         self._next = index + 1
-        request = self._requests[(self._first + index * self._step) % len(self._requests)]
+        request = job.requests[(job.first + index * job.step) % len(job.requests)]
         self._sent[index] = time.perf_counter_ns()
-        answer = self._calls[index % len(self._calls)](request, timeout=self._deadline_seconds)
+        answer = self._calls[index % len(self._calls)](request, timeout=job.deadline_s)
         task = asyncio.create_task(self._take(index, answer))
         self._in_flight.add(task)
         task.add_done_callback(self._landed)

@@ -1,29 +1,40 @@
 """Runs a job in this process, or shares it out between several that begin at one instant.
 
-Workers are only worth it where `loadgen calibrate` says that one process cannot keep up.
+Workers are only worth it where `loadgen calibrate` says that one process cannot keep up. A worker and the
+process that started it tell each other pickles, each after its length: both ends are this program, on this
+machine, and nobody else can write into the pipes between them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
 import signal
+import struct
 import subprocess
 import sys
 import time
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
-from wattserve_loadgen.drive.job import Job, split
-from wattserve_loadgen.drive.loop import Loop, percentile_ns
-from wattserve_loadgen.drive.messages import TICK_SECONDS, Begin, Stop, Tick, packed, receive
-from wattserve_loadgen.drive.outcome import LoopResult, merge
+from wattserve_loadgen.drive.closed import Burst, ClosedLoop
+from wattserve_loadgen.drive.job import Job, LoopResult, Progress, join_progress, merge, split
+from wattserve_loadgen.drive.loop import Loop
+from wattserve_loadgen.drive.open import OpenLoop
 from wattserve_loadgen.errors import LoadgenError
-from wattserve_loadgen.target.channel import open_calls
+from wattserve_loadgen.plan.load import CLOSED, OFFLINE
+from wattserve_loadgen.target.wire import open_calls
 
-_WORKER = "wattserve_loadgen.drive.worker"
+_LOOPS: dict[str, type[Loop]] = {CLOSED: ClosedLoop, OFFLINE: Burst}  # every other shape has a schedule
+_WORKER = "from wattserve_loadgen.drive.processes import work; work()"
+_LENGTH = struct.Struct("<Q")
+_TOLD_EVERY_S = 0.5
+_SHOWN_EVERY_S = 1.0
 _LEAD_NS = 50_000_000  # from the last worker's readiness to the common start
-_START_SECONDS = 60.0
+_START_S = 60.0
 _ERROR_CHARACTERS = 300
 
 
@@ -32,21 +43,49 @@ class WorkerError(LoadgenError):
 
 
 class JobRun:
-    """One job. `run` once; `stop`, `rate_per_second` and `recent_ns` as a loop's, at any time."""
+    """One job, which runs once. `on_progress` is called now and then while it does, and may `stop` it."""
 
-    def __init__(self, job: Job, processes: int = 1) -> None:
+    def __init__(
+        self, job: Job, processes: int = 1, on_progress: Callable[[Progress], None] | None = None
+    ) -> None:
         self._jobs = split(job, processes) if processes > 1 else [job]
+        self._on_progress = on_progress
         self._loop: Loop | None = None
         self._workers: list[_Worker] = []
         self._stopped = ""
 
     async def run(self) -> LoopResult:
-        """Raises WorkerError when a worker dies; then, and when it is cancelled, the others are ended too."""
-        if len(self._jobs) > 1:
-            return await self._run_workers()
-        (job,) = self._jobs
-        calls, close = open_calls(job.connection, job.slots())
-        self._loop = job.make_loop(calls)
+        """From the first request to the last answer.
+
+        Raises WorkerError when a worker dies; then, and when it is cancelled, the others are ended too.
+        """
+        showing = asyncio.create_task(self._show())
+        try:
+            return await (self._run_workers() if len(self._jobs) > 1 else self._run_here())
+        finally:
+            showing.cancel()
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more, from now or from the start on; answers in flight are still awaited."""
+        self._stopped = self._stopped or reason
+        if self._loop is not None:
+            self._loop.stop(reason)
+        for worker in self._workers:
+            worker.tell(reason)
+
+    def progress(self) -> Progress:
+        """As last told by the workers, where there are any."""
+        if self._loop is not None:
+            return self._loop.progress()
+        return join_progress([worker.progress for worker in self._workers if worker.progress is not None])
+
+    async def _show(self) -> None:
+        while self._on_progress is not None:
+            await asyncio.sleep(_SHOWN_EVERY_S)
+            self._on_progress(self.progress())
+
+    async def _run_here(self) -> LoopResult:
+        self._loop, close = open_loop(self._jobs[0])
         if self._stopped:
             self._loop.stop(self._stopped)
         try:
@@ -54,75 +93,39 @@ class JobRun:
         finally:
             await close()
 
-    def stop(self, reason: str) -> None:
-        """Send nothing more; answers in flight are still awaited."""
-        self._stopped = self._stopped or reason
-        if self._loop is not None:
-            self._loop.stop(reason)
-        for one in self._workers:
-            one.stop(reason)
-
-    def rate_per_second(self) -> float | None:
-        """Answers so far in the window; None before it opens."""
-        if self._loop is not None:
-            return self._loop.rate_per_second()
-        rates = [one.tick.rate_per_second for one in self._workers if one.tick is not None]
-        known = [rate for rate in rates if rate is not None]
-        return sum(known) if known else None
-
-    def recent_ns(self, percentile: float) -> int | None:
-        """Of the recent service times of all processes: for the screen, not for results."""
-        if self._loop is not None:
-            return self._loop.recent_ns(percentile)
-        ticks = [one.tick for one in self._workers if one.tick is not None]
-        return percentile_ns([tick.recent_services_ns for tick in ticks], percentile)
-
     async def _run_workers(self) -> LoopResult:
         try:
             for job in self._jobs:
                 self._workers.append(await _Worker.start(job))
             try:
-                async with asyncio.timeout(_START_SECONDS):
-                    await asyncio.gather(*(one.ready() for one in self._workers))
+                async with asyncio.timeout(_START_S):
+                    await asyncio.gather(*(worker.receive() for worker in self._workers))  # it is ready
             except TimeoutError:
                 raise WorkerError(
-                    f"the worker processes were not ready after {_START_SECONDS:g} s: use fewer of them"
+                    f"the worker processes were not ready after {_START_S:g} s: use fewer of them"
                 ) from None
             if self._stopped:
                 self.stop(self._stopped)
             begin_ns = time.perf_counter_ns() + _LEAD_NS
-            for one in self._workers:
-                one.begin(begin_ns)
-            return merge(await asyncio.gather(*(self._result_of(one) for one in self._workers)))
+            for worker in self._workers:
+                worker.tell(begin_ns)
+            return merge(await asyncio.gather(*(self._result_of(worker) for worker in self._workers)))
         finally:
-            for one in self._workers:
-                await one.end()
+            for worker in self._workers:
+                await worker.end()
 
-    async def _result_of(self, one: _Worker) -> LoopResult:
+    async def _result_of(self, worker: _Worker) -> LoopResult:
         """What ends one early ends all."""
-        result = await one.result()
+        result = await worker.result()
         if result.stopped:
             self.stop(result.stopped)
         return result
 
 
-async def run_job(
-    job: Job, processes: int = 1, on_tick: Callable[[JobRun], None] | None = None
-) -> LoopResult:
-    """The job from its start to its last answer; `on_tick` is called twice a second, and may `stop` it."""
-    run = JobRun(job, processes)
-
-    async def tick(ticked: Callable[[JobRun], None]) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            ticked(run)
-
-    ticking = None if on_tick is None else asyncio.create_task(tick(on_tick))
-    try:
-        return await run.run()
-    finally:
-        if ticking is not None:
-            ticking.cancel()
+def open_loop(job: Job) -> tuple[Loop, Callable[[], Awaitable[None]]]:
+    """The loop of a job, on connections of its own, and what closes them."""
+    calls, close = open_calls(job.connection, job.slots)
+    return _LOOPS.get(job.load.shape, OpenLoop)(job, calls), close
 
 
 class _Worker:
@@ -132,14 +135,14 @@ class _Worker:
         self._process = process
         assert process.stderr is not None
         self._complaints = asyncio.create_task(process.stderr.read())
-        self.tick: Tick | None = None
+        self.progress: Progress | None = None  # since its load began
 
     @classmethod
     async def start(cls, job: Job) -> _Worker:
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
+                "-c",
                 _WORKER,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -148,26 +151,28 @@ class _Worker:
             )
         except OSError as error:
             raise WorkerError(f"a worker process cannot be started: {error}; use fewer of them") from None
-        one = cls(process)
-        one._tell(job)
-        return one
+        worker = cls(process)
+        worker.tell(job)
+        return worker
 
-    async def ready(self) -> None:
-        await self._receive()
+    def tell(self, message: Job | int | str) -> None:
+        """Its job, then the instant to begin, by `time.perf_counter_ns`; any time, why to stop."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):  # it has died, and `receive` says so
+            self._process.stdin.write(_packed(message))
 
-    def begin(self, at_ns: int) -> None:
-        self._tell(Begin(at_ns))
-
-    def stop(self, reason: str) -> None:
-        self._tell(Stop(reason))
+    async def receive(self) -> Progress | LoopResult:
+        assert self._process.stdout is not None
+        try:
+            message: Progress | LoopResult = await _receive(self._process.stdout)
+        except asyncio.IncompleteReadError:
+            raise WorkerError(await self._obituary()) from None
+        return message
 
     async def result(self) -> LoopResult:
-        while True:
-            message = await self._receive()
-            if isinstance(message, LoopResult):
-                return message
-            if isinstance(message, Tick):
-                self.tick = message
+        while not isinstance(message := await self.receive(), LoopResult):
+            self.progress = message
+        return message
 
     async def end(self) -> None:
         """Whatever it does now."""
@@ -176,22 +181,68 @@ class _Worker:
         await self._process.wait()
         self._complaints.cancel()
 
-    def _tell(self, message: object) -> None:
-        assert self._process.stdin is not None
-        with suppress(ConnectionError):  # it has died, and `_receive` says so
-            self._process.stdin.write(packed(message))
-
-    async def _receive(self) -> object:
-        assert self._process.stdout is not None
-        try:
-            message: object = await receive(self._process.stdout)
-        except asyncio.IncompleteReadError:
-            raise WorkerError(await self._obituary()) from None
-        return message
-
     async def _obituary(self) -> str:
         code = await self._process.wait()
         end = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
         said = (await self._complaints).decode(errors="replace").strip().splitlines()
         last = f": {said[-1][:_ERROR_CHARACTERS]}" if said else ""
         return f"a worker process of loadgen ended {end}{last}; what it had measured is lost"
+
+
+def work() -> None:
+    """A worker process, from inside: it says how it goes, the first time when it is ready, and its result.
+
+    When its standard input ends, whoever started it is gone, and it ends too.
+    """
+    try:
+        asyncio.run(_work())
+    except asyncio.IncompleteReadError:
+        raise SystemExit(1) from None
+
+
+async def _work() -> None:
+    inbox = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(inbox), sys.stdin.buffer
+    )
+    outbox = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is no message
+
+    def say(message: Progress | LoopResult) -> None:
+        outbox.write(_packed(message))
+        outbox.flush()
+
+    loop, close = open_loop(await _receive(inbox))
+    say(loop.progress())
+    while isinstance(begin_ns := await _receive(inbox), str):
+        loop.stop(begin_ns)
+
+    async def obey() -> None:
+        try:
+            while True:
+                loop.stop(await _receive(inbox))
+        except asyncio.IncompleteReadError:
+            os._exit(1)  # nobody is left to tell
+
+    async def report() -> None:
+        while True:
+            await asyncio.sleep(_TOLD_EVERY_S)
+            say(loop.progress())
+
+    obeying, reporting = asyncio.create_task(obey()), asyncio.create_task(report())
+    result = await loop.run(begin_ns)
+    reporting.cancel()
+    say(result)
+    obeying.cancel()
+    await close()
+
+
+def _packed(message: Any) -> bytes:
+    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(data)) + data
+
+
+async def _receive(reader: asyncio.StreamReader) -> Any:
+    """The next message; IncompleteReadError when the other side has ended."""
+    (size,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return pickle.loads(await reader.readexactly(size))

@@ -35,8 +35,8 @@ class Timer:
         if self._handle is not None:
             _set(self._handle, max(1, instant_ns))  # 0 would disarm it
         else:
-            seconds = (instant_ns - time.perf_counter_ns()) / _BILLION
-            fallback = self._loop.call_later(max(0.0, seconds), self.wake)
+            wait_s = (instant_ns - time.perf_counter_ns()) / _BILLION
+            fallback = self._loop.call_later(max(0.0, wait_s), self.wake)
         try:
             await self._waiter
         finally:
@@ -78,9 +78,9 @@ else:
         """C's `struct itimerspec`: the period, then the first expiry, each in seconds and nanoseconds."""
 
         _fields_ = (
-            ("period_seconds", ctypes.c_long),
+            ("period_s", ctypes.c_long),
             ("period_ns", ctypes.c_long),
-            ("seconds", ctypes.c_long),
+            ("s", ctypes.c_long),
             ("ns", ctypes.c_long),
         )
 

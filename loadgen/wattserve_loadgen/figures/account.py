@@ -6,20 +6,25 @@ Pure. Independent ways to the same joules, and their differences are part of the
     active of this cell's variant = sum of this cell's receipts + failed requests     (receipts residual)
     active and idle per request   = the meter's own count over the window / answers   (meter difference)
 
-Where there are no receipts, the growth has another `method` (see `meter`), and nothing can close.
+Where there are no receipts, the growth has another `method` (`growth_above_rest`), and nothing can close.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from wattserve_loadgen.results.schema import CellEnergy, MeterWindow, Record
-from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_loadgen.model.cells import CellEnergy, MeterWindow, Record
+
+if TYPE_CHECKING:  # results are read where nothing is asked, and grpc is not loaded
+    from wattserve_client import EnergyReport
 
 RECEIPTS = "receipts"
 ABOVE_REST = "loadgen's own meter over the window, less the power at rest measured before the sweep"
+ACCOUNTS = ("active_uj", "other_active_uj", "idle_uj", "unattributed_uj", "gap_uj", "pending_uj")
+_AS_GROWN = (*ACCOUNTS, "measured_uj", "accounts_residual_uj", "gap_count", "gap_seconds", "method")
 # Refused before a batch: never in a ledger. Any other failure may have been served all the same.
 _REFUSED = frozenset(
     (
@@ -38,92 +43,105 @@ _REFUSED = frozenset(
 class LedgerGrowth:
     """The ledger after a cell less the ledger before it; microjoules, None where the server has no figure."""
 
-    seconds: float | None
-    measured_uj: int | None
-    active_uj: int | None
-    other_active_uj: int | None
-    idle_uj: int | None
-    unattributed_uj: int | None
-    gap_uj: int | None
-    pending_uj: int | None
-    sequences: int
-    gap_count: int
-    gap_seconds: float
-    reason: str
+    seconds: float | None = None
+    measured_uj: int | None = None
+    active_uj: int | None = None  # of the cell's variant
+    other_active_uj: int | None = None
+    idle_uj: int | None = None
+    unattributed_uj: int | None = None
+    gap_uj: int | None = None
+    pending_uj: int | None = None
+    sequences: int = 0
+    gap_count: int = 0
+    gap_seconds: float = 0.0
+    reason: str = ""  # why there is nothing to compare, or ""
     method: str = RECEIPTS
 
     @property
     def accounts_residual_uj(self) -> int | None:
-        accounts = (
-            self.active_uj,
-            self.other_active_uj,
-            self.idle_uj,
-            self.unattributed_uj,
-            self.gap_uj,
-            self.pending_uj,
-        )
-        known = [value for value in accounts if value is not None]
+        accounts: list[int | None] = [getattr(self, name) for name in ACCOUNTS]
+        known = [account for account in accounts if account is not None]
         if self.measured_uj is None or len(known) < len(accounts):
             return None
         return self.measured_uj - sum(known)
 
 
-def unknown_growth(reason: str, method: str = RECEIPTS) -> LedgerGrowth:
-    """When there is nothing to compare."""
-    return LedgerGrowth(None, None, None, None, None, None, None, None, 0, 0, 0.0, reason, method)
-
-
-def ledger_of(report: pb.EnergyReport, device: str) -> pb.EnergyReport:
+def ledger_of(report: EnergyReport, device: str) -> EnergyReport:
     """The ledger of the meter of `device`; the only one, where the server keeps one for all."""
     for ledger in (report, *report.other_devices):
         if ledger.device == device:
             return ledger
     if report.other_devices:
-        return pb.EnergyReport(unknown_reason=f"the server keeps no ledger for {device or 'no device'}")
+        reason = f"the server keeps no ledger for {device or 'no device'}"
+        return replace(report, measured_uj=None, unknown_reason=reason)
     return report
 
 
-def pending_receipts(report: pb.EnergyReport) -> int:
+def pending_receipts(report: EnergyReport) -> int:
     """On all devices."""
     return sum(ledger.pending_receipts for ledger in (report, *report.other_devices))
 
 
-def _covered_ns(report: pb.EnergyReport) -> int:
-    return report.until_unix_ns - report.since_unix_ns
-
-
-def ledger_growth(before: pb.EnergyReport, after: pb.EnergyReport, variant: str) -> LedgerGrowth:
+def ledger_growth(before: EnergyReport, after: EnergyReport, variant: str) -> LedgerGrowth:
     """From the last report before a cell to the first one after it in which nothing is pending."""
-    if not (before.HasField("measured_uj") and after.HasField("measured_uj")):
+    if before.measured_uj is None or after.measured_uj is None:
         reason = after.unknown_reason or before.unknown_reason or "the server has no meter"
-        return unknown_growth(reason)
-    then = {one.variant: one for one in before.active}
+        return LedgerGrowth(reason=reason)
+
+    def grown(name: str) -> int:
+        """An account that the server does not have is absent, and so 0."""
+        return (getattr(after, name) or 0) - (getattr(before, name) or 0)
+
+    then = {energy.variant: (energy.active_uj or 0, energy.sequences) for energy in before.active}
     active = other = sequences = 0
     for now in after.active:
-        earlier = then.get(now.variant, pb.VariantEnergy())
-        grown = now.active_uj - earlier.active_uj
-        sequences += now.sequences - earlier.sequences
+        then_uj, then_sequences = then.get(now.variant, (0, 0))
+        sequences += now.sequences - then_sequences
         if now.variant == variant:
-            active += grown
+            active += (now.active_uj or 0) - then_uj
         else:
-            other += grown
+            other += (now.active_uj or 0) - then_uj
     gap_seconds = after.gap_seconds - before.gap_seconds
     # Both instants of a report are placed on the wall clock by one offset: no step is in their difference.
-    covered_ns = _covered_ns(after) - _covered_ns(before)
-    seconds = covered_ns / 1e9 - gap_seconds
+    before_ns = before.until_unix_ns - before.since_unix_ns
+    seconds = (after.until_unix_ns - after.since_unix_ns - before_ns) / 1e9 - gap_seconds
     return LedgerGrowth(
         seconds=seconds if seconds > 0 else None,
-        measured_uj=after.measured_uj - before.measured_uj,
+        measured_uj=grown("measured_uj"),
         active_uj=active,
-        other_active_uj=other + after.warmup_uj - before.warmup_uj,
-        idle_uj=after.idle_uj - before.idle_uj,
-        unattributed_uj=after.unattributed_uj - before.unattributed_uj,
-        gap_uj=after.gap_uj - before.gap_uj,  # absent, and so 0, from a server without this account
-        pending_uj=after.pending_uj - before.pending_uj,
+        other_active_uj=other + grown("warmup_uj"),
+        idle_uj=grown("idle_uj"),
+        unattributed_uj=grown("unattributed_uj"),
+        gap_uj=grown("gap_uj"),
+        pending_uj=grown("pending_uj"),
         sequences=sequences,
         gap_count=after.gap_count - before.gap_count,
         gap_seconds=gap_seconds,
-        reason="",
+    )
+
+
+def growth_above_rest(
+    meter: MeterWindow,
+    rest_watts: float | None,
+    rest_reason: str = "the power at rest was not measured before the sweep",
+) -> LedgerGrowth:
+    """The growth of a peer that keeps no ledger: what the meter counted over the window above the power at
+    rest is active, the rest is idle. `rest_reason`: why the power at rest is unknown, where it is.
+    """
+    if meter.measured_uj is None:
+        return LedgerGrowth(reason=meter.reason, method=ABOVE_REST)
+    if rest_watts is None:
+        return LedgerGrowth(reason=rest_reason, method=ABOVE_REST)
+    idle_uj = round(rest_watts * meter.seconds * 1e6)
+    if idle_uj > meter.measured_uj:
+        reason = "the meter counted less than the power at rest before the sweep"
+        return LedgerGrowth(reason=reason, method=ABOVE_REST)
+    return LedgerGrowth(
+        seconds=meter.seconds,
+        measured_uj=meter.measured_uj,
+        active_uj=meter.measured_uj - idle_uj,
+        idle_uj=idle_uj,
+        method=ABOVE_REST,
     )
 
 
@@ -178,9 +196,10 @@ def cell_energy(
     else:
         active = _above_rest(window, growth, completed)
         reasons = Counter()
-    idle_watts = None
+    idle_watts = idle_uj_per_request = None
     if growth.idle_uj is not None and growth.seconds:
         idle_watts = growth.idle_uj / 1e6 / growth.seconds
+        idle_uj_per_request = idle_watts * 1e6 * window_seconds / completed if completed else None
     measured = None if meter is None else meter.measured_uj
     return CellEnergy(
         settled=len(settled),
@@ -190,26 +209,16 @@ def cell_energy(
         failed_uj_per_request=active.failed_uj_per_request,
         active_uj_per_token=active.per_token,
         active_uj_per_padded_token=active.per_padded_token,
-        idle_uj_per_request=_idle_per_request(idle_watts, window_seconds, completed),
+        idle_uj_per_request=idle_uj_per_request,
         idle_watts=idle_watts,
         ledger_seconds=growth.seconds,
-        measured_uj=growth.measured_uj,
-        active_uj=growth.active_uj,
-        other_active_uj=growth.other_active_uj,
-        idle_uj=growth.idle_uj,
-        unattributed_uj=growth.unattributed_uj,
-        pending_uj=growth.pending_uj,
-        gap_uj=growth.gap_uj,
         receipts_uj=receipts_uj if settled else None,
-        accounts_residual_uj=growth.accounts_residual_uj,
         receipts_residual_uj=residual if settled else None,
         foreign_sequences=_foreign(records, growth),
-        gap_count=growth.gap_count,
-        gap_seconds=growth.gap_seconds,
         reason=growth.reason or ("" if active.requests else _most_common(reasons)),
         meter=meter,
         meter_uj_per_request=measured / completed if measured is not None and completed else None,
-        method=growth.method,
+        **{name: getattr(growth, name) for name in _AS_GROWN},
     )
 
 
@@ -235,10 +244,6 @@ def _above_rest(window: Sequence[Record], growth: LedgerGrowth, completed: int) 
     return _Active(
         growth.active_uj, completed, tokens * completed / len(window) if window else 0.0, 0.0, None
     )
-
-
-def _idle_per_request(idle_watts: float | None, window_seconds: float, completed: int) -> float | None:
-    return idle_watts * 1e6 * window_seconds / completed if idle_watts is not None and completed else None
 
 
 def _failed_per_request(failed: int, answered: Sequence[Record], residual_uj: int | None) -> float | None:

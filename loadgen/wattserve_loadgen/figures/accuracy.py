@@ -8,18 +8,19 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.figures.stats import paired_difference, wilson_interval
-from wattserve_loadgen.results.schema import Accuracy, Record
+from wattserve_common.stats import paired_difference, wilson_interval
+from wattserve_loadgen.model.cells import Record
+from wattserve_loadgen.model.results import Accuracy
 
 Predictions = Mapping[str, Mapping[int, Sequence[int | None]]]
 """By arm, then by row of the dataset: the labels predicted, in the order in which they were answered."""
 
 
-def note_predictions(found: dict[str, dict[int, list[int | None]]], records: Iterable[Record]) -> None:
+def note_predictions(predictions: dict[str, dict[int, list[int | None]]], records: Iterable[Record]) -> None:
     """Add what the answered requests of the windows predicted."""
     for record in records:
         if record.ok and record.in_window:
-            rows = found.setdefault(record.arm, {})
+            rows = predictions.setdefault(record.arm, {})
             for row, label in zip(record.rows, record.predicted, strict=True):
                 rows.setdefault(row, []).append(label)
 
@@ -39,15 +40,15 @@ def measure_accuracy(
     if not len(common):
         return 0, {}
     right = {arm: _right(rows, common, labels) for arm, rows in predictions.items()}
-    found = {}
+    accuracies = {}
     for arm, rows in predictions.items():
         correct = int(right[arm].sum())
         low, high = wilson_interval(correct, len(common))
         unstable = sum(len(set(rows[row])) > 1 for row in common.tolist())
         accuracy = Accuracy(correct, len(common), low, high, unstable)
         paired = arm != baseline and baseline in right
-        found[arm] = _paired(accuracy, right[arm], right[baseline]) if paired else accuracy
-    return len(common), found
+        accuracies[arm] = _paired(accuracy, right[arm], right[baseline]) if paired else accuracy
+    return len(common), accuracies
 
 
 def _right(
@@ -61,13 +62,13 @@ def _right(
 
 def _paired(accuracy: Accuracy, own: npt.NDArray[np.bool_], base: npt.NDArray[np.bool_]) -> Accuracy:
     gained, lost = int(np.sum(own & ~base)), int(np.sum(~own & base))
-    found = paired_difference(int(np.sum(own & base)), gained, lost, int(np.sum(~own & ~base)))
+    paired = paired_difference(int(np.sum(own & base)), gained, lost, int(np.sum(~own & ~base)))
     return replace(
         accuracy,
         gained_rows=gained,
         lost_rows=lost,
-        difference=found.difference,
-        difference_low=found.low,
-        difference_high=found.high,
-        p_value=found.p,
+        difference=paired.difference,
+        difference_low=paired.low,
+        difference_high=paired.high,
+        p_value=paired.p,
     )

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.drive.outcome import LoopResult
+from wattserve_common.stats import effective_samples
 from wattserve_loadgen.figures import account, steady
-from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of
+from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.figures.slo import goodput_share, parse_objectives
-from wattserve_loadgen.figures.stats import effective_samples
+from wattserve_loadgen.model.cells import CellResult, Conditions, MeterWindow, Percentiles, Record, Slices
+from wattserve_loadgen.model.server_info import UNSTATED, Standing
 from wattserve_loadgen.plan.load import OFFLINE, Load
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.schema import CellResult, Conditions, MeterWindow, Record, Slices
-from wattserve_loadgen.results.standing import UNSTATED, Standing
+
+if TYPE_CHECKING:  # figures are made where nothing is sent, and grpc is not loaded
+    from wattserve_loadgen.drive.job import LoopResult
 
 LAG_LIMIT_NS = 1_000_000
 LAG_LIMIT_SHARE = 0.05  # of the median service time
@@ -73,7 +76,7 @@ def measure_cell(
     window = [record for record in records if record.in_window]
     answered = [record for record in window if record.ok]
     failures = [record for record in window if not record.ok]
-    seconds = loop.window_seconds
+    seconds = loop.window_s
     ok = np.fromiter((record.ok for record in records), np.bool_, len(records))
     completed = int(np.count_nonzero(ok & loop.done_in_window()))
     samples = cell_samples(cell.load, records)
@@ -95,7 +98,7 @@ def measure_cell(
         lag=None if samples.lag_ns is None else _percentiles(samples.lag_ns, floors_by_effective),
         late=late_sends(samples),
         within_objective=_within(objective, samples, len(window)) if cell.load.shape != OFFLINE else None,
-        client_cpu_seconds=loop.client_cpu_seconds,
+        client_cpu_seconds=loop.client_cpu_s,
         client_cpu_share=loop.client_cpu_share_max,
         mean_tokens=_mean([record.tokens for record in answered if record.tokens is not None]),
         mean_batch_size=mean_batch_size(
@@ -133,7 +136,7 @@ def window_slices(loop: LoopResult, records: Sequence[Record], ok: npt.NDArray[n
     fewer slices than a trend can be seen in. Latency and energy are of the requests due (without a schedule:
     sent) in a slice.
     """
-    seconds = loop.window_seconds
+    seconds = loop.window_s
     counted = loop.in_window() & ok
     most = max(int(seconds / _SHORTEST_SLICE_SECONDS), int(np.count_nonzero(counted)) // _FEWEST_IN_A_SLICE)
     count = min(steady.SLICES, most)
@@ -185,8 +188,8 @@ def _within(objective: str, samples: CellSamples, sent: int) -> int | None:
     return None if share is None else round(share * sent)
 
 
-def _nullable(slices: steady.Slices) -> list[float | None]:
-    return [value if np.isfinite(value) else None for value in slices.values.tolist()]
+def _nullable(values: steady.Floats) -> list[float | None]:
+    return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
 def _mean(values: Sequence[int]) -> float | None:

@@ -12,6 +12,7 @@ bound is taken at the same fraction of the real one. Pure; knows nothing of requ
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,32 +20,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.figures.binomial import binomial_tail
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS, nearest_rank
+from wattserve_common.stats import SAMPLE_FLOORS, binomial_tail, nearest_rank
+from wattserve_loadgen.model.cells import PERCENTILES, Percentiles
 
 RISK = 0.01  # that the quantile lies beyond a bound
 
 Latencies = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Latencies of a sample. A percentile and its bound are None below its floor."""
-
-    samples: int
-    effective_samples: float | None  # how many independent values the sample is worth
-    mean_ns: float | None
-    p50_ns: int | None
-    p90_ns: int | None
-    p95_ns: int | None
-    p99_ns: int | None
-    p999_ns: int | None
-    p50_bound_ns: int | None  # bounds: the quantile lies below with 99 % confidence
-    p90_bound_ns: int | None
-    p95_bound_ns: int | None
-    p99_bound_ns: int | None
-    p999_bound_ns: int | None
-    max_ns: int | None
 
 
 def percentiles_of(
@@ -57,31 +38,13 @@ def percentiles_of(
     counts as 0: what is not known to be independent bounds nothing.
     """
     count = len(values)
-    if count == 0:
-        return Percentiles(0, effective, *[None] * 12)
     worth = _worth(effective, count)
     held = worth if floors_by_effective else count
-    ranks = [
-        nearest_rank(count, percent) if held >= SAMPLE_FLOORS[percent] else None for percent in _PERCENTS
-    ]
-    bounds = [upper_rank(count, worth, percent) for percent in _PERCENTS]
-    p50, p90, p95, p99, p999, *upper = _at_ranks(values, [*ranks, *bounds])
-    return Percentiles(
-        samples=count,
-        effective_samples=effective,
-        mean_ns=float(np.mean(values)),
-        p50_ns=p50,
-        p90_ns=p90,
-        p95_ns=p95,
-        p99_ns=p99,
-        p999_ns=p999,
-        p50_bound_ns=upper[0],
-        p90_bound_ns=upper[1],
-        p95_bound_ns=upper[2],
-        p99_bound_ns=upper[3],
-        p999_bound_ns=upper[4],
-        max_ns=int(np.max(values)),
-    )
+    percents = PERCENTILES.values()
+    ranks = [nearest_rank(count, percent) if held >= SAMPLE_FLOORS[percent] else None for percent in percents]
+    bounds = [upper_rank(count, worth, percent) for percent in percents]
+    mean = float(np.mean(values)) if count else None
+    return Percentiles(count, effective, mean, *_at_ranks(values, [*ranks, *bounds, count or None]))
 
 
 @dataclass(frozen=True)
@@ -126,19 +89,9 @@ def spared_values(trials: int, chance: float) -> int:
 
     It is the t of the module's rule: with `chance` that of a value above the quantile.
     """
-    if trials < 1 or binomial_tail(trials, 1, chance) >= RISK:
-        return 0
-    low, high = 1, math.ceil(trials * chance) + 1  # a tail up to the mean is about 1/2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if binomial_tail(trials, middle, chance) < RISK:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-_PERCENTS = tuple(SAMPLE_FLOORS)
+    mean = math.ceil(trials * chance)  # the tail up to it is about 1/2
+    above = bisect_left(range(mean + 2), RISK, key=lambda most: binomial_tail(trials, most, chance))
+    return max(0, above - 1)
 
 
 def _worth(effective: float | None, count: int) -> float:

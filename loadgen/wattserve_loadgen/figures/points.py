@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.figures import stats, verdicts
+from wattserve_common import stats
+from wattserve_common.stats import Interval
+from wattserve_loadgen.figures import verdicts
 from wattserve_loadgen.figures.measure import CellSamples
-from wattserve_loadgen.figures.percentiles import Percentiles, percentiles_of
-from wattserve_loadgen.figures.stats import Interval
-from wattserve_loadgen.plan.load import Arm, Load
+from wattserve_loadgen.figures.percentiles import percentiles_of
+from wattserve_loadgen.model.cells import CellResult, Percentiles
+from wattserve_loadgen.model.results import COMPARED, Ceiling, Compared, Figures, Point, Ratios, Verdict
+from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.plan.schedule import Plan
-from wattserve_loadgen.results.schema import Ceiling, CellResult, Figures, Point, Ratios, Verdict
 
 Figure = Callable[[CellResult], float | int | None]
 
@@ -28,14 +31,13 @@ class _Measured:
     """A point before it is known what may be shown."""
 
     arm: Arm
-    load: Load
-    cells: Sequence[CellResult]
+    evidence: verdicts.Evidence
     figures: Figures
     verdicts: list[Verdict]
 
     def spoilt(self, what: str) -> str:
         """The texts of the verdicts that spoil it."""
-        return "; ".join(one.text for one in self.verdicts if one.spoils == what)
+        return "; ".join(verdict.text for verdict in self.verdicts if verdict.spoils == what)
 
 
 def make_points(
@@ -69,40 +71,40 @@ def make_points(
             sensor_period_seconds=sensor_period_seconds.get(arm.name),
             ceiling=ceilings.get(arm.name),
         )
-        measured[arm.name, load.name] = _Measured(arm, load, own, figures, verdicts.verdicts_of(evidence))
-    return [_point(plan, one, measured.get((plan.baseline.name, one.load.name))) for one in measured.values()]
+        measured[arm.name, load.name] = _Measured(arm, evidence, figures, verdicts.verdicts_of(evidence))
+    baseline = plan.baseline.name
+    return [_point(plan, own, measured.get((baseline, load))) for (_, load), own in measured.items()]
 
 
-def _point(plan: Plan, one: _Measured, baseline: _Measured | None) -> Point:
-    figures = one.figures
-    if one.arm != plan.baseline:
-        figures = replace(figures, ratios=_ratios(one, baseline, plan.withholds))
-    energy_reason = one.spoilt(verdicts.ENERGY)
+def _point(plan: Plan, own: _Measured, baseline: _Measured | None) -> Point:
+    figures, cells = own.figures, own.evidence.cells
+    if own.arm != plan.baseline:
+        figures = replace(figures, ratios=_ratios(own, baseline, plan.withholds))
+    energy_reason = own.spoilt(verdicts.ENERGY)
     if plan.withholds and energy_reason:
         figures = _without_energy(figures, energy_reason)
-    withheld = plan.withholds and bool(one.spoilt(verdicts.POINT))
-    seconds = sum(cell.window_seconds for cell in one.cells)
+    withheld = plan.withholds and bool(own.spoilt(verdicts.POINT))
     return Point(
-        arm=one.arm.name,
-        load=one.load.name,
-        blocks=len(one.cells),
-        window_seconds=seconds,
-        offered_per_second=_offered(one.cells, seconds),
-        answered=sum(cell.answered for cell in one.cells),
-        failed=sum(cell.failed for cell in one.cells),
+        arm=own.arm.name,
+        load=own.evidence.load.name,
+        blocks=len(cells),
+        window_seconds=own.evidence.window_seconds,
+        offered_per_second=own.evidence.offered_per_second,
+        answered=sum(cell.answered for cell in cells),
+        failed=sum(cell.failed for cell in cells),
         figures=None if withheld else figures,
         withheld=figures if withheld else None,
-        verdicts=one.verdicts,
-        proxy=one.cells[-1].proxy,
-        verified=one.cells[-1].verified,
+        verdicts=own.verdicts,
+        proxy=cells[-1].proxy,
+        verified=cells[-1].verified,
     )
 
 
 def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSamples]) -> Figures:
     """Without ratios, and whatever the verdicts."""
 
-    def pooled(values: Sequence[npt.NDArray[np.int64]], found: Sequence[Percentiles]) -> Percentiles:
-        known = [one.effective_samples for one in found if one.effective_samples is not None]
+    def pooled(values: Sequence[npt.NDArray[np.int64]], blocks: Sequence[Percentiles]) -> Percentiles:
+        known = [one.effective_samples for one in blocks if one.effective_samples is not None]
         return percentiles_of(
             np.concatenate(values), sum(known) if known else None, floors_by_effective=plan.withholds
         )
@@ -142,27 +144,22 @@ def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSample
 def _ratios(own: _Measured, baseline: _Measured | None, withholds: bool) -> Ratios:
     if baseline is None:
         return Ratios(reason="the baseline has not run under this load")
-    if not {cell.block for cell in own.cells} & {cell.block for cell in baseline.cells}:
+    cells, base_cells = own.evidence.cells, baseline.evidence.cells
+    if not {cell.block for cell in cells} & {cell.block for cell in base_cells}:
         return Ratios(reason="no block has run both this arm and the baseline")
     spoilt = baseline.spoilt(verdicts.POINT) if withholds else ""
     if spoilt:
         return Ratios(reason=f"the baseline's own point is not valid: {spoilt}")
     unmetered = baseline.spoilt(verdicts.ENERGY) if withholds else ""
-
-    def ratio(figure: Figure, of_all: bool = False) -> Interval | None:
-        return _ratio(own.cells, baseline.cells, figure, of_all)
-
-    return Ratios(
-        rate=ratio(lambda cell: cell.rate_per_second),
-        p50=ratio(lambda cell: cell.latency.p50_ns, of_all=True),
-        p95=ratio(lambda cell: cell.latency.p95_ns, of_all=True),
-        active_energy=None if unmetered else ratio(lambda cell: cell.energy.active_uj_per_request),
-        total_energy=None if unmetered else ratio(lambda cell: cell.energy.total_uj_per_request),
-        reason=f"the baseline has no valid joules: {unmetered}" if unmetered else "",
-    )
+    ratios: dict[str, Any] = {
+        name: None if unmetered and figure.of_energy else _ratio(cells, base_cells, figure)
+        for name, figure in COMPARED.items()
+    }
+    return Ratios(**ratios, reason=f"the baseline has no valid joules: {unmetered}" if unmetered else "")
 
 
 def _without_energy(figures: Figures, reason: str) -> Figures:
+    no_ratios: dict[str, Any] = {name: None for name, figure in COMPARED.items() if figure.of_energy}
     return replace(
         figures,
         active_uj=None,
@@ -173,7 +170,7 @@ def _without_energy(figures: Figures, reason: str) -> Figures:
         active_uj_per_token=None,
         active_uj_per_padded_token=None,
         energy_reason=reason,
-        ratios=replace(figures.ratios, active_energy=None, total_energy=None),
+        ratios=replace(figures.ratios, **no_ratios),
     )
 
 
@@ -194,25 +191,15 @@ def _interval_of_all(cells: Sequence[CellResult], figure: Figure) -> Interval | 
 
 
 def _mean(cells: Sequence[CellResult], figure: Figure) -> float | None:
-    found = _interval(cells, figure)
-    return None if found is None else found.mean
+    interval = _interval(cells, figure)
+    return None if interval is None else interval.mean
 
 
-def _ratio(
-    own: Sequence[CellResult], baseline: Sequence[CellResult], figure: Figure, of_all: bool
-) -> Interval | None:
-    """`of_all`: as in `_interval_of_all`."""
-    base = {cell.block: figure(cell) for cell in baseline}
-    pairs = [(figure(cell), base[cell.block]) for cell in own if cell.block in base]
+def _ratio(own: Sequence[CellResult], baseline: Sequence[CellResult], figure: Compared) -> Interval | None:
+    base = {cell.block: figure.of_cell(cell) for cell in baseline}
+    pairs = [(figure.of_cell(cell), base[cell.block]) for cell in own if cell.block in base]
     known = [(value, other) for value, other in pairs if value is not None and other is not None]
-    return stats.ratio_interval(known) if len(known) == len(pairs) or not of_all else None
-
-
-def _offered(cells: Sequence[CellResult], seconds: float) -> float | None:
-    known = [
-        cell.offered_per_second * cell.window_seconds for cell in cells if cell.offered_per_second is not None
-    ]
-    return sum(known) / seconds if known and len(known) == len(cells) and seconds else None
+    return stats.ratio_interval(known) if len(known) == len(pairs) or not figure.of_all_blocks else None
 
 
 def _goodput(cells: Sequence[CellResult], sent: int) -> float | None:

@@ -10,48 +10,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.figures.slo import ACHIEVED_LIMIT
 
 
-class Outcome(Protocol):
-    """What a trial needs to say; `slo.Judgement` does."""
-
-    @property
-    def met(self) -> bool: ...
-    @property
-    def broken(self) -> bool: ...
-    @property
-    def reason(self) -> str: ...
-
-
 @dataclass(frozen=True)
-class Trial:
-    """One stretch of load. `met` is None where it could not be decided and a longer one follows."""
+class Attempt:
+    """One stretch of load, as the search counts it."""
 
     rate_per_second: float
     achieved_per_second: float
-    met: bool | None
+    met: bool | None  # None: it could not be decided, and a longer one follows
     reason: str  # why it was not met
     surely: bool = True  # False: undecided for the last time, and counted as not met
 
 
 @dataclass(frozen=True)
-class Found:
-    """The highest rate lies between `rate_per_second`, which was met, and `broken_at`, which was not.
-    Where that one could not be decided it may lie above both.
+class RateBounds:
+    """The highest rate lies between the two rates, or above both where the second could not be decided."""
 
-    Either is None where no such rate was found; `reason` says why the search ended.
-    """
-
-    rate_per_second: float | None
-    broken_at: float | None
+    rate_per_second: float | None  # was met; None: no rate was
+    broken_at: float | None  # was not met; None: every rate was
     ratio: float | None  # broken_at / rate_per_second
     trials: int
-    reason: str
-    surely_broken: bool = True
+    reason: str  # why the search ended
+    surely_broken: bool = True  # False: `broken_at` could not be decided
 
     @property
     def text(self) -> str:
@@ -66,7 +50,7 @@ class Found:
         return f"the highest rate lies between {self.rate_per_second:.4g}/s and {self.broken_at:.4g}/s"
 
 
-class Search:
+class RateSearch:
     """Ask `next_rate` and `next_seconds`, run the trial, `record` it; until `next_rate` is None."""
 
     def __init__(
@@ -97,10 +81,10 @@ class Search:
         self._ratio = ratio
         self._most_trials = most_trials
         self._most_repeats = most_repeats
-        self._trials: list[Trial] = []
+        self._trials: list[Attempt] = []
 
     @property
-    def trials(self) -> tuple[Trial, ...]:
+    def trials(self) -> tuple[Attempt, ...]:
         return tuple(self._trials)
 
     def next_rate(self) -> float | None:
@@ -127,28 +111,23 @@ class Search:
         """How long the next trial should take: twice as long for each time that its rate stayed undecided."""
         return float(base_seconds * 2**self._repeats)
 
-    def record(self, rate: float, achieved_rate: float, outcome: Outcome) -> None:
-        """How a trial at `rate` went.
+    def record(self, rate: float, achieved_rate: float, verdict: str, reason: str) -> None:
+        """How a trial at `rate` went (met, broken, undecided), and why it was not met.
 
         `achieved_rate` is `rate` times sent / scheduled requests of the window, so that the luck of random
         arrivals is not held against it. Below 99 % the trial was not at that rate, and counts as broken. So
         does a rate that is undecided for the last time: the safe side.
         """
+        is_met: bool | None = verdict == "met"
         if achieved_rate < ACHIEVED_LIMIT * rate:
-            met, reason = False, f"only {achieved_rate:.4g} of {rate:.4g} requests per second were sent"
-        elif outcome.met:
-            met, reason = True, ""
-        elif outcome.broken:
-            met, reason = False, outcome.reason
-        else:
-            last = self._repeats >= self._most_repeats
-            self._trials.append(
-                Trial(rate, achieved_rate, False if last else None, outcome.reason, surely=False)
-            )
-            return
-        self._trials.append(Trial(rate, achieved_rate, met, reason))
+            verdict, is_met = "broken", False
+            reason = f"only {achieved_rate:.4g} of {rate:.4g} requests per second were sent"
+        elif verdict == "undecided" and self._repeats < self._most_repeats:
+            is_met = None
+        reason = "" if is_met else reason
+        self._trials.append(Attempt(rate, achieved_rate, is_met, reason, surely=verdict != "undecided"))
 
-    def result(self) -> Found:
+    def result(self) -> RateBounds:
         """What is known so far; final when `next_rate` is None."""
         met, broken = self._bracket()
         ratio = broken / met if met is not None and broken is not None else None
@@ -156,7 +135,7 @@ class Search:
             one.rate_per_second == broken and one.met is False and one.surely for one in self._trials
         )
         ending = self._ending(met, broken, ratio)
-        return Found(met, broken, ratio, len(self._trials), ending, surely or broken is None)
+        return RateBounds(met, broken, ratio, len(self._trials), ending, surely or broken is None)
 
     @property
     def _repeats(self) -> int:

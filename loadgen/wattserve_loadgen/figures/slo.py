@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from wattserve_common.stats import SAMPLE_FLOORS
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.figures.percentiles import quantile_of
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS
 
 FAILED_LIMIT = 0.01  # of the requests sent
 ACHIEVED_LIMIT = 0.99  # of the rate asked for: below, it was not at that rate
@@ -68,28 +68,16 @@ class Judgement:
     held: tuple[Held, ...]
     goodput_share: float | None  # of the requests sent; see `goodput_share`
 
-    @property
-    def met(self) -> bool:
-        return self.verdict == "met"
-
-    @property
-    def broken(self) -> bool:
-        return self.verdict == "broken"
-
-    @property
-    def undecided(self) -> bool:
-        return self.verdict == "undecided"
-
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
     """`p99<50ms,p50<10ms` in the order written; PlanError says what cannot be read."""
-    found: list[Objective] = []
+    objectives: list[Objective] = []
     for part in text.split(","):
         objective = _objective(part.strip(), text)
-        if any(other.percent == objective.percent for other in found):
+        if any(other.percent == objective.percent for other in objectives):
             raise PlanError(f"--slo {text}: p{objective.percent:g} has two limits; give one")
-        found.append(objective)
-    return tuple(found)
+        objectives.append(objective)
+    return tuple(objectives)
 
 
 def judge(
@@ -143,8 +131,8 @@ def _objective(part: str, text: str) -> Objective:
         known = " ".join(f"p{one:g}" for one in SAMPLE_FLOORS)
         raise PlanError(f"--slo {part}: p{form[1]} is not measured; choose from {known}")
     if unit not in _UNIT_NS:
-        found = f"the unit {form[4]!r} is unknown" if unit else "it has no unit"
-        raise PlanError(f"--slo {part}: {found}; write us, ms or s")
+        complaint = f"the unit {form[4]!r} is unknown" if unit else "it has no unit"
+        raise PlanError(f"--slo {part}: {complaint}; write us, ms or s")
     limit = round(number * _UNIT_NS[unit])
     if not 1_000 <= limit <= 86_400 * 10**9:
         raise PlanError(f"--slo {part}: a limit is at least 1us and at most 86400s")
@@ -152,14 +140,14 @@ def _objective(part: str, text: str) -> Objective:
 
 
 def _held(objective: Objective, sample: npt.NDArray[np.int64], worth: float | None) -> Held:
-    found = quantile_of(sample, worth, objective.percent)
+    quantile = quantile_of(sample, worth, objective.percent)
     verdict: Verdict = "undecided"
-    if found.high_ns is not None and found.high_ns <= objective.longest_ns:
+    if quantile.high_ns is not None and quantile.high_ns <= objective.longest_ns:
         verdict = "met"
-    elif found.low_ns is not None and found.low_ns > objective.longest_ns:
+    elif quantile.low_ns is not None and quantile.low_ns > objective.longest_ns:
         verdict = "broken"
     value, low, high = (
-        None if bound == _NEVER else bound for bound in (found.value_ns, found.low_ns, found.high_ns)
+        None if bound == _NEVER else bound for bound in (quantile.value_ns, quantile.low_ns, quantile.high_ns)
     )
     return Held(objective.text, verdict, value, low, high)
 

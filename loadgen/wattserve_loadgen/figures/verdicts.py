@@ -6,18 +6,18 @@ ceiling", "steady state" and "closed accounts" of `loadgen validate` say what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wattserve_loadgen import words
 from wattserve_loadgen.figures import steady
-from wattserve_loadgen.figures.drifting import JOULES, drift_series
 from wattserve_loadgen.figures.measure import lag_limit_ns
-from wattserve_loadgen.figures.percentiles import Percentiles
 from wattserve_loadgen.figures.slo import ACHIEVED_LIMIT, FAILED_LIMIT
+from wattserve_loadgen.figures.steady import JOULES, drift_series
+from wattserve_loadgen.model.cells import CellResult, Percentiles
+from wattserve_loadgen.model.results import Ceiling, Verdict
 from wattserve_loadgen.plan.load import OFFLINE, RAMP, Load
 from wattserve_loadgen.plan.schedule import Plan
-from wattserve_loadgen.results.schema import Ceiling, CellResult, Verdict
 
 POINT, ENERGY = "point", "energy"  # what a verdict spoils
 
@@ -66,13 +66,13 @@ class Evidence:
         return self.per_second(lambda cell: cell.rate_per_second)
 
 
-Gate = Callable[[Evidence], list[Verdict]]
+Gate = Callable[[Evidence], Iterator[Verdict]]
 
 
 def verdicts_of(evidence: Evidence) -> list[Verdict]:
     """Those that spoil the point, then those that spoil its joules alone."""
-    found = [verdict for gate in GATES for verdict in gate(evidence)]
-    return sorted(found, key=lambda verdict: verdict.spoils != POINT)
+    verdicts = [verdict for gate in GATES for verdict in gate(evidence)]
+    return sorted(verdicts, key=lambda verdict: verdict.spoils != POINT)
 
 
 def duration_floor_seconds(plan: Plan, slowest_ns: int, sensor_period_seconds: float | None) -> float:
@@ -84,7 +84,7 @@ def duration_floor_seconds(plan: Plan, slowest_ns: int, sensor_period_seconds: f
     )
 
 
-def too_short(evidence: Evidence) -> list[Verdict]:
+def too_short(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 4. Where there is no p99 the slowest answer stands for it. A look always is: nothing else would
     mark the figures, which it shows whatever their sample.
     """
@@ -94,108 +94,100 @@ def too_short(evidence: Evidence) -> list[Verdict]:
     )
     seconds = evidence.window_seconds
     if seconds < floor:
-        return [Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s")]
-    if not evidence.plan.withholds:
-        return [Verdict("too short", "a look is never published: ask for the preset full")]
-    return []
+        yield Verdict("too short", f"too short to publish: {seconds:.1f} s of {floor:.0f} s")
+    elif not evidence.plan.withholds:
+        yield Verdict("too short", "a look is never published: ask for the preset full")
 
 
-def few_blocks(evidence: Evidence) -> list[Verdict]:
+def few_blocks(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 6: blocks are the sample."""
     blocks, fewest = len(evidence.cells), evidence.plan.fewest_blocks
-    return [Verdict("few blocks", f"{blocks} of at least {fewest} blocks")] if blocks < fewest else []
+    if blocks < fewest:
+        yield Verdict("few blocks", f"{blocks} of at least {fewest} blocks")
 
 
-def few_samples(evidence: Evidence) -> list[Verdict]:
+def few_samples(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 3: not even a median. An offline load has no latency in the first place."""
     latency = evidence.latency
-    if evidence.load.shape == OFFLINE or latency.p50_ns is not None or not latency.samples:
-        return []
-    worth = "" if latency.effective_samples is None else f", worth {latency.effective_samples:.0f}"
-    return [Verdict("few samples", f"too few answers for a median: {latency.samples}{worth}")]
+    if evidence.load.shape != OFFLINE and latency.p50_ns is None and latency.samples:
+        worth = "" if latency.effective_samples is None else f", worth {latency.effective_samples:.0f}"
+        yield Verdict("few samples", f"too few answers for a median: {latency.samples}{worth}")
 
 
-def few_requests(evidence: Evidence) -> list[Verdict]:
+def few_requests(evidence: Evidence) -> Iterator[Verdict]:
     """The least count of MLPerf's scenarios, where the plan asks for one."""
     sent, least = evidence.sent, evidence.plan.least_requests
-    return [Verdict("few requests", f"{sent} of at least {least} requests")] if sent < least else []
+    if sent < least:
+        yield Verdict("few requests", f"{sent} of at least {least} requests")
 
 
-def cut_short(evidence: Evidence) -> list[Verdict]:
+def cut_short(evidence: Evidence) -> Iterator[Verdict]:
     """A cell that ended early did not see what the others saw."""
     stopped = [cell.stopped for cell in evidence.cells if cell.stopped]
-    if not stopped:
-        return []
-    return [Verdict("cut short", f"{len(stopped)} of its cells ended early: {stopped[0]}")]
+    if stopped:
+        yield Verdict("cut short", f"{len(stopped)} of its cells ended early: {stopped[0]}")
 
 
-def failed_cells(evidence: Evidence) -> list[Verdict]:
+def failed_cells(evidence: Evidence) -> Iterator[Verdict]:
     """A block without an answer is no block."""
     failed = [cell for cell in evidence.cells if not cell.answered]
-    if not failed:
-        return []
-    example = f": {failed[0].failure_example}" if failed[0].failure_example else ""
-    return [Verdict("failed cells", f"{len(failed)} of its cells got no answer{example}")]
+    if failed:
+        example = f": {failed[0].failure_example}" if failed[0].failure_example else ""
+        yield Verdict("failed cells", f"{len(failed)} of its cells got no answer{example}")
 
 
-def failures(evidence: Evidence) -> list[Verdict]:
+def failures(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 10 shows them; above 1 % the answered ones are a selection."""
     failed = sum(cell.failed for cell in evidence.cells)
-    if failed <= FAILED_LIMIT * evidence.sent:
-        return []
-    return [Verdict("failures", f"{failed} of {evidence.sent} requests failed")]
+    if failed > FAILED_LIMIT * evidence.sent:
+        yield Verdict("failures", f"{failed} of {evidence.sent} requests failed")
 
 
-def shared_server(evidence: Evidence) -> list[Verdict]:
+def shared_server(evidence: Evidence) -> Iterator[Verdict]:
     foreign = sum(cell.energy.foreign_sequences for cell in evidence.cells)
-    if not foreign:
-        return []
-    return [Verdict("shared server", f"{foreign} sequences of other clients ran meanwhile")]
+    if foreign:
+        yield Verdict("shared server", f"{foreign} sequences of other clients ran meanwhile")
 
 
-def late_sends(evidence: Evidence) -> list[Verdict]:
+def late_sends(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 2: the client did not keep its schedule."""
     late = sum(cell.late or 0 for cell in evidence.cells)
-    if late <= LATE_LIMIT * evidence.sent:
-        return []
-    return [Verdict("late sends", f"{late} of {evidence.sent} requests were sent late")]
+    if late > LATE_LIMIT * evidence.sent:
+        yield Verdict("late sends", f"{late} of {evidence.sent} requests were sent late")
 
 
-def long_lag(evidence: Evidence) -> list[Verdict]:
+def long_lag(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 2: how far behind its schedule the client was."""
     p99 = None if evidence.lag is None else evidence.lag.p99_ns
     limit = lag_limit_ns(None if evidence.service is None else evidence.service.p50_ns)
-    if p99 is None or p99 <= limit:
-        return []
-    text = f"the p99 of the lag behind the schedule is {words.milliseconds(p99)}"
-    return [Verdict("lag", f"{text}, above {words.milliseconds(limit)}")]
+    if p99 is not None and p99 > limit:
+        text = f"the p99 of the lag behind the schedule is {words.milliseconds(p99)}"
+        yield Verdict("lag", f"{text}, above {words.milliseconds(limit)}")
 
 
-def behind_offer(evidence: Evidence) -> list[Verdict]:
+def behind_offer(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 2: achieved / offered. A failed request is done too; and what is in flight at the edges of the
     windows varies by chance, which explains about a square root of Little's law.
     """
     offered, achieved = evidence.offered_per_second, evidence.achieved_per_second
     if not offered or achieved is None:
-        return []
+        return
     seconds = evidence.window_seconds
     missing = offered * seconds - achieved * seconds - sum(cell.failed for cell in evidence.cells)
     in_flight = offered * (evidence.latency.mean_ns or 0.0) / 1e9
     chance = max(1.0, _CHANCE * (2 * in_flight * len(evidence.cells)) ** 0.5)
-    if missing <= max((1 - ACHIEVED_LIMIT) * offered * seconds, chance):
-        return []
-    share = 1 - missing / (offered * seconds)
-    text = f"{share * 100:.1f} % of the offered {words.rate(offered)} were done: it did not keep up"
-    return [Verdict("behind offer", text)]
+    if missing > max((1 - ACHIEVED_LIMIT) * offered * seconds, chance):
+        share = 1 - missing / (offered * seconds)
+        text = f"{share * 100:.1f} % of the offered {words.rate(offered)} were done: it did not keep up"
+        yield Verdict("behind offer", text)
 
 
-def client_busy(evidence: Evidence) -> list[Verdict]:
+def client_busy(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 2: a client short of CPU measures itself."""
     busiest = max((cell.client_cpu_share or 0.0 for cell in evidence.cells), default=0.0)
-    if busiest <= CLIENT_CPU_LIMIT:
-        return []
-    text = f"the client used {busiest * 100:.0f} % of a core: it may be what limits"
-    return [Verdict("client busy", text)]
+    if busiest > CLIENT_CPU_LIMIT:
+        text = f"the client used {busiest * 100:.0f} % of a core: it may be what limits"
+        yield Verdict("client busy", text)
 
 
 def rate_to_send(load: Load, offered: float | None, achieved: float | None) -> float | None:
@@ -207,66 +199,59 @@ def rate_to_send(load: Load, offered: float | None, achieved: float | None) -> f
     return offered if load.scheduled else achieved
 
 
-def near_ceiling(evidence: Evidence) -> list[Verdict]:
+def near_ceiling(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 2: above half of what `loadgen calibrate` found."""
     rate = rate_to_send(evidence.load, evidence.offered_per_second, evidence.achieved_per_second)
     if evidence.ceiling is None or rate is None:
-        return []
+        return
     ceiling = evidence.ceiling.requests_per_second
-    if rate <= CEILING_LIMIT * ceiling:
-        return []
-    text = f"{words.rate(rate)} is above half of the {words.rate(ceiling)} that this client can send"
-    return [Verdict("near ceiling", text)]
+    if rate > CEILING_LIMIT * ceiling:
+        text = f"{words.rate(rate)} is above half of the {words.rate(ceiling)} that this client can send"
+        yield Verdict("near ceiling", text)
 
 
-def drift(evidence: Evidence) -> list[Verdict]:
+def drift(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 4: a trend test and a 5 % floor on throughput and the median latency, which spoil the point, and
     on J/request, which spoils the joules.
     """
-    found = []
     for name, blocks in drift_series(evidence.load, evidence.cells):
         spoils = ENERGY if name == JOULES else POINT
         drifted = steady.drift_of(blocks)
         if drifted is not None and drifted.significant:
             share = drifted.share_of_level_over_window
             text = f"{name} {'rose' if share > 0 else 'fell'} by {abs(share) * 100:.0f} % within its windows"
-            found.append(Verdict("drift" if spoils == POINT else "energy drift", text, spoils))
-    return found
+            yield Verdict("drift" if spoils == POINT else "energy drift", text, spoils)
 
 
-def meter_gap(evidence: Evidence) -> list[Verdict]:
+def meter_gap(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 8."""
     gaps = sum(cell.energy.gap_count for cell in evidence.cells)
     seconds = sum(cell.energy.gap_seconds for cell in evidence.cells)
-    if not gaps and seconds <= 0:
-        return []
-    count = f"{gaps} meter gaps" if gaps > 1 else f"{gaps or 'a'} meter gap"
-    return [Verdict("meter gap", f"{count} of {seconds:.2f} s fell in its cells", ENERGY)]
+    if gaps or seconds > 0:
+        count = f"{gaps} meter gaps" if gaps > 1 else f"{gaps or 'a'} meter gap"
+        yield Verdict("meter gap", f"{count} of {seconds:.2f} s fell in its cells", ENERGY)
 
 
-def energy_unknown(evidence: Evidence) -> list[Verdict]:
+def energy_unknown(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 8: joules of some answers, or of some blocks, are a selection. Without a meter there are none."""
     blank = [cell.energy.reason for cell in evidence.cells if cell.energy.reason]
-    if len(blank) == len(evidence.cells):
-        return []
-    if blank:
-        text = f"{len(blank)} of its {len(evidence.cells)} cells have no joules: {blank[0]}"
-        return [Verdict("energy unknown", text, ENERGY)]
     unknown = sum(cell.energy.unknown for cell in evidence.cells)
     answered = sum(cell.answered for cell in evidence.cells)
-    if unknown <= UNKNOWN_LIMIT * answered:
-        return []
-    return [Verdict("energy unknown", f"{unknown} of {answered} answers have no settled energy", ENERGY)]
+    if 0 < len(blank) < len(evidence.cells):
+        text = f"{len(blank)} of its {len(evidence.cells)} cells have no joules: {blank[0]}"
+        yield Verdict("energy unknown", text, ENERGY)
+    elif not blank and unknown > UNKNOWN_LIMIT * answered:
+        yield Verdict("energy unknown", f"{unknown} of {answered} answers have no settled energy", ENERGY)
 
 
-def open_accounts(evidence: Evidence) -> list[Verdict]:
+def open_accounts(evidence: Evidence) -> Iterator[Verdict]:
     """Rule 9: the ledger is exact, to the microjoule."""
     residuals = [cell.energy.accounts_residual_uj for cell in evidence.cells]
-    worst = max((one for one in residuals if one is not None), key=abs, default=0)
-    if worst == 0:
-        return []
-    text = f"the server's accounts do not sum to what its meter measured: {words.energy(worst)} are left over"
-    return [Verdict("open accounts", text, ENERGY)]
+    worst = max((residual for residual in residuals if residual is not None), key=abs, default=0)
+    if worst:
+        left_over = f"{words.energy(worst)} are left over"
+        text = f"the server's accounts do not sum to what its meter measured: {left_over}"
+        yield Verdict("open accounts", text, ENERGY)
 
 
 GATES: tuple[Gate, ...] = (

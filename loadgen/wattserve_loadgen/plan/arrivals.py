@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
+class RecordedArrivals:
     """Arrival times from a file, counted from its first one."""
 
     offsets_ns: Offsets
@@ -63,7 +63,7 @@ def ramp(rate_from: float, rate_to: float, seconds: float, seed_text: str) -> Of
     return _nanoseconds(2 * due / (rate_from + root), seconds)
 
 
-def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> Recording:
+def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> RecordedArrivals:
     """Arrival times in seconds from a file: one number per line (.txt), a CSV with a header, or .jsonl.
 
     `column` is the CSV column or the JSON key, needed where there is more than one. `speed` 2 plays it twice
@@ -94,7 +94,7 @@ def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> Re
     times = (np.array(seconds) - seconds[0]) / speed
     if not times[-1] <= _LONGEST_SECONDS:
         raise PlanError(f"{path}: lasts {times[-1]:.6g} s; at most {_LONGEST_SECONDS} s, or raise its speed")
-    return Recording(np.rint(times * 1e9).astype(np.int64), hashlib.sha256(contents).hexdigest())
+    return RecordedArrivals(np.rint(times * 1e9).astype(np.int64), hashlib.sha256(contents).hexdigest())
 
 
 def cut(offsets_ns: Offsets, seconds: float) -> Offsets:
@@ -156,25 +156,21 @@ Times = Iterator[tuple[int, float]]  # the line, counted from 1, and its seconds
 def _csv_times(path: Path, text: str, column: str | None) -> Times:
     reader = csv.reader(io.StringIO(text, newline=""))
     place: int | None = None
-    for cells in _csv_rows(path, reader):
-        number = reader.line_num
-        if place is None:
-            place, is_header = _csv_place(path, cells, column)
-            if is_header:
-                continue
-        if place >= len(cells):
-            raise PlanError(f"{path}: line {number}: has no column {place + 1}")
-        value = _number(cells[place])
-        if value is None:
-            raise PlanError(
-                f"{path}: line {number}: {cells[place].strip()[:40]!r} is not a number of seconds"
-            )
-        yield number, value
-
-
-def _csv_rows(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:
     try:
-        yield from (cells for cells in reader if any(cell.strip() for cell in cells))
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            where = f"{path}: line {reader.line_num}"
+            if place is None:
+                place, is_header = _csv_place(path, cells, column)
+                if is_header:
+                    continue
+            if place >= len(cells):
+                raise PlanError(f"{where}: has no column {place + 1}")
+            value = _number(cells[place])
+            if value is None:
+                raise PlanError(f"{where}: {cells[place].strip()[:40]!r} is not a number of seconds")
+            yield reader.line_num, value
     except csv.Error as error:
         raise PlanError(f"{path}: is not a CSV file: {error}") from None
 
@@ -197,20 +193,21 @@ def _json_times(path: Path, text: str, column: str | None) -> Times:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
+        where = f"{path}: line {number}"
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError):
-            raise PlanError(f"{path}: line {number}: is not JSON") from None
-        if isinstance(found, dict):
+            raise PlanError(f"{where}: is not JSON") from None
+        if isinstance(value, dict):
             if column is None:
-                raise PlanError(f"{path}: line {number}: name the key that holds the time")
-            if column not in found:
-                raise PlanError(f"{path}: line {number}: has no key {column!r}")
-            found = found[column]
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            raise PlanError(f"{path}: line {number}: {str(found)[:40]!r} is not a number of seconds")
+                raise PlanError(f"{where}: name the key that holds the time")
+            if column not in value:
+                raise PlanError(f"{where}: has no key {column!r}")
+            value = value[column]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PlanError(f"{where}: {str(value)[:40]!r} is not a number of seconds")
         try:
-            yield number, float(found)
+            yield number, float(value)
         except OverflowError:
             yield number, math.inf
 

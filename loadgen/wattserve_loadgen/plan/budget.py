@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from wattserve_common.stats import SAMPLE_FLOORS
 from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.figures.stats import SAMPLE_FLOORS
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS, Plan, cells, load_seconds
 
@@ -59,12 +59,12 @@ def describe(plan: Plan, *, aside_seconds_per_cell: float, left_out: Sequence[st
         f"arms: {', '.join(_arm_text(plan, index) for index in range(len(plan.arms)))}",
         f"loads: {loads or 'the rates that the search finds, which takes the time that it needs'}",
         *(
-            f"loads of {name} alone: {_listed(one.name for one in own)}"
+            f"loads of {name} alone: {_listed(load.name for load in own)}"
             for name, own in plan.own_loads.items()
         ),
         *_cells_text(plan, aside_seconds_per_cell),
         f"seed: {plan.seed}",
-        *(f"left out: {one}" for one in left_out),
+        *(f"left out: {part}" for part in left_out),
         "each point:",
         *(f"  {line}" for line in _worth(plan)),
     ]
@@ -83,7 +83,7 @@ def _cells_text(plan: Plan, aside_seconds_per_cell: float) -> list[str]:
         f" not counted; {each}",
         f"time: {whole}, of it {words.duration(sum(map(load_seconds, planned)))} under load",
         "order of block 1:",
-        *(f"  {one.arm.name}, {one.load.name}" for one in planned if one.block == 1),
+        *(f"  {cell.arm.name}, {cell.load.name}" for cell in planned if cell.block == 1),
     ]
 
 
@@ -100,7 +100,7 @@ def _steps(plan: Plan) -> Iterator[Plan]:
         yield plan
     for last in reversed(plan.arms):
         if last != plan.baseline and not last.twin_of:
-            own = {name: found for name, found in plan.own_loads.items() if name != last.name}
+            own = {name: loads for name, loads in plan.own_loads.items() if name != last.name}
             plan = replace(plan, arms=tuple(arm for arm in plan.arms if arm != last), own_loads=own)
             yield plan
 
@@ -167,11 +167,10 @@ def _worth(plan: Plan) -> list[str]:
         lines.append(
             f"at least {plan.least_requests} requests: a slow server takes longer than the time above"
         )
-    rates = [load for load in plan.loads if _mean_rate(load)]
+    expected = {load.name: rate * measured for load in plan.loads if (rate := _mean_rate(load))}
     lines += [
-        f"{load.name}: about {(_mean_rate(load) or 0) * measured:,.0f} requests, enough for"
-        f" {_carried((_mean_rate(load) or 0) * measured)}"
-        for load in rates
+        f"{name}: about {requests:,.0f} requests, enough for {_carried(requests)}"
+        for name, requests in expected.items()
     ]
     floors = ", ".join(f"p{percent:g} {count:,}" for percent, count in SAMPLE_FLOORS.items())
     lines.append(f"percentiles need this many independent requests, else they are not shown: {floors}")

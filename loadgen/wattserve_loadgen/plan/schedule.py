@@ -23,15 +23,15 @@ FEWEST_BLOCKS, FEWEST_BLOCKS_TO_PUBLISH = 3, 5
 class Plan:
     """What a sweep will do. Seconds are wall-clock seconds of one cell."""
 
-    preset: str
-    arms: tuple[Arm, ...]
+    preset: str  # `look`, `quick` or `full`
+    arms: tuple[Arm, ...]  # what is compared, in this order; the first is the baseline
     loads: tuple[Load, ...]  # of every arm
-    blocks: int
+    blocks: int  # repetitions of the plan, the heat-up block not counted
     seconds: float  # the window of one cell
     warmup_seconds: float  # under load before each window; not counted, not drained
     heat_up_seconds: float  # the window of one cell of block 0
     publish_seconds: float  # the window, summed over blocks, below which a point is too short to publish
-    seed: int
+    seed: int  # of the order of cells and rows
     least_requests: int = 0  # in the windows of a point; a closed loop goes on until it has them
     objective: str = ""  # e.g. p99<50ms: what goodput and searches are held against
     own_loads: dict[str, list[Load]] = field(default_factory=dict)  # of one arm: what a search found

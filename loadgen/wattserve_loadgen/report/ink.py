@@ -1,23 +1,34 @@
-"""How charts look: one theme, a colour-blind safe palette, and SVG that drops into an HTML page.
+"""How charts look: their style, the colours of the arms, marks and labels, and SVG for an HTML page.
 
-It knows nothing of sweeps. Text stays text, so the page's own font applies and figures can be searched.
+It knows nothing of sweeps. Text stays text: the page's own font applies to it, and a reader can search it.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
+from scipy.optimize import isotonic_regression
 
-WIDTH_INCHES, HEIGHT_INCHES = 5.3, 3.75  # 382 x 270 points: 9.5-point text is still read on a phone
-TEXT, FAINT, GRID, PAPER = "#22302c", "#66736e", "#e4e7e2", "#ffffff"
+_STYLE = matplotlib.rc_params_from_file(
+    Path(__file__).with_name("report.mplstyle"), use_default_template=False
+)
+_WIDTH, _HEIGHT = _STYLE["figure.figsize"]  # inches
+TEXT, FAINT, PAPER = _STYLE["text.color"], _STYLE["axes.labelcolor"], "#ffffff"
+PALE = 0.35  # the opacity of what has a verdict
+BAND = "#e3e6e0"  # what two equal arms differ by
+PLAIN = "{x:,.10g}"  # numbers on an axis, without exponent
+_LEGEND_LETTERS = 73  # in a row
 
 # Okabe and Ito's hues, told apart by every kind of colour blindness; each with a darker twin for text on
 # white.
@@ -32,36 +43,6 @@ _HUES = (
     ("#8b5a2b", "#6e4520"),
 )
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X", "p", "h")  # one more than hues: their pairs repeat late
-STAGES = ("#d98b73", "#c9d6df", "#4f7f9b", "#e3d9c6")  # lag, queue, compute, the rest
-BAND = "#e3e6e0"  # what two equal arms differ by
-
-_THEME = {
-    "svg.fonttype": "none",
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same everywhere
-    "font.size": 9.5,
-    "text.color": TEXT,
-    "axes.edgecolor": "#9aa5a0",
-    "axes.labelcolor": FAINT,
-    "axes.labelsize": 9.5,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    "hatch.linewidth": 0.6,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-}
 
 
 @dataclass(frozen=True)
@@ -73,16 +54,23 @@ class Look:
     marker: str
 
 
+Looks = Mapping[str, Look]  # by arm
 TWIN_LOOK = Look("#9aa5a0", FAINT, "o")
 
 
 def looks(arms: Sequence[str], twins: Sequence[str] = ()) -> dict[str, Look]:
     """By position: the same arm has the same look in every chart of a report. Twins are grey."""
-    found = {
+    own = {
         name: Look(*_HUES[index % len(_HUES)], _MARKERS[index % len(_MARKERS)])
         for index, name in enumerate(arms)
     }
-    return found | dict.fromkeys(twins, TWIN_LOOK)
+    return own | dict.fromkeys(twins, TWIN_LOOK)
+
+
+def looks_of(arms: Iterable[str], looks: Looks) -> Looks:
+    """Of these arms alone, in the report's order."""
+    wanted = set(arms)
+    return {name: look for name, look in looks.items() if name in wanted}
 
 
 def tint(colour: str, share: float) -> str:
@@ -91,21 +79,34 @@ def tint(colour: str, share: float) -> str:
     return "#" + "".join(f"{round(255 - (255 - part) * share):02x}" for part in parts)
 
 
-def draw(plot: Any, name: str, height: float = HEIGHT_INCHES, panels: Sequence[float] = ()) -> str:
-    """The SVG of `plot(axes)`; `name` keeps its ids apart from those of other charts on the page.
+def style() -> AbstractContextManager[None]:
+    """The charts' own look, within which they are drawn."""
+    context: AbstractContextManager[None] = matplotlib.rc_context(_STYLE)
+    return context
 
-    With the relative heights of `panels`, one below the other, `plot` gets a list of axes.
-    """
-    with matplotlib.rc_context({**_THEME, "svg.hashsalt": "wattserve"}):
-        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-        if panels:
-            stacked = figure.subplots(len(panels), 1, squeeze=False, height_ratios=list(panels))
-            plot(list(stacked[:, 0]))
-        else:
-            plot(figure.add_subplot())
+
+def panels(heights: Sequence[float], height: float = _HEIGHT) -> list[Any]:
+    """The axes of a new figure of that height in inches, one below the other, of these relative heights."""
+    figure = Figure(figsize=(_WIDTH, height))
+    return list(figure.subplots(len(heights), squeeze=False, height_ratios=list(heights))[:, 0])
+
+
+def axes(height: float = _HEIGHT) -> Any:
+    return panels([1], height)[0]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A finished chart, by the first of its axes."""
+
+    axes: Any
+
+    def svg(self, name: str) -> str:
+        """`name` keeps the ids of this chart apart from those of the others on the page."""
         buffer = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
-    return _inline(buffer.getvalue(), name)
+        with style():
+            FigureCanvasSVG(self.axes.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        return _inline(buffer.getvalue(), name)
 
 
 def _inline(svg: str, name: str) -> str:
@@ -124,110 +125,107 @@ def _inline(svg: str, name: str) -> str:
     return re.sub(r'(url\(|href=")#([^")]+)', lambda at: f"{at[1]}#{short[at[2]]}", svg).strip()
 
 
+def fixed_ticks(axis: Any, ticks: Sequence[float], text: str = PLAIN) -> None:
+    """Those ticks and no others, written by the format `text`."""
+    axis.set_major_locator(FixedLocator(list(ticks)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(text)
+
+
 def log_axis(axis: Any, low: float, high: float) -> None:
     """A log scale from just below `low` to just above `high`, with ticks at 1, 2 and 5 and plain numbers."""
-    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     low, high = low / 1.25, high * 1.25
+    axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})
     decades = [10.0**power for power in range(-6, 9)]
-    ticks = [step * decade for decade in decades for step in (1, 2, 5) if low <= step * decade <= high]
-    if len(ticks) < 2:
-        ticks = [step * decade for decade in decades for step in range(1, 10) if low <= step * decade <= high]
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+    ticks: list[float] = []
+    for steps in ((1, 2, 5), range(1, 10)):
+        if len(ticks) < 2:
+            ticks = [step * decade for decade in decades for step in steps if low <= step * decade <= high]
+    fixed_ticks(axis, ticks)
 
 
-def thousands(axis: Any) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+def name_rows(axes: Any, names: Sequence[str]) -> None:
+    """Names of the rows of a chart without a vertical scale, on the left."""
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", labelcolor=TEXT)
+    axes.grid(axis="y", visible=False)
+
+
+def fill_of(look: Look, hollow: bool) -> str:
+    return PAPER if hollow else look.colour
+
+
+def mark(axes: Any, x: float, y: float, look: Look, hollow: bool = False, **style: Any) -> None:
+    """A point in the look of its arm; a hollow one has a verdict."""
+    usual = {"color": fill_of(look, hollow), "edgecolors": look.colour, "marker": look.marker}
+    axes.scatter([x], [y], **{**usual, "linewidths": 1.5, "zorder": 3, "clip_on": False, **style})
+
+
+def write(
+    axes: Any, text: str, at: tuple[float, float], shift: tuple[float, float] = (0, 0), /, **style: Any
+) -> None:
+    """Text at a point, moved by `shift` points; it may stand outside of the axes."""
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", annotation_clip=False, **style)
+
+
+def legend(axes: Any, arms: Looks | None = None, marker: str = "s") -> None:
+    """Above the chart, in as many rows as it needs: everything with a label, and `arms` by their colours.
+
+    An empty `marker` stands for that of each arm.
+    """
+    for name, look in (arms or {}).items():
+        axes.scatter([], [], s=36, marker=marker or look.marker, color=look.colour, label=name)
+    widths = [len(label) + 6 for label in axes.get_legend_handles_labels()[1]]
+    columns = len(widths) if sum(widths) <= _LEGEND_LETTERS else max(1, _LEGEND_LETTERS // max(widths))
+    axes.figure.legend(loc="outside upper left", ncols=columns)
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
     """Positions as near to `wanted` as can be while neighbours keep `gap`: for labels that must not overlap.
 
-    Order is kept; the groups that form stay centred on what their members wanted.
+    Order is kept; the groups that form stay centred on what their members wanted (least squares).
     """
-    order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    groups: list[list[float]] = []  # [centre, members]
-    for index in order:
-        groups.append([wanted[index], 1.0])
-        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < gap * (groups[-1][1] + groups[-2][1]) / 2:
-            (upper, some), (lower, others) = groups.pop(), groups.pop()
-            count = some + others
-            groups.append([(upper * some + lower * others) / count, count])
-    placed = [
-        centre + gap * (place - (count - 1) / 2) for centre, count in groups for place in range(int(count))
-    ]
-    result = [0.0] * len(wanted)
-    for index, position in zip(order, placed, strict=True):
-        result[index] = position
-    return result
+    order = np.argsort(wanted, kind="stable")
+    steps = gap * np.arange(len(order))
+    placed = np.empty(len(order))
+    placed[order] = isotonic_regression(np.asarray(wanted)[order] - steps).x + steps
+    return [float(position) for position in placed]
 
 
 End = tuple[float, float, str, str]  # x, y, text, colour
 
 
-def label_ends(axes: Any, ends: Sequence[End], shift_points: float = 11) -> None:
-    """Write names to the right of line ends, pushed apart where they would overlap.
+def label_ends(axes: Any, ends: Sequence[End], shift: float = 8) -> None:
+    """Names to the right of line ends, pushed apart where they would overlap.
 
-    `ends` are (x, y, text, colour) in data coordinates; call it after the axes have their limits.
+    `ends` are in data coordinates; call it after the axes have their limits.
     """
-    pixels = axes.transData.transform([(x, y) for x, y, _, _ in ends]) if ends else []
     per_point = axes.figure.dpi / 72
-    heights = spread([float(y) for _, y in pixels], gap=11.5 * per_point)
-    for (x, y, text, colour), (_, seen), height in zip(ends, pixels, heights, strict=True):
-        axes.annotate(
-            text,
-            (x, y),
-            xytext=(shift_points, (height - float(seen)) / per_point),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontweight="bold",
-            annotation_clip=False,
-        )
+    heights = [float(axes.transData.transform((x, y))[1]) / per_point for x, y, _, _ in ends]
+    for (x, y, text, colour), height, place in zip(ends, heights, spread(heights, gap=11.5), strict=True):
+        write(axes, text, (x, y), (shift, place - height), va="center", color=colour, fontweight="bold")
 
 
 def label_above(
-    axes: Any,
-    tops: Sequence[tuple[float, float]],
-    texts: Sequence[tuple[str, str, str]],
-    gap_points: float = 66,
+    axes: Any, tops: Sequence[tuple[float, float]], texts: Sequence[tuple[str, str, str]], gap: float
 ) -> None:
-    """Write (name, detail, colour) above the axes, each with a thin line down to its point at `tops`.
+    """(name, detail, colour) above the axes, each with a thin line down to its point at `tops`.
 
-    Names are pushed apart where they would overlap, and kept within the axes. `tops` are in data coordinates;
-    call it after the axes have their limits.
+    Names are pushed apart where they would overlap, and kept within the axes; `gap` is in points. `tops` are
+    in data coordinates; call it after the axes have their limits.
     """
     axes.figure.draw_without_rendering()  # lays out, so that the axes are as wide as they will be
     per_point = axes.figure.dpi / 72
     frame = axes.get_window_extent()
-    wanted = [(float(x) - frame.x0) / per_point for x, _ in axes.transData.transform(tops)]
-    width, half = frame.width / per_point, gap_points / 2
-    placed = spread(wanted, gap_points)
-    shift = max(0.0, half - min(placed)) - max(0.0, max(placed) - (width - half))
+    width = frame.width / per_point
+    placed = spread([(float(x) - frame.x0) / per_point for x, _ in axes.transData.transform(tops)], gap)
+    shift = max(0.0, gap / 2 - min(placed)) - max(0.0, max(placed) - (width - gap / 2))
     for top, place, (name, detail, colour) in zip(tops, placed, texts, strict=True):
         across = (place + shift) / width
-        style = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center", "va": "bottom"}
-        axes.annotate(name, (across, 1), xytext=(0, 16), color=colour, fontweight="bold", **style)
-        axes.annotate(detail, (across, 1), xytext=(0, 5), color=FAINT, fontsize=8.5, **style)
+        style = {"xycoords": "axes fraction", "ha": "center", "va": "bottom"}
+        write(axes, name, (across, 1), (0, 16), color=colour, fontweight="bold", **style)
+        write(axes, detail, (across, 1), (0, 5), color=FAINT, fontsize=8.5, **style)
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6}
         axes.annotate(
-            "",
-            xy=top,
-            xytext=(across, 1.01),
-            textcoords="axes fraction",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6},
-            annotation_clip=False,
+            "", top, (across, 1.01), textcoords="axes fraction", arrowprops=line, annotation_clip=False
         )
-
-
-def few_ticks(most: int = 3) -> MaxNLocator:
-    """For an axis that has little room."""
-    return MaxNLocator(nbins=most)
-
-
-def fixed_ticks(axis: Any, ticks: Sequence[float], text: str) -> None:
-    """Those ticks and no others, written by the format `text`."""
-    axis.set_major_locator(FixedLocator(list(ticks)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: text.format(value)))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jinja2
+import msgspec
+import numpy as np
 
-from wattserve_loadgen.report import comparison, evidence, facts, headline, ink, scene, tables
-from wattserve_loadgen.report import sources as report_sources
-from wattserve_loadgen.report import text as report_text
-from wattserve_loadgen.report.pictures import Sheet, pictures
-from wattserve_loadgen.report.readings import Meter, read_meters
-from wattserve_loadgen.results.folder import REPORT_FILE, Columns, read_columns, read_results, replace_file
-from wattserve_loadgen.results.schema import Results
-from wattserve_loadgen.results.standing import standing_of
-
-Records = Mapping[tuple[str, str], Columns]
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.results import Results
+from wattserve_loadgen.model.server_info import standing_of
+from wattserve_loadgen.report import charts, facts, ink, scene, tables, text
+from wattserve_loadgen.report.scene import MeterReadings, Records, Sheet
+from wattserve_loadgen.results.folder import (
+    READINGS_FILE,
+    REPORT_FILE,
+    read_columns,
+    read_results,
+    replace_file,
+)
 
 
 def write_report(folder: Path) -> Path:
@@ -27,7 +32,44 @@ def write_report(folder: Path) -> Path:
     return path
 
 
-def render(results: Results, records: Records, meters: Sequence[Meter] = ()) -> str:
+class _Reading(msgspec.Struct):
+    """A line of readings.jsonl."""
+
+    target: str
+    seconds: float  # since the sweep's start
+    joules: float  # cumulative
+    device: str | None = None
+    idle_watts: float | None = None
+
+
+def read_meters(folder: Path) -> list[MeterReadings]:
+    """Each meter with two readings or more; [] without the file. ResultsError for a line that is no reading.
+
+    A last line without its end is what a killed sweep left, and is passed over.
+    """
+    path = folder / READINGS_FILE
+    meters: dict[tuple[str, str], list[_Reading]] = {}
+    for number, line in enumerate(path.read_bytes().splitlines(True) if path.is_file() else (), start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            reading = msgspec.json.decode(line, type=_Reading)
+        except msgspec.MsgspecError:
+            raise ResultsError(f"{path}: line {number}: not a reading of a meter") from None
+        readings = meters.setdefault((reading.target, reading.device or ""), [])
+        if not readings or reading.seconds > readings[-1].seconds:
+            readings.append(reading)
+    return [_joined(readings) for readings in meters.values() if len(readings) > 1]
+
+
+def _joined(readings: Sequence[_Reading]) -> MeterReadings:
+    first = readings[0]
+    seconds, joules = np.array([(reading.seconds, reading.joules) for reading in readings]).T
+    idle = [reading.idle_watts for reading in readings if reading.idle_watts is not None]
+    return MeterReadings(first.target, first.device or "", seconds, joules, idle[-1] if idle else None)
+
+
+def render(results: Results, records: Records, meters: Sequence[MeterReadings] = ()) -> str:
     """The page. Everything that came from outside is escaped; only our own SVG is not."""
     results, records = marked(results, records)
     environment = jinja2.Environment(
@@ -37,25 +79,20 @@ def render(results: Results, records: Records, meters: Sequence[Meter] = ()) -> 
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["capitalize_first"] = report_text.capitalised
     twins = [arm.name for arm in results.plan.arms if arm.twin_of]
     looks = ink.looks([arm.name for arm in results.main_arms], twins)
-    first = scene.table_loads(results) if results.points else []
+    first = scene.table_loads(results)
     return environment.get_template("report.html.j2").render(
         results=results,
-        headline=headline.headline(results),
-        text=report_text,
+        text=text,
         tables=tables,
-        evidence=evidence,
-        facts=facts.facts(results),
-        twins=comparison.twin_sentences(results),
-        at=scene.at,
-        mains=scene.main_loads(results) if results.points else [],
+        facts=facts,
+        mains=scene.main_loads(results),
         first_loads=first,
         other_loads=[load for load in scene.loads_of(results) if load not in first],
-        pictures=pictures(Sheet(results, records, meters, looks)),
+        pictures=charts.pictures(Sheet(results, records, meters, looks)),
         colours={name: look.colour for name, look in looks.items()},
-        source=report_sources.source_line(results),
+        source=facts.source_line(results),
     )
 
 
@@ -65,6 +102,10 @@ def marked(results: Results, records: Records) -> tuple[Results, Records]:
     for arm in results.plan.arms:
         variants = results.target_of(arm).server.get("variants", [])
         names[arm.name] = standing_of(variants, arm.variant).mark(arm.name)
+
+    def renamed(parts: Sequence[Any]) -> list[Any]:
+        return [replace(part, arm=names.get(part.arm, part.arm)) for part in parts]
+
     plan = replace(
         results.plan,
         arms=tuple(
@@ -73,12 +114,12 @@ def marked(results: Results, records: Records) -> tuple[Results, Records]:
         ),
         own_loads={names.get(name, name): loads for name, loads in results.plan.own_loads.items()},
     )
-    renamed = replace(
+    results = replace(
         results,
         plan=plan,
-        accuracy={names.get(name, name): one for name, one in results.accuracy.items()},
-        points=[replace(one, arm=names.get(one.arm, one.arm)) for one in results.points],
-        cells=[replace(one, arm=names.get(one.arm, one.arm)) for one in results.cells],
-        searches=[replace(one, arm=names.get(one.arm, one.arm)) for one in results.searches],
+        accuracy={names.get(name, name): share for name, share in results.accuracy.items()},
+        points=renamed(results.points),
+        cells=renamed(results.cells),
+        searches=renamed(results.searches),
     )
-    return renamed, {(names.get(name, name), load): one for (name, load), one in records.items()}
+    return results, {(names.get(name, name), load): columns for (name, load), columns in records.items()}

@@ -1,22 +1,39 @@
-"""What of a sweep is shown, and under which words: points with their loads, and the loads that stand for all.
+"""What of a sweep is shown: points with their loads, the loads that stand for all, what equal arms differ by.
 
-It knows nothing of drawing or of HTML. The baseline's twin is never among the points.
+It knows no HTML. The baseline's twin is never among the points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from wattserve_loadgen.plan.load import CLOSED, CONSTANT, OFFLINE, POISSON, RAMP, RECORDED, Load
-from wattserve_loadgen.results.schema import Accuracy, Figures, Point, Results
+import numpy as np
+import numpy.typing as npt
 
-CLOSED_LOOP = "service time (closed loop: there is no schedule)"
-OPEN_LOOP = "response time (open loop: counted from the schedule)"
+from wattserve_common.stats import Interval, differs, resolution
+from wattserve_loadgen.model.results import COMPARED, Accuracy, Compared, Figures, Point, Results
+from wattserve_loadgen.plan.load import CLOSED, CONSTANT, POISSON, Load
+from wattserve_loadgen.report.ink import Looks
+from wattserve_loadgen.results.folder import Columns
+
+Numbers = npt.NDArray[np.float64]
+Records = Mapping[tuple[str, str], Columns]  # by arm and load
 
 
 @dataclass(frozen=True)
-class Seen:
+class MeterReadings:
+    """What one meter counted while the sweep ran, by rising time."""
+
+    target: str
+    device: str  # "" when it has no name
+    seconds: Numbers  # since the sweep's start
+    joules: Numbers  # cumulative
+    idle_watts: float | None  # the last that it stated
+
+
+@dataclass(frozen=True)
+class ShownPoint:
     """A point that may be drawn, if need be hollow."""
 
     arm: str
@@ -46,62 +63,51 @@ class Seen:
         return self.figures
 
 
-def seen_points(results: Results) -> list[Seen]:
+def shown_points(results: Results) -> list[ShownPoint]:
     """Arm by arm in the plan's order, each by rising load."""
-    found = []
-    for arm in results.main_arms:
-        own = [_seen(results, point) for point in results.points if point.arm == arm.name]
-        found += sorted((one for one in own if one is not None), key=lambda one: one.load.order)
-    return found
+    arms = [arm.name for arm in results.main_arms]
+    points = [shown for point in results.points if point.arm in arms and (shown := _shown(results, point))]
+    return sorted(points, key=lambda point: (arms.index(point.arm), point.load.order))
 
 
 def point_of(results: Results, arm: str, load: Load) -> Point | None:
-    return next((one for one in results.points if (one.arm, one.load) == (arm, load.name)), None)
+    return next((point for point in results.points if (point.arm, point.load) == (arm, load.name)), None)
 
 
-def seen_of(results: Results, arm: str, load: Load) -> Seen | None:
-    point = point_of(results, arm, load)
-    return None if point is None else _seen(results, point)
-
-
-def seen_under(results: Results, load: Load) -> list[Seen]:
+def shown_under(results: Results, load: Load) -> list[ShownPoint]:
     """The arms under one load, in the plan's order."""
-    return [one for one in seen_points(results) if one.load == load]
+    return [point for point in shown_points(results) if point.load == load]
 
 
 def untold_under(results: Results, load: Load) -> set[str]:
     """The arms whose figures are withheld under that load."""
-    return {one.arm for one in seen_under(results, load) if not one.told}
+    return {point.arm for point in shown_under(results, load) if not point.told}
 
 
 def twin_of_baseline(results: Results) -> str | None:
     return next((arm.name for arm in results.plan.arms if arm.twin_of == results.baseline), None)
 
 
-def twin_under(results: Results, load: Load) -> Seen | None:
+def twin_under(results: Results, load: Load) -> ShownPoint | None:
     """The baseline's second self under a load: its ratios show how far two equal arms differ.
 
     None without one, and when its figures or the baseline's are withheld.
     """
     twin = twin_of_baseline(results)
-    found = None if twin is None else seen_of(results, twin, load)
-    return found if found is not None and found.told else None
-
-
-def twin_accuracy(results: Results) -> Accuracy | None:
-    return results.accuracy.get(twin_of_baseline(results) or "")
+    point = None if twin is None else point_of(results, twin, load)
+    return None if point is None or point.figures is None else _shown(results, point)
 
 
 def loads_of(results: Results) -> list[Load]:
     """Every load with a point, by shape and weight."""
-    found = {one.load for one in seen_points(results)}
-    return sorted(found, key=lambda load: (load.order[0], load.sequences, load.order, load.name))
+    loads = {point.load for point in shown_points(results)}
+    return sorted(loads, key=lambda load: (load.order[0], load.sequences, load.order, load.name))
 
 
 def common_loads(results: Results) -> list[Load]:
     """Those that every arm meets; all of them when a sweep has nothing else."""
-    found = loads_of(results)
-    return [load for load in found if load in results.plan.loads] or found
+    loads = loads_of(results)
+    return [load for load in loads if load in results.plan.loads] or loads
 
 
 def main_loads(results: Results) -> list[Load]:
@@ -115,95 +121,93 @@ def main_loads(results: Results) -> list[Load]:
         [load for load in loads if load.shape in (POISSON, CONSTANT)]
         or [load for load in loads if load.scheduled],
     ]
-    chosen = [max(kind, key=lambda load: _worth(results, load)) for kind in kinds if kind]
-    return chosen or loads[-1:]
+    told = {load: sum(point.told for point in shown_under(results, load)) for load in loads}
+    return [max(kind, key=lambda load: (told[load], load.order)) for kind in kinds if kind] or loads[-1:]
 
 
 def table_loads(results: Results) -> list[Load]:
     """The heaviest and the lightest of each main kind, for tables that are open from the start."""
-    found: list[Load] = []
+    loads: list[Load] = []
     for main in main_loads(results):
-        alike = [load for load in common_loads(results) if line_of(load) == line_of(main)]
-        found += [main] if alike[0] == main else [main, alike[0]]
-    return found
+        lightest = next(load for load in common_loads(results) if load.line == main.line)
+        loads += [main] if lightest == main else [main, lightest]
+    return loads
 
 
-def line_of(load: Load) -> str:
-    """What joins points into a line: loads of one shape that differ in weight alone."""
-    if load.shape in (CLOSED, POISSON, CONSTANT):
-        return f"{load.shape} {load.sequences}"
-    return load.name
-
-
-def at(load: Load) -> str:
-    """`at concurrency 4`, `at 100 requests per second (Poisson)`."""
-    text = {
-        CLOSED: f"at concurrency {load.concurrency}",
-        POISSON: f"at {_number(load.rate)} requests per second (Poisson)",
-        CONSTANT: f"at {_number(load.rate)} requests per second (evenly spaced)",
-        RAMP: f"in a ramp from {_number(load.rate)} to {_number(load.rate_end)} requests per second",
-        RECORDED: f"on the recorded arrivals of {load.trace}",
-        OFFLINE: f"offline, {load.concurrency} in flight",
-    }[load.shape]
-    if load.speed != 1:
-        text += f" at {_number(load.speed)} times their speed"
-    return text if load.sequences == 1 else f"{text}, {load.sequences} sequences each"
-
-
-def weight(load: Load) -> str:
-    """A load in the least space, under its `family`."""
-    return {
-        CLOSED: str(load.concurrency),
-        POISSON: _number(load.rate),
-        CONSTANT: _number(load.rate),
-        RAMP: f"{_number(load.rate)}–{_number(load.rate_end)}",
-        RECORDED: f"×{_number(load.speed)}",
-        OFFLINE: str(load.concurrency),
-    }[load.shape]
-
-
-def family(load: Load) -> str:
-    """What a weight counts, with its unit: an axis label."""
-    text = {
-        CLOSED: "concurrency (requests in flight)",
-        POISSON: "offered requests per second (Poisson)",
-        CONSTANT: "offered requests per second (evenly spaced)",
-        RAMP: "ramp, requests per second",
-        RECORDED: "recorded arrivals, speed",
-        OFFLINE: "offline, requests in flight",
-    }[load.shape]
-    return text if load.sequences == 1 else f"{text}, {load.sequences} sequences each"
-
-
-def short_family(load: Load) -> str:
-    text = {
-        CLOSED: "concurrency",
-        POISSON: "per second, Poisson",
-        CONSTANT: "per second, even",
-        RAMP: "per second, ramp",
-        RECORDED: "recorded",
-        OFFLINE: "offline",
-    }[load.shape]
-    return text if load.sequences == 1 else f"{text}, × {load.sequences}"
-
-
-def time_kind(loads: Sequence[Load]) -> str:
-    """Which time a latency is, for loads that may be of both kinds: on every chart of latency."""
-    kinds = [
-        *([CLOSED_LOOP] if any(not load.scheduled for load in loads) else []),
-        *([OPEN_LOOP] if any(load.scheduled for load in loads) else []),
-    ]
-    return " and ".join(kinds)
-
-
-def _seen(results: Results, point: Point) -> Seen | None:
+def _shown(results: Results, point: Point) -> ShownPoint | None:
     figures = point.figures or point.withheld
-    return None if figures is None else Seen(point.arm, results.load(point.load), point, figures)
+    return None if figures is None else ShownPoint(point.arm, results.load(point.load), point, figures)
 
 
-def _worth(results: Results, load: Load) -> tuple[int, tuple[int, float]]:
-    return sum(one.point.figures is not None for one in seen_under(results, load)), load.order
+@dataclass(frozen=True)
+class Sheet:
+    """What the charts of one report are drawn from."""
+
+    results: Results
+    records: Records
+    meters: Sequence[MeterReadings]
+    looks: Looks  # of every arm, the twin too
+
+    @property
+    def main_looks(self) -> Looks:
+        """Without the twin."""
+        return {arm.name: self.looks[arm.name] for arm in self.results.main_arms}
+
+    @property
+    def points(self) -> list[ShownPoint]:
+        return shown_points(self.results)
+
+    @property
+    def unit(self) -> str:
+        """What a request holds."""
+        return "images" if self.results.dataset.pixel_shape else "sequences"
+
+    def columns(self, load: Load) -> dict[str, Columns]:
+        """The records of each arm under a load, where there are any."""
+        return {
+            name: self.records[name, load.name]
+            for name in self.main_looks
+            if (name, load.name) in self.records
+        }
 
 
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4g}"
+# Energies first, and what should rise behind what should fall.
+METRICS = sorted(COMPARED.values(), key=lambda figure: (not figure.of_energy, figure.better == "↑"))
+ACTIVE, P50, RATE = COMPARED["active_energy"], COMPARED["p50"], COMPARED["rate"]
+
+
+def finest(results: Results, load: Load, metric: Compared) -> float | None:
+    """The rig's own resolution in that figure, from the A/A pair; None where it is not known."""
+    twin = twin_under(results, load)
+    ratio = None if twin is None else metric.of(twin.figures.ratios)
+    return None if ratio is None else resolution(ratio)
+
+
+def resolved(results: Results, load: Load, ratio: Interval | None, metric: Compared) -> bool:
+    """Whether a ratio is a difference for certain: its interval excludes 1, and two equal arms are known to
+    differ by less.
+    """
+    return ratio is not None and differs(ratio, finest(results, load, metric)) is True
+
+
+def mean(interval: Interval | None) -> float:
+    return 0.0 if interval is None else interval.mean
+
+
+def bounds(interval: Interval | None, scale: float) -> tuple[float, float]:
+    """The interval of a positive figure in the axis' unit; the mean twice when there is none."""
+    if interval is None:
+        return 0.0, 0.0
+    low = interval.mean if interval.low is None else max(0.0, interval.low)
+    high = interval.mean if interval.high is None else interval.high
+    return low / scale, high / scale
+
+
+def accuracy_difference(accuracy: Accuracy) -> Interval | None:
+    """To the baseline, in percentage points; None of the baseline itself."""
+    if accuracy.difference is None:
+        return None
+    low, high = (
+        None if edge is None else edge * 100 for edge in (accuracy.difference_low, accuracy.difference_high)
+    )
+    return Interval(accuracy.difference * 100, low, high, accuracy.rows)

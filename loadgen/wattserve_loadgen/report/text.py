@@ -8,65 +8,175 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from wattserve_loadgen import words
+from wattserve_loadgen.model.results import Results, Search
+from wattserve_loadgen.model.server_info import standing_of
+from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS
-from wattserve_loadgen.report.sources import QUALITIES, energy_sources
-from wattserve_loadgen.results.schema import Results, Search
-from wattserve_loadgen.results.standing import standing_of
+from wattserve_loadgen.report import scene
+from wattserve_loadgen.report.facts import QUALITIES, energy_sources
+from wattserve_loadgen.report.scene import ShownPoint
+
+
+def headline(results: Results) -> str:
+    """A sweep in one sentence: the arm that used the least energy, against the baseline.
+
+    It is of published figures, or those of a look, and claims only what the intervals and the A/A pair show.
+    """
+    if not results.points:
+        return "Nothing was measured."
+    if not any(point.figures for point in results.points):
+        return "No point of this sweep has figures: each has a verdict instead."
+    load = scene.main_loads(results)[0]
+    text = f"{capitalised(load.phrase)}, {_compared(results, load)}."
+    return text if results.plan.withholds else f"{text} Too short to publish: only a look."
+
+
+def _compared(results: Results, load: Load) -> str:
+    points = {point.arm: point for point in scene.shown_under(results, load) if point.told}
+    base = points.pop(results.baseline, None)
+    if base is None:
+        return f"{results.baseline} has no figures, so there is nothing to compare with"
+    if not points:
+        return _alone(base)
+    best = min(points.values(), key=_energy_ratio)
+    text = _claims(results, best)
+    if all(scene.finest(results, load, metric) is None for metric in (scene.ACTIVE, scene.P50, scene.RATE)):
+        text += " (without figures of an A/A pair this rig's resolution is not known)"
+    own, other = results.accuracy.get(best.arm), results.accuracy.get(base.arm)
+    if own and other:
+        text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"
+    return text
+
+
+def _alone(base: ShownPoint) -> str:
+    figures = base.figures
+    if figures.rate_per_second is None:
+        return f"{base.arm} answered nothing"
+    cost = f" at {words.mean_energy(figures.active_uj)} each" if figures.active_uj else ""
+    return f"{base.arm} answers {words.significant(figures.rate_per_second.mean)} requests per second{cost}"
+
+
+def _energy_ratio(point: ShownPoint) -> float:
+    ratio = point.figures.ratios.active_energy
+    return ratio.mean if ratio else float("inf")
+
+
+def _claims(results: Results, best: ShownPoint) -> str:
+    """Only what the intervals over blocks show: a ratio whose interval holds 1 is no difference."""
+    pair = f"{best.arm} and {results.baseline}"
+    speed = _speed(results, best)
+    ratio = best.figures.ratios.active_energy
+    if ratio is None:
+        link = "of" if best.load.scheduled else "as"
+        if speed:
+            return f"{best.arm} {speed} {link} {results.baseline}"
+        return f"no difference in speed between {pair} could be shown"
+    quality = energy_sources(results)[0].get("quality")
+    kind = f" ({quality})" if quality in ("estimated", "simulated") else ""
+    if not scene.resolved(results, best.load, ratio, scene.ACTIVE):
+        text = f"no difference in active energy per request{kind} between {pair} could be shown"
+        return f"{text}; {best.arm} {speed}" if speed else f"{text}, nor in speed"
+    change = ratio.mean - 1
+    less = f"{words.percent(abs(change), 0)} {'less' if change < 0 else 'more'}"
+    text = f"{best.arm} needs {less} active energy per request{kind} than {results.baseline}"
+    return f"{text} and {speed}" if speed else f"{text}; no difference in speed could be shown"
+
+
+def _speed(results: Results, best: ShownPoint) -> str:
+    """How fast it is: by throughput, or under a schedule by latency; "" when that is no difference."""
+    ratios = best.figures.ratios
+    if best.load.scheduled:
+        ratio, metric, text = ratios.p50, scene.P50, f"has {words.times(ratios.p50)} the median latency"
+    else:
+        ratio, metric = ratios.rate, scene.RATE
+        text = f"answers {words.times(ratios.rate)} as many requests per second"
+    return text if scene.resolved(results, best.load, ratio, metric) else ""
+
+
+def twin_sentence(results: Results, load: Load) -> str:
+    """`fp32, measured twice under two names, differed by +1.2 % (−0.5 to +3.0 %) in active energy ...`; empty
+    without a twin, or without a figure of it under that load.
+    """
+    twin = scene.twin_under(results, load)
+    texts = []
+    for metric in scene.METRICS:
+        ratio = None if twin is None else metric.of(twin.figures.ratios)
+        if ratio is None:
+            continue
+        reach = ""
+        if ratio.low is not None and ratio.high is not None:
+            reach = f" ({words.signed((ratio.low - 1) * 100, 1)} to {words.change(ratio.high - 1)})"
+        texts.append(f"{words.change(ratio.mean - 1)}{reach} in {metric.name}")
+    if not texts:
+        return ""
+    return (
+        f"{results.baseline}, measured twice under two names, differed {load.phrase} by {', '.join(texts)}:"
+        " smaller differences than that mean nothing here."
+    )
+
+
+def twin_sentences(results: Results) -> list[str]:
+    """One for each main load, or why there is none."""
+    if not results.points:
+        return []
+    if scene.twin_of_baseline(results) is None:
+        return ["No variant was measured twice under two names, so this rig's own resolution is not known."]
+    texts = [text for load in scene.main_loads(results) if (text := twin_sentence(results, load))]
+    return texts or [
+        "The baseline's second measurement has no figures: the rig's own resolution is not known."
+    ]
 
 
 @dataclass(frozen=True)
 class Banner:
-    """`kind` is loud (must not be missed) or calm."""
+    """What a reader must know before any figure."""
 
-    kind: str
     title: str
     text: str
+    kind: str = "loud"  # must not be missed; or calm
 
 
 def banners(results: Results) -> list[Banner]:
-    """What a reader must know before any figure."""
-    found = []
+    lines = []
     if not results.complete:
         done = f"{len(results.cells)} of {results.cells_planned} cells were measured"
-        found.append(Banner("loud", "This sweep ended early", f"{sentence(results.ended)} {done}."))
+        lines.append(Banner("This sweep ended early", f"{sentence(results.ended)} {done}."))
     failed = sum(sum(cell.failures.values()) for cell in results.cells)
     if failed:
         text = f"{failed} requests failed: {'; '.join(failures(results))}."
-        found.append(Banner("loud", "Some requests failed", text))
-    found.append(_energy_banner(results))
-    found += _precision_banners(results)
-    found += _verdict_banners(results)
+        lines.append(Banner("Some requests failed", text))
+    lines.append(_energy_banner(results))
+    lines += _precision_banners(results)
+    lines += _verdict_banners(results)
     broken = [check.name for check in results.checks if check.passed is False]
     if broken:
         text = f"{sentence('; '.join(broken))} See the checklist below."
-        found.append(Banner("loud", f"{_counted(len(broken), 'check')} of loadgen validate failed", text))
-    return found + _publish_banners(results)
+        lines.append(Banner(f"{words.counted(len(broken), 'check')} of loadgen validate failed", text))
+    return lines + _publish_banners(results)
 
 
 def _energy_banner(results: Results) -> Banner:
-    if results.energy_reason:
-        return Banner("loud", "No joules in this report", sentence(results.energy_reason))
-    known = [one for one in energy_sources(results) if one.get("quality") in QUALITIES]
-    if not known:
-        return Banner("loud", "No joules in this report", "No meter is stated.")
+    sources = [source for source in energy_sources(results) if source.get("quality") in QUALITIES]
+    if results.energy_reason or not sources:
+        return Banner("No joules in this report", sentence(results.energy_reason or "no meter is stated"))
     about = " ".join(
-        f"Source: {one['name']}, {one['method']}. {sentence(str(one.get('note') or ''))}".strip()
-        for one in known
+        f"Source: {source['name']}, {source['method']}. {sentence(str(source.get('note') or ''))}".strip()
+        for source in sources
     )
     if results.boundary:
         about += f" Metered: {sentence(results.boundary)}"
-    alike = len({one["quality"] for one in known}) == 1
-    which = "Every joule here is" if alike else "Some joules here are"
-    source = known[0]
-    if source["quality"] == "measured":
-        return Banner("calm", "Energy was measured", about)
-    if source["quality"] == "simulated":
-        replayed = str(source["name"]).startswith("replay of ")
+    worst = sources[0]
+    if worst["quality"] == "measured":
+        return Banner("Energy was measured", about, "calm")
+    alike = all(source["quality"] == worst["quality"] for source in sources)
+    origin = "They were computed from activity and configured watts. No sensor was read."
+    if worst["quality"] == "simulated":
+        replayed = str(worst["name"]).startswith("replay of ")
         maker = "A recording was played back" if replayed else "A declared power law made them"
-        text = f"{maker}, not a sensor of the server. {about}"
-        return Banner("loud", f"{which} SIMULATED", text)
-    text = f"Computed from activity and configured watts; no sensor was read. {about}"
-    return Banner("loud", f"{which} ESTIMATED", text)
+        origin = f"{maker}, not a sensor of the server."
+    which = "Every joule here is" if alike else "Some joules here are"
+    return Banner(f"{which} {worst['quality'].upper()}", f"{origin} {about}")
 
 
 def _precision_banners(results: Results) -> list[Banner]:
@@ -77,16 +187,16 @@ def _precision_banners(results: Results) -> list[Banner]:
         if standing.proxy:
             proxies.append(f"{arm.name}: {sentence(standing.proxy)}")
         if standing.verified is False:
-            about = next(one for one in variants if one.get("name") == arm.variant)
+            about = next(about for about in variants if about.get("name") == arm.variant)
             unverified.append(f"{arm.name}: {sentence(str(about['verification']))}")
-    found = []
+    lines = []
     if proxies:
-        text = f"Only standing in for the precision of its name. {' '.join(proxies)}"
-        found.append(Banner("loud", "Not every precision here is the real one", text))
+        text = f"A proxy stands in for the precision of its name. {' '.join(proxies)}"
+        lines.append(Banner("Not every precision here is the real one", text))
     if unverified:
         text = f"The server did not see this precision at work. {' '.join(unverified)}"
-        found.append(Banner("loud", "Not every precision here is verified", text))
-    return found
+        lines.append(Banner("Not every precision here is verified", text))
+    return lines
 
 
 def _verdict_banners(results: Results) -> list[Banner]:
@@ -97,37 +207,31 @@ def _verdict_banners(results: Results) -> list[Banner]:
         for verdict in point.verdicts
         if verdict.spoils == "point" and (results.plan.withholds or verdict.code != "too short")
     )
-    spoiled = sum(point.hollow for point in results.points)
     if not codes:
         return []
+    spoiled = sum(point.hollow for point in results.points)
     why = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
-    done = "stands in place of its figures" if results.plan.withholds else "stands beside its figures"
-    text = f"{spoiled} of {len(results.points)}: {why}. The verdict {done}, and it is drawn hollow."
-    return [Banner("loud", "Some points have a verdict", text)]
+    place = "in place of" if results.plan.withholds else "beside"
+    text = (
+        f"{spoiled} of {len(results.points)}: {why}. The verdict of a point stands {place} its figures, and"
+        " charts draw the point hollow."
+    )
+    return [Banner("Some points have a verdict", text)]
 
 
 def _publish_banners(results: Results) -> list[Banner]:
-    plan = results.plan
+    plan, full = results.plan, PRESETS[FULL]
     shape = f"preset {plan.preset}: {plan.blocks} blocks of {plan.seconds:g} s"
     if not plan.withholds:
-        text = f"This is a look ({shape}). All is drawn hollow: good for a first sight, not for a claim."
-        return [Banner("loud", "Too short to publish", text)] if results.points else []
-    full = PRESETS[FULL]
-    if plan.blocks < FEWEST_BLOCKS_TO_PUBLISH or plan.publish_seconds < full.publish_seconds:
-        text = (
-            f"{shape}. Intervals over so few blocks are wide, and slow drifts stay unseen; publish what the"
-            f" preset full measures, {full.blocks} blocks or more."
-        )
-        return [Banner("calm", f"A quick sweep: {_counted(plan.blocks, 'block')}", sentence(text))]
-    return []
-
-
-def row_count(results: Results) -> str:
-    """`100 rows`, or `100 images of 3 × 224 × 224`."""
-    data = results.dataset
-    if not data.pixel_shape:
-        return f"{data.rows} rows"
-    return f"{data.rows} images of {' × '.join(map(str, data.pixel_shape))}"
+        text = f"This is a look ({shape}). Every point is drawn hollow: a first sight, not a claim."
+        return [Banner("Too short to publish", text)] if results.points else []
+    if plan.blocks >= FEWEST_BLOCKS_TO_PUBLISH and plan.publish_seconds >= full.publish_seconds:
+        return []
+    text = (
+        f"{capitalised(shape)}. Intervals over so few blocks are wide, and slow drifts stay unseen. Publish"
+        f" what the preset full measures: {full.blocks} blocks or more."
+    )
+    return [Banner(f"A quick sweep: {words.counted(plan.blocks, 'block')}", text, "calm")]
 
 
 def accuracy_sentence(results: Results) -> str:
@@ -135,10 +239,10 @@ def accuracy_sentence(results: Results) -> str:
     if results.accuracy_reason:
         return f"Accuracy: not applicable, because {results.accuracy_reason}."
     text = (
-        f"Accuracy is of the same timed answers, on the {results.accuracy_rows} of {results.dataset.rows}"
-        " dataset rows that every variant answered, each row counted once, with Wilson's 95 % interval."
+        f"Accuracy is that of the timed answers, on the {results.accuracy_rows} of {results.dataset.rows}"
+        " dataset rows that every variant answered. Each row counts once. The interval is Wilson's, 95 %."
     )
-    unstable = {name: one.unstable_rows for name, one in results.accuracy.items() if one.unstable_rows}
+    unstable = {name: share.unstable_rows for name, share in results.accuracy.items() if share.unstable_rows}
     if unstable:
         counts = ", ".join(f"{name}: {count}" for name, count in unstable.items())
         text += f" Rows whose answer changed between repetitions: {counts}."
@@ -173,21 +277,21 @@ def search_sentence(search: Search) -> str:
 def how_to_read(results: Results) -> list[str]:
     """The definitions behind the figures."""
     return [
-        "Response time is from the instant at which a request was due to its answer: open loops send by a"
-        " schedule, whatever is in flight. A closed loop has no schedule, each slot sends its next request"
-        " when its answer is in; its latency is service time, from sending to the answer.",
-        "A percentile is a value that was really seen, and is left out below the sample that bounds it with"
-        " 99 % confidence (p50 11, p90 64, p95 130, p99 662, p99.9 6,636 independent answers). “≤” is that"
-        " bound.",
-        "Energy per request by receipts is the mean of the settled receipts of the same timed requests:"
-        " active energy, above the device's idle draw. Failed requests are out of latency; what they burned"
-        " is added to the answered ones. By the meter it is the meter's own count over the window, divided by"
-        " the answers.",
+        "Response time counts from the instant at which a request was due to its answer. An open loop sends"
+        " by a schedule, whatever is in flight. A closed loop has no schedule: each slot sends its next"
+        " request when its answer is in. Its latency is service time, from sending to the answer.",
+        "A percentile is a value that was really seen. It is left out below the sample that bounds it with 99"
+        " % confidence: 11 independent answers for p50, 64 for p90, 130 for p95, 662 for p99, 6,636 for"
+        " p99.9. “≤” is that bound.",
+        "Energy per request by receipts is the mean of the settled receipts of the timed requests. It is"
+        " active energy: what the device draws above its idle power. A failed request has no latency here;"
+        " the answered requests carry the energy that it burned. Energy per request by the meter is the"
+        " meter's own count over the window, divided by the answers.",
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
-        f"Intervals are 95 %, over {_counted(results.plan.blocks, 'block')}. Ratios are relative to"
+        f"Intervals are 95 %, over {words.counted(results.plan.blocks, 'block')}. Ratios are relative to"
         f" {results.baseline}, paired block by block.",
-        "A point that fails a gate has a verdict and no figures; it is drawn hollow and stands on no line of"
-        " best points. Only a look (preset look) shows figures beside its verdict.",
+        "A point that fails a gate has a verdict and no figures. It is drawn hollow and stands on no line of"
+        " best points. Only a look (preset look) shows figures beside a verdict.",
     ]
 
 
@@ -202,7 +306,3 @@ def sentence(text: str) -> str:
 def capitalised(text: str) -> str:
     """With a capital at its start, the rest as it is."""
     return text[:1].upper() + text[1:]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

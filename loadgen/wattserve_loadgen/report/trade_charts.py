@@ -1,6 +1,7 @@
-"""Charts that weigh arms against each other: accuracy against joules, and paired ratios. Points in, SVG out.
+"""Charts that set arms beside each other under one load: accuracy against joules, ratios, where time goes.
 
-Each returns None when there is nothing to draw. A hollow point never stands on the Pareto line.
+A sheet and a load in, a drawing out; None when there is nothing to draw. A hollow point never stands on the
+line of best points.
 """
 
 from __future__ import annotations
@@ -9,86 +10,87 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattserve_common.stats import Interval
 from wattserve_loadgen import words
-from wattserve_loadgen.figures.stats import Interval
-from wattserve_loadgen.report import ink
-from wattserve_loadgen.report.comparison import METRICS, Metric
-from wattserve_loadgen.report.marks import Looks, bounds, fill_of, mean
-from wattserve_loadgen.report.scene import Seen
-from wattserve_loadgen.results.schema import Accuracy
+from wattserve_loadgen.model.results import Accuracy, Compared
+from wattserve_loadgen.plan.load import Load
+from wattserve_loadgen.report import ink, scene
+from wattserve_loadgen.report.ink import Drawing, Look, Looks
+from wattserve_loadgen.report.scene import Sheet, ShownPoint
 
-_LEGEND_LETTERS = 64  # in a row
 _ROOM_ABOVE = 340  # points: labels above discs beyond it go to the side
+_STAGES = {  # of a request's latency, with their colours
+    "late to send": "#d98b73",
+    "waiting for a batch": "#c9d6df",
+    "in its batch": "#4f7f9b",
+    "network, parsing, client": "#e3d9c6",
+}
 _RATIO_TICKS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
 
 
-def accuracy_against_energy(
-    points: Sequence[Seen], accuracy: Mapping[str, Accuracy], looks: Looks
-) -> str | None:
+def accuracy_against_energy(sheet: Sheet, load: Load) -> Drawing | None:
     """One disc per arm under one load, its area growing with p95 latency, and the line of the best."""
+    looks, accuracy = sheet.looks, sheet.results.accuracy
+    points = scene.shown_under(sheet.results, load)
     drawn = [point for point in points if point.energy.active_uj and point.arm in accuracy]
     if not drawn:
         return None
-    scale, unit = words.energy_unit(max(mean(point.energy.active_uj) for point in drawn))
+    scale, unit = words.energy_unit(max(scene.mean(point.energy.active_uj) for point in drawn))
     areas = _disc_areas(drawn)
-    right = max(bounds(point.energy.active_uj, scale)[1] for point in drawn) * 1.12
-    shares = [bound for point in drawn for bound in (accuracy[point.arm].low, accuracy[point.arm].high)]
-    room = max(0.5, (max(shares) - min(shares)) * 14)
+    right = max(scene.bounds(point.energy.active_uj, scale)[1] for point in drawn) * 1.12
+    low = min(accuracy[point.arm].low for point in drawn) * 100
+    high = max(accuracy[point.arm].high for point in drawn) * 100
+    room = max(0.5, (high - low) * 0.14)
 
-    def plot(axes: Any) -> None:
-        axes.set_xlim(0, right)
-        top = min(100.0, max(shares) * 100 + room)
-        axes.set_ylim(max(0.0, min(shares) * 100 - room), top)
-        best = pareto_line(drawn, accuracy)
-        if len(best) > 1:
-            xs = [mean(point.energy.active_uj) / scale for point in best]
-            ys = [accuracy[point.arm].share * 100 for point in best]
-            axes.step(xs, ys, where="post", color=ink.FAINT, linewidth=1.1, linestyle=":", zorder=1)
-        for point in sorted(drawn, key=lambda one: -areas[one.arm]):  # the smallest disc on top
-            look, found = looks[point.arm], accuracy[point.arm]
-            x, y = mean(point.energy.active_uj) / scale, found.share * 100
-            line = {"color": look.colour, "linewidth": 1.3, "alpha": 0.7, "zorder": 2, "clip_on": False}
-            axes.plot([x, x], [found.low * 100, found.high * 100], **line)
-            axes.plot(bounds(point.energy.active_uj, scale), [y, y], **line)
-            fill = ink.PAPER if point.energy_hollow else ink.tint(look.colour, 0.75)
-            style = {"color": fill, "edgecolors": look.colour, "linewidths": 1.8, "zorder": 3}
-            axes.scatter([x], [y], s=areas[point.arm], clip_on=False, **style)
-        axes.set_xlabel(f"{unit} per request (active)")
-        axes.set_ylabel("accuracy, %")
-        if sum(_width(one) for one in drawn) <= _ROOM_ABOVE:
-            tops = [(mean(one.energy.active_uj) / scale, accuracy[one.arm].high * 100) for one in drawn]
-            texts = [(*_name_and_detail(one), looks[one.arm].text_colour) for one in drawn]
-            ink.label_above(axes, tops, texts, max(_width(one) for one in drawn))
-        else:
-            ends = [
-                (right, accuracy[one.arm].share * 100, one.arm, looks[one.arm].text_colour) for one in drawn
-            ]
-            ink.label_ends(axes, ends, shift_points=4)
+    def place(point: ShownPoint) -> tuple[float, float]:
+        return scene.mean(point.energy.active_uj) / scale, accuracy[point.arm].share * 100
 
-    return ink.draw(plot, f"accuracy-{'open' if drawn[0].load.scheduled else 'closed'}")
+    axes = ink.axes()
+    axes.set(xlim=(0, right), ylim=(max(0.0, low - room), min(100.0, high + room)))
+    best = pareto_line(drawn, accuracy)
+    if len(best) > 1:
+        style = {"color": ink.FAINT, "linewidth": 1.1, "linestyle": ":", "zorder": 1}
+        axes.step(*zip(*map(place, best), strict=True), where="post", **style)
+    for point in sorted(drawn, key=lambda point: -areas[point.arm]):  # the smallest disc on top
+        look, share, (x, y) = looks[point.arm], accuracy[point.arm], place(point)
+        line = {"color": look.colour, "linewidth": 1.3, "alpha": 0.7, "zorder": 2, "clip_on": False}
+        axes.plot([x, x], [share.low * 100, share.high * 100], **line)
+        axes.plot(scene.bounds(point.energy.active_uj, scale), [y, y], **line)
+        fill = ink.PAPER if point.energy_hollow else ink.tint(look.colour, 0.75)
+        ink.mark(axes, x, y, look, s=areas[point.arm], marker="o", color=fill, linewidths=1.8)
+    axes.set(xlabel=f"{unit} per request (active)", ylabel="accuracy, %")
+    widths = [_label_width(point) for point in drawn]
+    if sum(widths) <= _ROOM_ABOVE:
+        tops = [(place(point)[0], accuracy[point.arm].high * 100) for point in drawn]
+        texts = [(*_name_and_detail(point), looks[point.arm].text_colour) for point in drawn]
+        ink.label_above(axes, tops, texts, max(widths))
+    else:
+        ends = [(right, place(point)[1], point.arm, looks[point.arm].text_colour) for point in drawn]
+        ink.label_ends(axes, ends, shift=4)
+    return Drawing(axes)
 
 
-def pareto_line(points: Sequence[Seen], accuracy: Mapping[str, Accuracy]) -> list[Seen]:
+def pareto_line(points: Sequence[ShownPoint], accuracy: Mapping[str, Accuracy]) -> list[ShownPoint]:
     """By rising energy, the points that no other beats in both; never one that is drawn hollow."""
-    found: list[Seen] = []
+    line: list[ShownPoint] = []
     sound = [point for point in points if not point.energy_hollow]
-    order = sorted(sound, key=lambda one: (mean(one.energy.active_uj), -accuracy[one.arm].share))
-    for point in order:
-        if not found or accuracy[point.arm].share > accuracy[found[-1].arm].share:
-            found.append(point)
-    return found
+    for point in sorted(
+        sound, key=lambda point: (scene.mean(point.energy.active_uj), -accuracy[point.arm].share)
+    ):
+        if not line or accuracy[point.arm].share > accuracy[line[-1].arm].share:
+            line.append(point)
+    return line
 
 
-def _disc_areas(points: Sequence[Seen]) -> dict[str, float]:
+def _disc_areas(points: Sequence[ShownPoint]) -> dict[str, float]:
     """Marker areas in points², by arm; all the same unless every point has a p95."""
-    known = {point.arm: point.figures.latency.p95_ns for point in points if point.figures.latency.p95_ns}
-    if len(known) < len(points):
-        return dict.fromkeys((point.arm for point in points), 120.0)
-    slowest = max(known.values())
-    return {arm: 50 + 350 * value / slowest for arm, value in known.items()}
+    p95 = {point.arm: point.figures.latency.p95_ns or 0 for point in points}
+    if not all(p95.values()):
+        return dict.fromkeys(p95, 120.0)
+    return {arm: 50 + 350 * value / max(p95.values()) for arm, value in p95.items()}
 
 
-def _name_and_detail(point: Seen) -> tuple[str, str]:
+def _name_and_detail(point: ShownPoint) -> tuple[str, str]:
     """A mark such as `(proxy)` goes below the name, where there is room for it."""
     name, has_mark, mark = point.arm.partition(" (")
     details = [f"({mark}"] if has_mark else []
@@ -98,151 +100,144 @@ def _name_and_detail(point: Seen) -> tuple[str, str]:
     return name, " ".join(details)
 
 
-def _width(point: Seen) -> float:
+def _label_width(point: ShownPoint) -> float:
     """Of a label above its disc, in points, with the space beside it."""
     name, detail = _name_and_detail(point)
     return max(66.0, 6.6 * len(name), 5.2 * len(detail)) + 4
 
 
-def paired_ratios(
-    rivals: Sequence[Seen],
-    twin: Seen | None,
-    accuracy: Mapping[str, Accuracy],
-    twin_accuracy: Accuracy | None,
-    looks: Looks,
-) -> str | None:
-    """A forest of ratios to the baseline under one load; the band is what two equal arms differ by."""
-    metrics = [one for one in METRICS if any(one.of(rival.figures.ratios) for rival in rivals)]
+def paired_ratios(sheet: Sheet, load: Load) -> Drawing | None:
+    """Ratios to the baseline under one load; the band is what two equal arms differ by.
+
+    Below them stand the differences in accuracy, of the arms that have one.
+    """
+    looks, results = sheet.looks, sheet.results
+    rivals = [point for point in scene.shown_under(results, load) if point.arm != results.baseline]
+    twin, accuracy = scene.twin_under(results, load), results.accuracy
+    metrics = [metric for metric in scene.METRICS if any(metric.of(rival.figures.ratios) for rival in rivals)]
     if not metrics:
         return None
     compared = [
-        rival for rival in rivals if (found := accuracy.get(rival.arm)) and found.difference is not None
+        (rival, difference)
+        for rival in rivals
+        if rival.arm in accuracy
+        and (difference := scene.accuracy_difference(accuracy[rival.arm])) is not None
     ]
-    rows = len(metrics) * len(rivals)
+    twin_accuracy = accuracy.get(scene.twin_of_baseline(results) or "")
+    band = None if twin_accuracy is None else scene.accuracy_difference(twin_accuracy)
 
-    def plot(panels: list[Any]) -> None:
-        _ratio_rows(panels[0], metrics, rivals, twin, looks)
-        for rival in rivals:
-            look = looks[rival.arm]
-            panels[0].scatter([], [], s=36, marker=look.marker, color=look.colour, label=rival.arm)
-        widths = [len(rival.arm) + 6 for rival in rivals]
-        columns = len(rivals) if sum(widths) <= _LEGEND_LETTERS else _LEGEND_LETTERS // max(widths)
-        columns = max(1, columns)
-        panels[0].figure.legend(
-            loc="outside upper left", ncols=columns, frameon=False, handletextpad=0.2, columnspacing=1
-        )
-        if compared:
-            _accuracy_rows(panels[1], compared, accuracy, twin_accuracy, looks)
-
-    heights = [rows + 1.0, *([len(compared) + 1.0] if compared else [])]
-    height = max(2.9, 1.0 + 0.2 * sum(heights) + (0.6 if compared else 0))
-    kind = "open" if rivals[0].load.scheduled else "closed"
-    return ink.draw(plot, f"ratios-{kind}", height=height, panels=heights)
+    rows = len(metrics) * len(rivals) + 1.0
+    heights = [rows, len(compared) + 1.0] if compared else [rows]
+    panels = ink.panels(heights, max(2.9, 1.0 + 0.2 * sum(heights) + (0.6 if compared else 0)))
+    _ratio_rows(panels[0], metrics, rivals, twin, looks)
+    ink.legend(panels[0], {rival.arm: looks[rival.arm] for rival in rivals}, marker="")
+    if compared:
+        _accuracy_rows(panels[1], compared, band, looks)
+    return Drawing(panels[0])
 
 
 def _ratio_rows(
-    axes: Any, metrics: Sequence[Metric], rivals: Sequence[Seen], twin: Seen | None, looks: Looks
+    axes: Any,
+    metrics: Sequence[Compared],
+    rivals: Sequence[ShownPoint],
+    twin: ShownPoint | None,
+    looks: Looks,
 ) -> None:
     edges = [1.0]
     for place, metric in enumerate(metrics):
-        band = metric.of(twin.figures.ratios) if twin is not None else None
-        if band is not None:
-            edges += _band(axes, band, place)
-        for step, rival in enumerate(rivals):
-            found = metric.of(rival.figures.ratios)
-            if found is None:
+        if twin is not None:
+            edges += _band(axes, metric.of(twin.figures.ratios), place, 0.44)
+        for step, rival in enumerate(rivals, start=1):
+            ratio = metric.of(rival.figures.ratios)
+            if ratio is None:
                 continue
-            y = place + (step + 1) / (len(rivals) + 1) - 0.5
+            y = place + step / (len(rivals) + 1) - 0.5
             hollow = rival.energy_hollow if metric.of_energy else rival.hollow
-            _interval_mark(axes, found, y, looks[rival.arm], hollow)
-            text = f"{words.times(found)}  {words.bounds(found)}" if rival.told else "verdict"
-            _value_at_right(axes, y, text, looks[rival.arm])
-            edges += [one for one in (found.mean, found.low, found.high) if one]
-    axes.set_xscale("log")
+            text = f"{words.times(ratio)}  {words.bounds(ratio)}" if rival.told else "verdict"
+            _interval_row(axes, ratio, y, text, looks[rival.arm], hollow)
+            edges += [edge for edge in (ratio.mean, ratio.low, ratio.high) if edge]
     low, high = min(edges) / 1.04, max(edges) * 1.04
-    axes.set_xlim(low, high)
-    ink.fixed_ticks(
-        axes.xaxis, _thinned([tick for tick in _RATIO_TICKS if low <= tick <= high], low, high), "{:g}×"
-    )
+    axes.set(xscale="log", xlim=(low, high), ylim=(len(metrics) - 0.5, -0.5))
+    ink.fixed_ticks(axes.xaxis, _ratio_ticks(low, high), "{x:g}×")
     axes.axvline(1, color=ink.FAINT, linewidth=0.9, zorder=1)
-    axes.set_yticks(range(len(metrics)), [f"{one.name} {one.arrow}" for one in metrics])
-    axes.set_ylim(len(metrics) - 0.5, -0.5)
-    axes.tick_params(axis="y", labelcolor=ink.TEXT)
-    axes.grid(axis="y", visible=False)
+    ink.name_rows(axes, [f"{metric.name} {metric.better}" for metric in metrics])
     axes.set_xlabel("times the baseline (log scale)")
 
 
-def _thinned(ticks: Sequence[float], low: float, high: float) -> list[float]:
+def _ratio_ticks(low: float, high: float) -> list[float]:
     """Ticks that do not crowd: 1 first, the others where there is room."""
-    kept: list[float] = []
-    for tick in sorted(ticks, key=lambda one: abs(math.log(one))):
-        if all(abs(math.log(tick / other)) > 0.135 * math.log(high / low) for other in kept):
-            kept.append(tick)
-    return sorted(kept)
+    ticks: list[float] = []
+    for tick in sorted(_RATIO_TICKS, key=lambda tick: abs(math.log(tick))):
+        crowds = any(abs(math.log(tick / other)) <= 0.135 * math.log(high / low) for other in ticks)
+        if low <= tick <= high and not crowds:
+            ticks.append(tick)
+    return sorted(ticks)
 
 
 def _accuracy_rows(
-    axes: Any,
-    rivals: Sequence[Seen],
-    accuracy: Mapping[str, Accuracy],
-    twin_accuracy: Accuracy | None,
-    looks: Looks,
+    axes: Any, compared: Sequence[tuple[ShownPoint, Interval]], band: Interval | None, looks: Looks
 ) -> None:
-    if twin_accuracy is not None and (band := _difference(twin_accuracy)) is not None:
-        _band(axes, band, 0, height=len(rivals))
-    for place, rival in enumerate(rivals):
-        found = _difference(accuracy[rival.arm])
-        if found is None:
-            continue
-        y = (place + 1) / (len(rivals) + 1) * len(rivals) - len(rivals) / 2
-        _interval_mark(axes, found, y, looks[rival.arm], hollow=False)
-        low, high = words.signed(found.low, 1), words.signed(found.high, 1)
-        _value_at_right(axes, y, f"{words.signed(found.mean, 1)}  {low} to {high}", looks[rival.arm])
+    rows = len(compared)
+    _band(axes, band, 0, 0.44 * rows)
+    for place, (rival, difference) in enumerate(compared, start=1):
+        mean, low, high = (
+            words.signed(edge, 1) for edge in (difference.mean, difference.low, difference.high)
+        )
+        y = place / (rows + 1) * rows - rows / 2
+        _interval_row(axes, difference, y, f"{mean}  {low} to {high}", looks[rival.arm], hollow=False)
     axes.axvline(0, color=ink.FAINT, linewidth=0.9, zorder=1)
-    axes.set_yticks([0], ["accuracy ↑"])
-    axes.set_ylim(len(rivals) / 2, -len(rivals) / 2)
-    axes.tick_params(axis="y", labelcolor=ink.TEXT)
-    axes.grid(axis="y", visible=False)
+    ink.name_rows(axes, ["accuracy ↑"])
+    axes.set(xlabel="percentage points more than the baseline", ylim=(rows / 2, -rows / 2))
     axes.margins(x=0.08)
-    axes.set_xlabel("percentage points more than the baseline")
 
 
-def _difference(accuracy: Accuracy) -> Interval | None:
-    """In percentage points."""
-    if accuracy.difference is None:
-        return None
-    low, high = (
-        None if bound is None else bound * 100
-        for bound in (accuracy.difference_low, accuracy.difference_high)
-    )
-    return Interval(accuracy.difference * 100, low, high, accuracy.rows)
-
-
-def _band(axes: Any, band: Interval, place: float, height: float = 1.0) -> list[float]:
-    low, high = (band.mean if edge is None else edge for edge in (band.low, band.high))
-    low, high = min(low, band.mean), max(high, band.mean)
-    axes.fill_between(
-        [low, high], place - 0.44 * height, place + 0.44 * height, color=ink.BAND, linewidth=0, zorder=0
-    )
+def _band(axes: Any, band: Interval | None, place: float, half: float) -> list[float]:
+    """Its edges on the axis."""
+    if band is None:
+        return []
+    edges = [edge for edge in (band.low, band.mean, band.high) if edge is not None]
+    low, high = min(edges), max(edges)
+    axes.fill_between([low, high], place - half, place + half, color=ink.BAND, linewidth=0, zorder=0)
     return [low, high]
 
 
-def _interval_mark(axes: Any, found: Interval, y: float, look: ink.Look, hollow: bool) -> None:
-    if found.low is not None and found.high is not None:
-        axes.plot([found.low, found.high], [y, y], color=look.colour, linewidth=1.5, zorder=2)
-    style = {"color": fill_of(hollow, look), "edgecolors": look.colour, "linewidths": 1.5, "zorder": 3}
-    axes.scatter([found.mean], [y], s=36, marker=look.marker, **style)
+def _interval_row(axes: Any, interval: Interval, y: float, text: str, look: Look, hollow: bool) -> None:
+    """A mark with its interval, and what it says to the right of the axes."""
+    if interval.low is not None and interval.high is not None:
+        axes.plot([interval.low, interval.high], [y, y], color=look.colour, linewidth=1.5, zorder=2)
+    ink.mark(axes, interval.mean, y, look, hollow, s=36)
+    style = {"va": "center", "fontsize": 8, "color": look.text_colour}
+    ink.write(axes, text, (1, y), (6, 0), xycoords=("axes fraction", "data"), **style)
 
 
-def _value_at_right(axes: Any, y: float, text: str, look: ink.Look) -> None:
-    axes.annotate(
-        text,
-        (1, y),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=8,
-        color=look.text_colour,
-        annotation_clip=False,
-    )
+def where_time_goes(sheet: Sheet, load: Load) -> Drawing | None:
+    """Mean latency of each arm, split into lag, queue, compute and the rest."""
+    points = scene.shown_under(sheet.results, load)
+    drawn = [point for point in points if point.figures.latency.mean_ns]
+    if not drawn:
+        return None
+
+    axes = ink.axes()
+    for place, point in enumerate(drawn):
+        left = 0.0
+        for value, colour in zip(time_stages(point), _STAGES.values(), strict=True):
+            style = {"color": colour, "alpha": 1.0 if point.told else ink.PALE}
+            axes.barh(place, value, 0.58, left=left, **style)
+            left += value
+        text = words.milliseconds(point.figures.latency.mean_ns) if point.told else "verdict"
+        ink.write(axes, text, (left, place), (5, 0), va="center")
+    ink.name_rows(axes, [point.arm.replace(" (", "\n(") for point in drawn])  # a mark goes below its name
+    axes.set(xlabel="mean latency, ms", ylim=(max(len(drawn), 3) - 0.5, -0.5))
+    axes.margins(x=0.16)
+    for name, colour in list(_STAGES.items())[0 if load.scheduled else 1 :]:
+        axes.scatter([], [], marker="s", s=60, color=colour, label=name)
+    ink.legend(axes)
+    return Drawing(axes)
+
+
+def time_stages(point: ShownPoint) -> tuple[float, float, float, float]:
+    """Lag, queue, compute and the rest of the mean latency, in milliseconds; what is not stated is rest."""
+    figures = point.figures
+    parts = (figures.lag.mean_ns if figures.lag else None, figures.mean_queue_ns, figures.mean_compute_ns)
+    lag, queue, compute = ((part or 0.0) / 1e6 for part in parts)
+    return lag, queue, compute, max(0.0, (figures.latency.mean_ns or 0) / 1e6 - lag - queue - compute)

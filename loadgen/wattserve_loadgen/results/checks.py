@@ -1,4 +1,4 @@
-"""Checks of what was measured: cells, figures, devices, labels, accuracy. Pure."""
+"""Checks of what was measured: cells, drift, figures, devices, labels, accuracy. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from wattserve_loadgen import words
+from wattserve_loadgen.figures import steady
+from wattserve_loadgen.figures.steady import JOULES, drift_series
+from wattserve_loadgen.model.results import Check, Point, Results, TargetSummary
+from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.results.record_checks import RecordFacts, record_energies
-from wattserve_loadgen.results.schema import Check, Results, TargetSummary
-from wattserve_loadgen.results.standing import standing_of
 
 IMPLAUSIBLE_LOSS = 0.05  # of all rows, more or fewer right than the baseline for certain
 _NATIVE = "native"
+_DRIFTS = ("drift", "energy drift")
 
 
 def every_cell(results: Results) -> Check:
@@ -36,6 +39,45 @@ def every_cell(results: Results) -> Check:
     if not results.complete and not wrong:
         wrong.append(f"the sweep ended early: {results.ended}")
     return Check("every cell", not wrong, "; ".join(wrong) or f"all {len(wanted)} planned cells ran")
+
+
+def steady_state(results: Results) -> Check:
+    """No point has a verdict on drift. What could not be tested is listed with its points."""
+    wrong, untested, held = list[str](), dict[str, list[str]](), 0
+    for point in results.points:
+        where = f"{point.arm} under {point.load}"
+        wrong += [f"{where}: {one.text}" for one in point.verdicts if one.code in _DRIFTS]
+        tested, missing = _tested(results, point)
+        held += tested
+        if missing:
+            untested.setdefault(missing, []).append(where)
+    not_tested = [f"{what}: {', '.join(points)}" for what, points in untested.items()]
+    if wrong:
+        text = words.first_of(wrong)
+    elif held:
+        text = f"what could be tested holds still in {held} of {len(results.points)} points"
+    else:
+        text = "no point was tested for drift"
+    if not_tested:
+        text += f"; not tested: {'; '.join(not_tested)}"
+    return Check("steady state", not wrong if wrong or held else None, text)
+
+
+def _tested(results: Results, point: Point) -> tuple[bool, str]:
+    """Whether any figure of a point could be tested for drift, and which could not, with the reason. Joules
+    are not missed where there are none.
+    """
+    cells = [one for one in results.cells if (one.arm, one.load) == (point.arm, point.load)]
+    series = list(drift_series(results.load(point.load), cells))
+    if not series:
+        return False, "a load that changes by design"
+    tested, reasons = False, dict[str, list[str]]()
+    for name, blocks in series:
+        reason = steady.no_drift_reason(blocks) if blocks else "the windows are too short for slices"
+        tested = tested or not reason
+        if reason and (name != JOULES or point.shown.active_uj is not None):
+            reasons.setdefault(reason, []).append(name)
+    return tested, ", ".join(f"{' and '.join(names)} ({reason})" for reason, names in reasons.items())
 
 
 def finite_figures(results: Results, facts: RecordFacts | None) -> Check:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.figures.stats import (
+from wattserve_common.stats import (
     Interval,
     PairedDifference,
     differs,
@@ -23,16 +23,40 @@ from wattserve_loadgen.figures.stats import (
     resolution,
     t_quantile,
 )
+from wattserve_loadgen import words
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.cells import Record
+from wattserve_loadgen.model.results import COMPARED, Compared, Point, Results
 from wattserve_loadgen.results.folder import read_records
-from wattserve_loadgen.results.likeness import mismatches
-from wattserve_loadgen.results.schema import CellResult, Point, Ratios, Record, Results
 
 CAUTION = (
     "The two sweeps ran at different times: what drifted between them stands in every ratio, and no interval"
     " covers it (identical systems have differed by 38 % so). To be certain, put both into one sweep."
 )
-Right = Mapping[str, Mapping[int, bool]]
-"""By arm, then by row: whether its first answer was the label."""
+Right = Mapping[str, Mapping[int, bool]]  # by arm, then by row: whether its first answer was the label
+
+_PACKAGES = ("torch", "grpcio")
+# What must be alike (rule 12), and where `_environment` has it.
+_LOOKED_AT = {
+    "client CPU": "client.cpu_model",
+    "client cores": "client.usable_cpus",
+    "client governor": "client.governor",
+    "client on the server's machine": "client.same_machine_as_server",
+    **{f"client {name}": f"client.packages.{name}" for name in _PACKAGES},
+    "server hardware": "server.hardware",
+    **{f"server {name}": f"server.versions.{name}" for name in _PACKAGES},
+    "model": "server.model_name",
+    "model source": "server.model_source",
+    "dataset": "dataset",
+    "protocol": "protocol",
+    "energy source": "meter.source.name",
+    "energy method": "meter.source.method",
+    "energy quality": "meter.source.quality",
+    "energy boundary": "meter.boundary",
+    "preset": "preset",
+    "seconds of a window": "seconds",
+}
+_HEAD = ("arm", "load", "figure", "second / first", "95 % interval", "A/A band", "")
 
 
 @dataclass(frozen=True)
@@ -70,18 +94,6 @@ class Comparison:
 
 
 _OUTCOMES = ((True, True), (True, False), (False, True), (False, False))
-Figure = Callable[[CellResult], float | None]
-_FIGURES: tuple[tuple[str, Figure, Callable[[Ratios], Interval | None]], ...] = (
-    ("rate", lambda cell: cell.rate_per_second, lambda ratios: ratios.rate),
-    ("p50", lambda cell: cell.latency.p50_ns, lambda ratios: ratios.p50),
-    ("p95", lambda cell: cell.latency.p95_ns, lambda ratios: ratios.p95),
-    (
-        "active energy",
-        lambda cell: cell.energy.active_uj_per_request,
-        lambda ratios: ratios.active_energy,
-    ),
-    ("total energy", lambda cell: cell.energy.total_uj_per_request, lambda ratios: ratios.total_energy),
-)
 
 
 def compare(
@@ -109,7 +121,7 @@ def compare(
         second=second.created,
         caution=CAUTION,
         mismatches=unlike,
-        pairs=[_pair(first, second, *found) for found in _matched(ours, theirs)],
+        pairs=[_pair(first, second, *matched) for matched in _matched(ours, theirs)],
         unmatched=[
             *(f"{arm}, {load}: only in the first" for arm, load in ours if (arm, load) not in theirs),
             *(f"{arm}, {load}: only in the second" for arm, load in theirs if (arm, load) not in ours),
@@ -117,6 +129,40 @@ def compare(
         accuracy=_accuracies(*answers) if answers and not reason else {},
         accuracy_reason=reason,
     )
+
+
+def mismatches(first: Results, second: Results) -> list[str]:
+    """A text for each thing in which their environments differ: `governor: performance, then powersave`. What
+    neither states is no mismatch; what one states and the other does not is one.
+    """
+    ours, theirs = _environment(first), _environment(second)
+    pairs = [(name, _at(ours, path), _at(theirs, path)) for name, path in _LOOKED_AT.items()]
+    return [f"{name}: {_said(one)}, then {_said(other)}" for name, one, other in pairs if one != other]
+
+
+def _environment(results: Results) -> dict[str, Any]:
+    target = results.target_of(results.plan.baseline)
+    return {
+        "client": results.client,
+        "server": results.server,
+        "meter": target.meter,
+        "dataset": results.dataset.sha256[:12],
+        "protocol": target.protocol,
+        "preset": results.plan.preset,
+        "seconds": float(results.plan.seconds),
+    }
+
+
+def _at(values: Any, path: str) -> Any:
+    for name in path.split("."):
+        values = (values or {}).get(name)
+    return values
+
+
+def _said(value: Any) -> str:
+    if value is None or value == "":
+        return "not stated"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def answers_of(first: Path, second: Path) -> tuple[Right, Right] | None:
@@ -128,14 +174,14 @@ def answers_of(first: Path, second: Path) -> tuple[Right, Right] | None:
 
 def first_answers(records: Iterator[Record]) -> Right | None:
     """Whether each arm's first answer to a row was right; None when no record has a label."""
-    found: dict[str, dict[int, bool]] = {}
+    answers: dict[str, dict[int, bool]] = {}
     for record in records:
         if record.ok and record.in_window:
-            rows = found.setdefault(record.arm, {})
+            rows = answers.setdefault(record.arm, {})
             for row, predicted, label in zip(record.rows, record.predicted, record.labels, strict=True):
                 if label is not None:
                     rows.setdefault(row, predicted == label)
-    return found if any(found.values()) else None
+    return answers if any(answers.values()) else None
 
 
 def welch_ratio(values: Sequence[float], base: Sequence[float]) -> Interval | None:
@@ -181,48 +227,82 @@ def _matched(ours: _Points, theirs: _Points) -> Iterator[tuple[Point, Point]]:
 def _pair(first: Results, second: Results, ours: Point, theirs: Point) -> Pair:
     both = (("first", ours), ("second", theirs))
     changes = []
-    for name, figure, of_ratios in _FIGURES:
-        if not all(_published(point, name) for _, point in both):
+    for figure in COMPARED.values():
+        if not all(_published(point, figure) for _, point in both):
             continue
         ratio = welch_ratio(_blocks(second, theirs, figure), _blocks(first, ours, figure))
         if ratio is None:
             continue
-        found = [resolution_of(one, ours.load, of_ratios) for one in (first, second)]
-        known = [one for one in found if one is not None]
-        reach = max(known) if known else None
-        changes.append(Change(name, ratio, reach, differs(ratio, reach)))
+        resolutions = [resolution_of(sweep, ours.load, figure) for sweep in (first, second)]
+        reach = max((one for one in resolutions if one is not None), default=None)
+        changes.append(Change(figure.short_name, ratio, reach, differs(ratio, reach)))
     verdicts = [f"{which}: {one.text}" for which, point in both for one in point.verdicts]
     return Pair(ours.arm, ours.load, changes, verdicts)
 
 
-def _published(point: Point, figure: str) -> bool:
+def _published(point: Point, figure: Compared) -> bool:
     """A point with a verdict has no figures, and one without valid joules has no energies."""
     if point.figures is None:
         return False
-    return "energy" not in figure or point.figures.active_uj is not None
+    return not figure.of_energy or point.figures.active_uj is not None
 
 
-def _blocks(results: Results, point: Point, figure: Figure) -> list[float]:
-    found = [figure(cell) for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
-    return [float(one) for one in found if one is not None]
+def _blocks(results: Results, point: Point, figure: Compared) -> list[float]:
+    cells = [cell for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
+    return [float(value) for cell in cells if (value := figure.of_cell(cell)) is not None]
 
 
-def resolution_of(
-    results: Results, load: str, of_ratios: Callable[[Ratios], Interval | None]
-) -> float | None:
+def resolution_of(results: Results, load: str, figure: Compared) -> float | None:
     """How far from 1 the A/A pair under that load came, interval included; None without a pair."""
     names = {arm.name for arm in results.plan.arms if arm.twin_of}
-    ratios = [of_ratios(one.shown.ratios) for one in results.points if one.arm in names and one.load == load]
-    known = [resolution(one) for one in ratios if one is not None]
-    return max((one for one in known if one is not None), default=None)
+    twins = [point.shown.ratios for point in results.points if point.arm in names and point.load == load]
+    reaches = [resolution(ratio) for ratios in twins if (ratio := figure.of(ratios)) is not None]
+    return max((reach for reach in reaches if reach is not None), default=None)
 
 
 def _accuracies(first: Right, second: Right) -> dict[str, PairedDifference]:
-    found = {}
+    differences = {}
     for arm, ours in first.items():
         rows = ours.keys() & second.get(arm, {}).keys()
         if rows:
             pairs = [(second[arm][row], ours[row]) for row in rows]
             counts = Counter(pairs)
-            found[arm] = paired_difference(*(counts[one] for one in _OUTCOMES))
-    return found
+            differences[arm] = paired_difference(*(counts[one] for one in _OUTCOMES))
+    return differences
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """For the terminal: the caution first, what is not compared last."""
+    lines = [f"first  {comparison.first}", f"second {comparison.second}", "", comparison.caution, ""]
+    lines += [f"not alike: {one}" for one in comparison.mismatches]
+    rows = [row for pair in comparison.pairs for row in _rows(pair)]
+    lines += _table([_HEAD, *rows]) if rows else ["no point is in both"]
+    lines.append("")
+    for pair in comparison.pairs:
+        lines += [f"{pair.arm}, {pair.load}: {one}" for one in pair.verdicts]
+    for arm, difference in comparison.accuracy.items():
+        lines.append(
+            f"accuracy of {arm}: {words.signed(difference.difference * 100, 2)} points"
+            f" ({words.signed(difference.low * 100, 2)} to {words.signed(difference.high * 100, 2)},"
+            f" p = {difference.p:.2g}), paired on {difference.items} rows"
+        )
+    if comparison.accuracy_reason:
+        lines.append(f"accuracy is not compared: {comparison.accuracy_reason}")
+    lines += comparison.unmatched
+    return "\n".join(lines)
+
+
+def _rows(pair: Pair) -> list[tuple[str, ...]]:
+    return [(pair.arm, pair.load, one.figure, *_cells(one)) for one in pair.changes]
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    band = "not known" if change.resolution is None else f"± {change.resolution * 100:.1f} %"
+    judgement = {True: "differs", False: "no difference", None: "cannot be judged"}[change.differs]
+    return words.times(change.ratio), words.bounds(change.ratio), band, judgement
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    padded = [[text.ljust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in padded]

@@ -16,26 +16,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.cells import CellResult, Record
+from wattserve_loadgen.model.codec import ShapeError, build, plain
+from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION, Results
 from wattserve_loadgen.plan.plan_file import PLAN_FILE as PLAN_FILE
-from wattserve_loadgen.results.codec import ShapeError, plain
 from wattserve_loadgen.results.csv_table import csv_text
 from wattserve_loadgen.results.records import (
     PARQUET_FILE,
     RECORDS_FILE,
-    Places,
     append_lines,
     append_records,
-    built_records,
     cut_torn,
     keep_cells,
     stored_records,
 )
-from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, CellResult, Record, Results
-from wattserve_loadgen.results.upgrade import to_results
 
 RESULTS_FILE = "results.json"
 CSV_FILE = "results.csv"
@@ -105,11 +104,6 @@ class ResultsFolder:
         if not (self.path / RESULTS_FILE).is_file():
             return None
         results = read_results(self.path)
-        if _stored(self.path / RESULTS_FILE)["schema_version"] != SCHEMA_VERSION:
-            raise ResultsError(
-                f"{self.path}: written by an older loadgen: it can be read, but not gone on with;"
-                " choose another --out"
-            )
         if results.cells and not (self.path / RECORDS_FILE).is_file():
             raise ResultsError(f"{self.path}: {RECORDS_FILE} is gone: it can be read, but not gone on with")
         return replace(results, cells=read_cells_done(self.path))
@@ -163,64 +157,71 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """The results in `folder`, older versions as today's; ResultsError when they are missing, damaged or of
-    a newer version.
-    """
+    """The results in `folder`; ResultsError when they are missing, damaged or of another version."""
     path = folder / RESULTS_FILE
     if not path.is_file():
         raise ResultsError(f"{folder}: no {RESULTS_FILE} in it; give the --out folder of a sweep")
     try:
         value = _stored(path)
-    except (OSError, ValueError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise ResultsError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ResultsError(f"{path}: not the results of a sweep (schema {SCHEMA!r} is missing)")
     try:
-        return to_results(value)
+        _check_version(value)
+        return build(Results, value)
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
 
 
+def _check_version(value: dict[str, Any]) -> None:
+    version = value.get("schema_version")
+    if type(version) is not int or version < 1:
+        raise ShapeError(f"schema_version: {version!r} is no version of these results")
+    if version < SCHEMA_VERSION:
+        raise ShapeError(
+            f"schema_version: version {version} was written until 2026-11-21, and a loadgen of that day was"
+            " the last to read it; open its report.html, or run the sweep again"
+        )
+    if version > SCHEMA_VERSION:
+        raise ShapeError(
+            f"schema_version: version {version} was written by a newer loadgen"
+            f" ({value.get('loadgen_version', 'unknown')}); this one reads version {SCHEMA_VERSION}:"
+            " upgrade it"
+        )
+
+
 def read_cells_done(folder: Path) -> list[CellResult]:
     """The cells that need not run again: those that ran to their end and of which no record is missing."""
-    found = Counter(value["cell"] for value in stored_records(folder) if value["in_window"])
-    return [
-        cell for cell in read_results(folder).cells if not cell.stopped and found[cell.position] >= cell.sent
-    ]
+    sent = Counter(record.cell for record in stored_records(folder) if record.in_window)
+    cells = read_results(folder).cells
+    return [cell for cell in cells if not cell.stopped and sent[cell.position] >= cell.sent]
 
 
 def read_records(folder: Path, positions: Collection[int] | None = None) -> Iterator[Record]:
     """The records of the cells at these positions (None: of all), one by one; nothing without a file."""
-    return built_records(folder, positions, _places(folder))
+    for record in stored_records(folder):
+        if positions is None or record.cell in positions:
+            yield record
 
 
 def read_columns(folder: Path) -> dict[tuple[str, str], Columns]:
     """The records that count (answered, in a window), by arm and load; {} without records."""
     rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    for number, record in enumerate(stored_records(folder), start=1):
-        if not record["ok"] or not record["in_window"]:
-            continue
-        try:
-            scheduled, sent, done = record["scheduled_ns"], record["sent_ns"], record["done_ns"]
-            measured = [record[name] for name in ("tokens", "padded_tokens", "energy_uj", "batch_size")]
-            lag = None if scheduled is None else sent - scheduled
+    for record in stored_records(folder):
+        if record.ok and record.in_window:
+            lag = None if record.scheduled_ns is None else record.sent_ns - record.scheduled_ns
+            optional = (lag, record.tokens, record.padded_tokens, record.energy_uj, record.batch_size)
             row = (
-                done - (sent if scheduled is None else scheduled),
-                done - sent,
-                *(math.nan if one is None else float(one) for one in (lag, *measured)),
+                record.latency_ns,
+                record.done_ns - record.sent_ns,
+                *(math.nan if value is None else float(value) for value in optional),
             )
-            rows.setdefault((record["arm"], record["load"]), []).append(row)
-        except (KeyError, TypeError, ValueError):
-            raise ResultsError(f"{folder}: record {number}: not a record of a sweep") from None
+            rows.setdefault((record.arm, record.load), []).append(row)
     return {
-        key: Columns(*(np.array(column) for column in zip(*found, strict=True)))
-        for key, found in rows.items()
+        key: Columns(*(np.array(column) for column in zip(*table, strict=True)))
+        for key, table in rows.items()
     }
-
-
-def _places(folder: Path) -> Places:
-    cells = read_results(folder).cells if (folder / RESULTS_FILE).is_file() else []
-    return {(cell.block, cell.arm, cell.load): cell.position for cell in cells}
 
 
 def _json_text(results: Results) -> str:
@@ -239,7 +240,7 @@ def _json_text(results: Results) -> str:
 
 
 def _stored(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return msgspec.json.decode(path.read_bytes())
 
 
 def _partial(path: Path) -> Path:
@@ -254,6 +255,6 @@ def _is_ours(folder: Path) -> bool:
         return (folder / RECORDS_FILE).exists() and all(entry.name in known for entry in folder.iterdir())
     try:
         value = _stored(path)
-    except (OSError, ValueError):
+    except (OSError, msgspec.DecodeError):
         return False
     return isinstance(value, dict) and value.get("schema") == SCHEMA

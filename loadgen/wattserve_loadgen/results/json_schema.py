@@ -1,4 +1,4 @@
-"""results.json and records.jsonl as a JSON Schema (draft 2020-12), from the dataclasses that write them.
+"""results.json and records.jsonl as a JSON Schema (draft 2020-12), from the dataclasses of `model`.
 
 `python -m wattserve_loadgen.results.json_schema` writes results.schema.json beside this file; a test
 compares. Fields that it does not name are allowed: they may be added without a new version.
@@ -6,19 +6,22 @@ compares. Fields that it does not name are allowed: they may be added without a 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
-import types
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast
 
-from wattserve_loadgen.results.meanings import meanings_of
-from wattserve_loadgen.results.schema import SCHEMA, SCHEMA_VERSION, Record, Results
+import msgspec
+
+from wattserve_loadgen.model import cells, results, server_info
+from wattserve_loadgen.model.cells import Record
+from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION, Results
 
 PATH = Path(__file__).with_name("results.schema.json")
 
-_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _UNITS = {
     "ns": "nanoseconds",
     "uj": "microjoules",
@@ -36,18 +39,23 @@ _UNIT = re.compile(rf"(?:^|_)({'|'.join(_UNITS)})(?:_(per_\w+))?$")
 
 def json_schema() -> dict[str, Any]:
     """The schema of results.json; a line of records.jsonl is `#/$defs/Record`."""
-    found: dict[str, Any] = {}
-    _define(Results, found)
-    _define(Record, found)
-    whole = found.pop("Results")
+    _, definitions = msgspec.json.schema_components((Results, Record), ref_template="#/$defs/{name}")
+    for kind in {**vars(server_info), **vars(cells), **vars(results)}.values():
+        if not (isinstance(kind, type) and is_dataclass(kind) and kind.__name__ in definitions):
+            continue
+        definition = definitions[kind.__name__]
+        definition["description"] = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        for name, meaning in meanings_of(kind).items():
+            unit = unit_of(name)
+            definition["properties"][name] |= {"description": meaning} | ({"unit": unit} if unit else {})
+    whole = definitions.pop("Results")
     whole["properties"]["schema"]["const"] = SCHEMA
     whole["properties"]["schema_version"]["const"] = SCHEMA_VERSION
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:{SCHEMA}:{SCHEMA_VERSION}",
-        "title": f"Results of loadgen, version {SCHEMA_VERSION}",
-        **{name: value for name, value in whole.items() if name != "title"},
-        "$defs": dict(sorted(found.items())),
+        **(whole | {"title": f"Results of loadgen, version {SCHEMA_VERSION}"}),
+        "$defs": dict(sorted(definitions.items())),
     }
 
 
@@ -58,51 +66,28 @@ def schema_text() -> str:
 
 def unit_of(name: str) -> str | None:
     """From the ending of a field's name: `window_seconds` is in seconds."""
-    found = _UNIT.search(name)
-    if found is None:
+    ending = _UNIT.search(name)
+    if ending is None:
         return None
-    unit, per = _UNITS[found[1]], found[2]
+    unit, per = _UNITS[ending[1]], ending[2]
     return f"{unit} {per.replace('_', ' ')}" if per else unit
 
 
-def _define(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    """A reference to the class; its own schema goes into `found`."""
-    name = kind.__name__
-    if name not in found:
-        found[name] = {}
-        hints, meanings = get_type_hints(kind), meanings_of(kind)
-        properties = {}
-        for one in fields(kind):
-            about = {"description": meanings[one.name]}
-            unit = unit_of(one.name)
-            properties[one.name] = _kind(hints[one.name], found) | about | ({"unit": unit} if unit else {})
-        optional = [one.default is not MISSING or one.default_factory is not MISSING for one in fields(kind)]
-        found[name] = {
-            "title": name,
-            "description": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
-            "type": "object",
-            "properties": properties,
-            "required": [
-                one.name for one, left_out in zip(fields(kind), optional, strict=True) if not left_out
-            ],
-        }
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _kind(kind: Any, found: dict[str, Any]) -> dict[str, Any]:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if kind is Any:
-        return {}
-    if origin in (Union, types.UnionType):
-        inner = _kind(next(one for one in arguments if one is not types.NoneType), found)
-        if "$ref" in inner:
-            return {"anyOf": [inner, {"type": "null"}]}
-        return inner | {"type": [inner["type"], "null"]}
-    if origin in (list, tuple):
-        return {"type": "array", "items": _kind(arguments[0], found)}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _kind(arguments[1], found)}
-    return _define(kind, found) if is_dataclass(kind) else {"type": _SCALARS[cast(type, kind)]}
+def meanings_of(kind: type) -> dict[str, str]:
+    """A sentence for every field of a dataclass: the comment behind it, or the line of comment above it.
+    LookupError when one has none. Needs the source.
+    """
+    source = inspect.getsource(kind)
+    lines = source.splitlines()
+    meanings = {}
+    for node in cast(ast.ClassDef, ast.parse(source).body[0]).body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            above = lines[node.lineno - 2].strip()
+            comment = re.search(r"#\s*(.*)", lines[node.lineno - 1]) or re.match(r"#\s*(.*)", above)
+            if comment is None:
+                raise LookupError(f"{kind.__name__}.{node.target.id}: no comment says what it means")
+            meanings[node.target.id] = re.sub(r"\bNone\b", "null", comment[1])
+    return meanings
 
 
 if __name__ == "__main__":

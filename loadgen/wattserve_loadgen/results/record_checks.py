@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from wattserve_common.stats import nearest_rank
 from wattserve_loadgen import words
-from wattserve_loadgen.figures.percentiles import Percentiles
-from wattserve_loadgen.figures.stats import nearest_rank
-from wattserve_loadgen.results.schema import CellResult, Check, Record, Results
+from wattserve_loadgen.model.cells import PERCENTILES, CellResult, Percentiles, Record
+from wattserve_loadgen.model.results import Check, Results
 
 CLOCK_TOLERANCE_SECONDS = 2.0  # between the two clocks, for what a cell does ahead of its load
-_PERCENTS = {"p50_ns": 50.0, "p90_ns": 90.0, "p95_ns": 95.0, "p99_ns": 99.0, "p999_ns": 99.9}
 
 
 @dataclass
@@ -93,8 +92,8 @@ def records_agree(results: Results, facts: RecordFacts) -> Check:
     """Counts, means and percentiles of every cell, made again from its records."""
     wrong = []
     for cell in results.cells:
-        found = facts.cells.get(cell.position, CellFacts())
-        said = _disagreement(cell, found)
+        cell_facts = facts.cells.get(cell.position, CellFacts())
+        said = _disagreement(cell, cell_facts)
         if said:
             wrong.append(f"cell {cell.position} ({cell.arm}, {cell.load}): {said}")
     stray = sorted(set(facts.cells) - {cell.position for cell in results.cells})
@@ -105,19 +104,19 @@ def records_agree(results: Results, facts: RecordFacts) -> Check:
     return Check("records agree", not wrong, words.first_of(wrong) or text)
 
 
-def _disagreement(cell: CellResult, found: CellFacts) -> str:
+def _disagreement(cell: CellResult, cell_facts: CellFacts) -> str:
     for name, stored, counted in (
-        ("sent", cell.sent, found.sent),
-        ("answered", cell.answered, found.answered),
-        ("settled", cell.energy.settled, found.energies),
+        ("sent", cell.sent, cell_facts.sent),
+        ("answered", cell.answered, cell_facts.answered),
+        ("settled", cell.energy.settled, cell_facts.energies),
     ):
         if stored != counted:
             return f"{stored} {name}, {counted} by its records"
     offline = cell.service is not None and cell.latency.samples == 0
     for name, percentiles, values in (
-        ("latency", None if offline else cell.latency, found.latency_ns),
-        ("service time", cell.service, found.service_ns),
-        ("lag", cell.lag, found.lag_ns),
+        ("latency", None if offline else cell.latency, cell_facts.latency_ns),
+        ("service time", cell.service, cell_facts.service_ns),
+        ("lag", cell.lag, cell_facts.lag_ns),
     ):
         if percentiles is not None:
             said = _differs(percentiles, np.array(sorted(values), dtype=np.int64))
@@ -136,7 +135,7 @@ def _differs(stored: Percentiles, values: npt.NDArray[np.int64]) -> str:
         ("mean_ns", stored.mean_ns, float(np.mean(values))),
         ("max_ns", stored.max_ns, int(values[-1])),
     ]
-    for name, percent in _PERCENTS.items():
+    for name, percent in PERCENTILES.items():
         pairs.append((name, getattr(stored, name), int(values[nearest_rank(len(values), percent) - 1])))
     for name, one, other in pairs:
         if one is not None and not math.isclose(one, other, rel_tol=1e-9):
@@ -161,14 +160,14 @@ def clock_held(results: Results, facts: RecordFacts) -> Check:
         wrong.append(f"{backwards} requests were answered before they were sent")
     largest, before, offset = 0.0, -1, None
     for cell in sorted(results.cells, key=lambda one: one.position):
-        found = facts.cells.get(cell.position)
-        if found is None or found.first_sent_ns is None:
+        cell_facts = facts.cells.get(cell.position)
+        if cell_facts is None or cell_facts.first_sent_ns is None:
             continue
-        if found.first_sent_ns < before and not results.interruptions:
+        if cell_facts.first_sent_ns < before and not results.interruptions:
             wrong.append(f"cell {cell.position} began before the one ahead of it ended")
-        before = found.last_sent_ns
+        before = cell_facts.last_sent_ns
         if cell.conditions is not None:
-            now = cell.conditions.started_unix_seconds - found.first_sent_ns / 1e9
+            now = cell.conditions.started_unix_seconds - cell_facts.first_sent_ns / 1e9
             largest = largest if offset is None else max(largest, abs(now - offset))
             offset = now
     if largest > CLOCK_TOLERANCE_SECONDS and not results.interruptions:

@@ -8,36 +8,35 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.codec import ShapeError, build, field_names
-from wattserve_loadgen.results.schema import Record
-from wattserve_loadgen.results.upgrade import record_of
+from wattserve_loadgen.model.cells import Record
+from wattserve_loadgen.model.codec import shape_error
 
 RECORDS_FILE = "records.jsonl"
 PARQUET_FILE = "records.parquet"
-
-Places = Mapping[tuple[int, str, str], int]  # a cell's position by its block, arm and load
 
 
 def append_records(path: Path, records: Sequence[Record]) -> None:
     """Add lines to a file that is there already; ResultsError, and the file as it was, when they do not all
     fit.
     """
-    names = field_names(Record)
-    values, encode = attrgetter(*names), json.JSONEncoder().encode
-    append_lines(path, [encode(dict(zip(names, values(record), strict=True))) + "\n" for record in records])
+    encode = msgspec.json.Encoder().encode
+    _append(path, b"".join(encode(record) + b"\n" for record in records))
 
 
 def append_lines(path: Path, lines: Sequence[str]) -> None:
     """As `append_records`."""
-    unwritten = memoryview("".join(lines).encode())
+    _append(path, "".join(lines).encode())
+
+
+def _append(path: Path, content: bytes) -> None:
+    unwritten = memoryview(content)
     try:
         # Without O_CREAT: a folder that was emptied meanwhile is an error, not a new file.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -66,46 +65,30 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield end, line
 
 
-def raw_records(path: Path, places: Places | None = None) -> Iterator[dict[str, Any]]:
-    """Every record as JSON values of today's version, unchecked; ResultsError names a line that is none.
-
-    `places` finds the cell of a record of version 1, which did not name it; without them it is 0.
-    """
+def line_records(path: Path) -> Iterator[Record]:
+    """Every record; ResultsError names a line that is none."""
+    decode = msgspec.json.Decoder(Record).decode
     try:
         for number, (_, line) in enumerate(lines_of(path), start=1):
             try:
-                value = json.loads(line)
-                if "variant" in value:
-                    key = (value["block"], value["variant"], closed(value["concurrency"]).name)
-                    value = record_of(value, (places or {}).get(key, 0))
-                value["cell"], value["ok"], value["in_window"]
-            except (ValueError, KeyError, TypeError):
+                yield decode(line)
+            except msgspec.ValidationError as error:
+                text = f"not a record of a sweep ({shape_error(error)})"
+                raise ResultsError(f"{path}: line {number}: {text}") from None
+            except msgspec.DecodeError:
                 raise ResultsError(f"{path}: line {number}: not a record of a sweep") from None
-            yield value
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def stored_records(folder: Path, places: Places | None = None) -> Iterator[dict[str, Any]]:
-    """As `raw_records`, from records.jsonl or else from records.parquet; nothing when neither is there."""
+def stored_records(folder: Path) -> Iterator[Record]:
+    """Every record, from records.jsonl or else from records.parquet; nothing when neither is there."""
     if (folder / RECORDS_FILE).is_file():
-        yield from raw_records(folder / RECORDS_FILE, places)
+        yield from line_records(folder / RECORDS_FILE)
     elif (folder / PARQUET_FILE).is_file():
         from wattserve_loadgen.results.parquet import parquet_records
 
         yield from parquet_records(folder / PARQUET_FILE)
-
-
-def built_records(
-    folder: Path, positions: Collection[int] | None, places: Places | None = None
-) -> Iterator[Record]:
-    """The records of the cells at these positions, or of all."""
-    for number, value in enumerate(stored_records(folder, places), start=1):
-        if positions is None or value["cell"] in positions:
-            try:
-                yield build(Record, value)
-            except ShapeError as error:
-                raise ResultsError(f"{folder}: record {number}: {error}") from None
 
 
 def keep_cells(path: Path, positions: Collection[int]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from wattserve_common.stats import Interval, binomial_tail, resolution
 from wattserve_loadgen import words
-from wattserve_loadgen.figures.binomial import binomial_tail
-from wattserve_loadgen.figures.stats import Interval, resolution
 from wattserve_loadgen.figures.verdicts import CEILING_LIMIT, rate_to_send
-from wattserve_loadgen.results.schema import Ceiling, CellResult, Check, MeterWindow, Results, TargetSummary
-from wattserve_loadgen.results.sensor import cross_checks, sensor_period_seconds
+from wattserve_loadgen.model.cells import CellResult, MeterWindow
+from wattserve_loadgen.model.results import COMPARED, Ceiling, Check, Results, TargetSummary
+from wattserve_loadgen.model.server_info import cross_checks, sensor_period_seconds
 
 READINGS_SHARE = 0.8  # of those to expect in the time
 LONGEST_PERIOD_ASKED = 0.1  # seconds between readings; a slower sensor is asked for no more than it has
@@ -85,8 +85,8 @@ def steady_power(results: Results) -> Check:
             f"{watts:.3g} W with a deviation of {deviation:.2g} W ({deviation / watts * 100:.0f} %), its mean"
             f" known to ± {known * 100:.1f} %, at worst ({arm} under {load})"
         )
-        found = not (low or known < STEADY_MEAN_SHARE), known, text
-        worst = found if worst is None else max(worst, found)
+        judged = not (low or known < STEADY_MEAN_SHARE), known, text
+        worst = judged if worst is None else max(worst, judged)
     if worst is None:
         return Check(_POWER, None, _NO_READINGS)
     return Check(_POWER, not worst[0], worst[2])
@@ -143,14 +143,14 @@ def twins(results: Results) -> Check:
         return Check(name, None, "one variant alone is compared with nothing")
     if not names:
         return Check(name, False, "no variant ran under two names: what this rig can tell apart is not known")
-    found = list(_twin_ratios(results, names))
-    if not found:
+    ratios = list(_twin_ratios(results, names))
+    if not ratios:
         return Check(name, None, "the pair has no ratio with an interval")
-    missed = [one for one in found if not _holds_one(one[2])]
+    missed = [one for one in ratios if not _holds_one(one[2])]
     # P(X >= missed) when each interval misses in 5 % of the cases.
-    chance = 1 - binomial_tail(len(found), len(missed) - 1, 0.05)
-    widest = max((resolution(ratio) or 0.0, load, what) for load, what, ratio in found)
-    text = f"{len(found) - len(missed)} of {len(found)} intervals hold 1"
+    chance = 1 - binomial_tail(len(ratios), len(missed) - 1, 0.05)
+    widest = max((resolution(ratio) or 0.0, load, what) for load, what, ratio in ratios)
+    text = f"{len(ratios) - len(missed)} of {len(ratios)} intervals hold 1"
     if missed:
         load, what, ratio = missed[0]
         text += f" (not {what} under {load}: {words.times(ratio)}, {words.bounds(ratio)})"
@@ -167,8 +167,8 @@ def ceiling_of(results: Results, target: TargetSummary) -> Ceiling | None:
 def _cross_checks(results: Results) -> list[str]:
     """Server by server, where their meters' probes looked."""
     several = len(results.targets) > 1
-    found = [(one.name, cross_checks(one.meter)) for one in results.targets]
-    return [f"{name}: {text}" if several else text for name, text in found if text]
+    probes = [(one.name, cross_checks(one.meter)) for one in results.targets]
+    return [f"{name}: {text}" if several else text for name, text in probes if text]
 
 
 def _meters(results: Results) -> Iterator[tuple[CellResult, MeterWindow, TargetSummary]]:
@@ -180,14 +180,10 @@ def _meters(results: Results) -> Iterator[tuple[CellResult, MeterWindow, TargetS
 def _twin_ratios(results: Results, names: set[str]) -> Iterator[tuple[str, str, Interval]]:
     for point in results.points:
         if point.arm in names:
-            ratios = point.shown.ratios
-            for what, ratio in (
-                ("rate", ratios.rate),
-                ("p50", ratios.p50),
-                ("active energy", ratios.active_energy),
-            ):
+            for figure in COMPARED.values():
+                ratio = None if figure.follows else figure.of(point.shown.ratios)
                 if ratio is not None and ratio.low is not None and ratio.high is not None:
-                    yield point.load, what, ratio
+                    yield point.load, figure.short_name, ratio
 
 
 def _holds_one(ratio: Interval) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from wattserve_loadgen.model.cells import Record
+from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.results import checks, rig_checks
 from wattserve_loadgen.results.folder import read_records, read_results
 from wattserve_loadgen.results.record_checks import RecordFacts, clock_held, gather, records_agree
 from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE
-from wattserve_loadgen.results.schema import Check, Record, Results
-from wattserve_loadgen.results.steady_check import steady_state
 
 _NO_RECORDS = "without records.jsonl this cannot be seen"
 
@@ -24,7 +24,7 @@ _OF_RESULTS: tuple[Callable[[Results], Check], ...] = (
     rig_checks.sensor_samples,
     rig_checks.no_gaps,
     rig_checks.steady_power,
-    steady_state,
+    checks.steady_state,
     checks.declared_devices,
     checks.labelled,
     rig_checks.closed_accounts,
@@ -40,11 +40,11 @@ _OF_RECORDS: tuple[tuple[str, Callable[[Results, RecordFacts], Check]], ...] = (
 def validate(results: Results, records: Iterable[Record] | None = None) -> list[Check]:
     """Every check. Without `records` those that need them do not apply."""
     facts = None if records is None else gather(records)
-    found = [check(results) for check in _OF_RESULTS]
-    found += [checks.finite_figures(results, facts), checks.plausible_accuracy(results, facts)]
+    judged = [check(results) for check in _OF_RESULTS]
+    judged += [checks.finite_figures(results, facts), checks.plausible_accuracy(results, facts)]
     for name, check in _OF_RECORDS:
-        found.append(Check(name, None, _NO_RECORDS) if facts is None else check(results, facts))
-    return found
+        judged.append(Check(name, None, _NO_RECORDS) if facts is None else check(results, facts))
+    return judged
 
 
 def validate_folder(folder: Path) -> list[Check]:
@@ -54,5 +54,5 @@ def validate_folder(folder: Path) -> list[Check]:
     return validate(results, read_records(folder) if there else None)
 
 
-def failed(found: Iterable[Check]) -> bool:
-    return any(check.passed is False for check in found)
+def failed(judged: Iterable[Check]) -> bool:
+    return any(check.passed is False for check in judged)

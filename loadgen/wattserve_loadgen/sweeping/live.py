@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from wattserve_loadgen.errors import PlanError
+from wattserve_loadgen.model.cells import CellResult
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.schema import CellResult
-from wattserve_loadgen.sweeping.progress import Tick
-
-_OF_A_CELL = ("arm", "load")
+from wattserve_loadgen.sweeping.progress import Display, Tick
 
 
-class LiveMetrics:
+class LiveMetrics(Display):
     """A display that answers scrapes on a port. Series of a cell exist only while it runs."""
 
     def __init__(self, port: int) -> None:
         """PlanError when the port cannot be had."""
-        self.registry = CollectorRegistry()
-        name = "wattserve_loadgen_"
-        self._info = self._gauge(name + "cell_info", "The running cell: always 1", (*_OF_A_CELL, "block"))
-        self._rate = self._gauge(name + "answers_per_second", "Answers per second in the window so far")
-        self._latency = self._gauge(
-            name + "latency_seconds",
-            "Service time of the last few hundred answers",
-            (*_OF_A_CELL, "quantile"),
-        )
-        self._watts = self._gauge(name + "power_watts", "What the meter counts, idle and all")
-        self._joules = self._gauge(name + "joules_per_request", "The whole meter over the answers")
-        self._planned = Gauge(name + "cells_planned", "Cells of the sweep", registry=self.registry)
-        self._done = Gauge(name + "cells_done", "Cells that are over", registry=self.registry)
-        self._requests = Counter(
-            name + "requests_total", "Requests of finished windows", (*_OF_A_CELL, "outcome"),
-            registry=self.registry,
-        )  # fmt: skip
+        registry = CollectorRegistry()
+        gauge = partial(Gauge, namespace="wattserve_loadgen", registry=registry)
+        counter = partial(Counter, namespace="wattserve_loadgen", registry=registry)
+        cell = ("arm", "load")
+        self._info = gauge("cell_info", "The running cell: always 1", (*cell, "block"))
+        self._rate = gauge("answers_per_second", "Answers per second in the window so far", cell)
+        latency = "Service time of the last few hundred answers"
+        self._latency = gauge("latency_seconds", latency, (*cell, "quantile"))
+        self._watts = gauge("power_watts", "What the meter counts, idle and all", cell)
+        self._joules = gauge("joules_per_request", "The whole meter over the answers", cell)
+        self._planned = gauge("cells_planned", "Cells of the sweep")
+        self._done = gauge("cells_done", "Cells that are over")
+        self._requests = counter("requests_total", "Requests of finished windows", (*cell, "outcome"))
         self._cell: Cell | None = None
         try:
-            self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=self.registry)
+            self._server, self._thread = start_http_server(port, addr="127.0.0.1", registry=registry)
         except OSError as error:
             raise PlanError(
                 f"--metrics-port {port}: cannot be had ({error.strerror}); name another"
@@ -48,9 +43,6 @@ class LiveMetrics:
     def port(self) -> int:
         return int(self._server.server_port)
 
-    def say(self, line: str) -> None:
-        pass
-
     def begin(self, cells: Sequence[Cell]) -> None:
         self._planned.set(len(cells))
         self._done.set(0)
@@ -58,7 +50,8 @@ class LiveMetrics:
     def cell_started(self, cell: Cell) -> None:
         self._clear()
         self._cell = cell
-        self._info.labels(cell.arm.name, cell.load.name, _block(cell)).set(1)
+        block = "heat-up" if cell.discarded else str(cell.block)
+        self._info.labels(cell.arm.name, cell.load.name, block).set(1)
 
     def tick(self, tick: Tick) -> None:
         if self._cell is None:
@@ -98,10 +91,3 @@ class LiveMetrics:
         self._cell = None
         for gauge in (self._info, self._rate, self._latency, self._watts, self._joules):
             gauge.clear()
-
-    def _gauge(self, name: str, text: str, labels: tuple[str, ...] = _OF_A_CELL) -> Gauge:
-        return Gauge(name, text, labels, registry=self.registry)
-
-
-def _block(cell: Cell) -> str:
-    return "heat-up" if cell.discarded else str(cell.block)

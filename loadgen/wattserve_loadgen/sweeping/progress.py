@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from wattserve_loadgen import words
+from wattserve_loadgen.model.cells import CellResult
 from wattserve_loadgen.plan.schedule import Cell, load_seconds
-from wattserve_loadgen.results.schema import CellResult
 
-_SETTLING_GUESS_SECONDS = 0.5
+_SETTLING_GUESS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,26 +36,43 @@ class Tick:
         return self.watts / self.rate_per_second
 
 
-class Display(Protocol):
-    """Where a sweep reports to."""
+class Display:
+    """Where a sweep reports to. This one shows nothing; the others show what they can."""
 
-    def say(self, line: str) -> None: ...
+    def say(self, line: str) -> None:
+        """Any line of text."""
 
-    def begin(self, cells: Sequence[Cell]) -> None: ...
+    def begin(self, cells: Sequence[Cell]) -> None:
+        """These cells will run."""
 
     def cell_started(self, cell: Cell) -> None: ...
 
-    def tick(self, tick: Tick) -> None: ...
+    def tick(self, tick: Tick) -> None:
+        """About the running cell, every second."""
 
     def cell_done(self, cell: Cell, result: CellResult | None) -> None:
         """It is over; without a result its figures do not count."""
-        ...
 
     def cell_passed(self, cell: Cell) -> None:
         """It was measured before the sweep was resumed."""
-        ...
 
     def end(self) -> None: ...
+
+
+def several(*displays: Display) -> Display:
+    """One that passes on whatever it is told."""
+
+    def to_each(name: str) -> Callable[..., None]:
+        def tell(*about: object) -> None:
+            for display in displays:
+                getattr(display, name)(*about)
+
+        return tell
+
+    together = Display()
+    for name in filter(lambda name: not name.startswith("_"), vars(Display)):
+        setattr(together, name, to_each(name))
+    return together
 
 
 class TimeLeft:
@@ -66,26 +82,26 @@ class TimeLeft:
         self._cells = cells
         self._clock = clock
         self._cell_started = clock()
-        self._over = self._run = 0  # cells that are over, and those of them that ran
-        self._aside_seconds = 0.0  # of those that ran
-        self._aside = _SETTLING_GUESS_SECONDS
+        self.over = 0  # cells
+        self._run = 0  # of them, those that ran
+        self._aside_s = 0.0  # beside their load, of those that ran
 
     def cell_done(self) -> None:
         now = self._clock()
-        self._aside_seconds += now - self._cell_started - load_seconds(self._cells[self._over])
-        self._over += 1
+        self._aside_s += now - self._cell_started - load_seconds(self._cells[self.over])
+        self.over += 1
         self._run += 1
         self._cell_started = now
-        self._aside = max(0.0, self._aside_seconds / self._run)
 
     def cell_passed(self) -> None:
-        self._over += 1
+        self.over += 1
         self._cell_started = self._clock()
 
     def seconds(self) -> float:
         """Load still to come, plus the time beside the load that cells have taken on average."""
-        left = self._cells[self._over :]
-        whole = sum(map(load_seconds, left)) + self._aside * len(left)
+        left = self._cells[self.over :]
+        aside_s = max(0.0, self._aside_s / self._run) if self._run else _SETTLING_GUESS_S
+        whole = sum(map(load_seconds, left)) + aside_s * len(left)
         return max(0.0, whole - (self._clock() - self._cell_started))
 
 
@@ -126,62 +142,57 @@ def describe_result(result: CellResult) -> str:
     return "  ".join(parts)
 
 
-class PlainDisplay:
-    """One line per cell, for logs and pipes."""
+class _Screen(Display):
+    """What is printed above everything else, and what is left to do."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._total = 0
         self._left = TimeLeft(())
+        self._total = 0
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, cells: Sequence[Cell]) -> None:
-        self._total = len(cells)
         self._left = TimeLeft(cells)
-
-    def cell_started(self, cell: Cell) -> None:
-        pass
-
-    def tick(self, tick: Tick) -> None:
-        pass
+        self._total = len(cells)
 
     def cell_done(self, cell: Cell, result: CellResult | None) -> None:
         self._left.cell_done()
-        self._line(cell, "(not counted)" if result is None else describe_result(result))
 
     def cell_passed(self, cell: Cell) -> None:
         self._left.cell_passed()
-        self._line(cell, "already measured")
 
-    def end(self) -> None:
-        pass
+
+class PlainDisplay(_Screen):
+    """One line per cell, for logs and pipes."""
+
+    def cell_done(self, cell: Cell, result: CellResult | None) -> None:
+        super().cell_done(cell, result)
+        self._line(cell, "(not counted)" if result is None else describe_result(result))
+
+    def cell_passed(self, cell: Cell) -> None:
+        super().cell_passed(cell)
+        self._line(cell, "already measured")
 
     def _line(self, cell: Cell, outcome: str) -> None:
         left = words.duration(self._left.seconds())
         self.say(f"[{cell.position:>3}/{self._total}] {describe_cell(cell)} {outcome}  · {left} left")
 
 
-class LiveDisplay:
+class LiveDisplay(_Screen):
     """Below the lines of finished cells: a bar, the running cell, its figures. Three lines of 80 columns.
 
     It draws only when told to, once a second: a drawing thread would show up in the latencies.
     """
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._left = TimeLeft(())
-        self._over = self._total = 0
         self._cell = self._figures = ""
 
-    def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
-
     def begin(self, cells: Sequence[Cell]) -> None:
-        self._left = TimeLeft(cells)
-        self._over, self._total = 0, len(cells)
+        super().begin(cells)
         self._live.start()
 
     def cell_started(self, cell: Cell) -> None:
@@ -193,62 +204,22 @@ class LiveDisplay:
         self._draw()
 
     def cell_done(self, cell: Cell, result: CellResult | None) -> None:
-        self._left.cell_done()
-        self._over += 1
+        super().cell_done(cell, result)
         if result is not None:
             self.say(f"{describe_cell(cell)} {describe_result(result)}")
         self._draw()
-
-    def cell_passed(self, cell: Cell) -> None:
-        self._left.cell_passed()
-        self._over += 1
 
     def end(self) -> None:
         self._live.stop()
 
     def _draw(self) -> None:
-        left = f"{self._over}/{self._total} cells  {words.duration(self._left.seconds())} left"
+        left = f"{self._left.over}/{self._total} cells  {words.duration(self._left.seconds())} left"
         head = Table.grid(padding=(0, 2))
-        head.add_row(ProgressBar(total=max(1, self._total), completed=self._over, width=24), Text(left))
+        head.add_row(ProgressBar(total=max(1, self._total), completed=self._left.over, width=24), Text(left))
         lines = [Text(self._cell, style="bold"), Text(self._figures, style="cyan")]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
         self._live.update(Group(head, *lines), refresh=True)
-
-
-class Several:
-    """Tells each of several displays."""
-
-    def __init__(self, *displays: Display) -> None:
-        self._displays = displays
-
-    def say(self, line: str) -> None:
-        for one in self._displays:
-            one.say(line)
-
-    def begin(self, cells: Sequence[Cell]) -> None:
-        for one in self._displays:
-            one.begin(cells)
-
-    def cell_started(self, cell: Cell) -> None:
-        for one in self._displays:
-            one.cell_started(cell)
-
-    def tick(self, tick: Tick) -> None:
-        for one in self._displays:
-            one.tick(tick)
-
-    def cell_done(self, cell: Cell, result: CellResult | None) -> None:
-        for one in self._displays:
-            one.cell_done(cell, result)
-
-    def cell_passed(self, cell: Cell) -> None:
-        for one in self._displays:
-            one.cell_passed(cell)
-
-    def end(self) -> None:
-        for one in self._displays:
-            one.end()
 
 
 def make_display() -> Display:

@@ -13,18 +13,18 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from wattserve_loadgen.data.dataset import Dataset
+from wattserve_client import ServerInfo, Tls
+from wattserve_client.wire import from_message
+from wattserve_common.dataset import Dataset
 from wattserve_loadgen.errors import PlanError, TargetError
-from wattserve_loadgen.target.channel import MODEL_INFER, Connection, Tls, open_channel
-from wattserve_loadgen.target.failures import cause
-from wattserve_loadgen.target.oip_answer import read_answer
-from wattserve_loadgen.target.oip_inputs import Feed, choose_feed, fill_inputs
+from wattserve_loadgen.target.oip_tensors import Feed, choose_feed, fill_inputs, read_answer
+from wattserve_loadgen.target.wire import MODEL_INFER, Connection, cause, open_channel
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 
 NO_METER = "a server of the Open Inference Protocol says nothing of energy"
 _SERVICE = "/inference.GRPCInferenceService"
-_QUESTION_SECONDS = 30.0
+_QUESTION_S = 30.0
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAUTHENTICATED)
 # Names of outputs whose rows are scores of classes; others, such as an embedding, predict no label.
 _SCORES = ("logit", "output", "prob", "score", "class", "label")
@@ -46,12 +46,12 @@ class OipTarget:
         self._channel = open_channel(address, tls)
         self._feeds: dict[str, Feed] = {}
 
-    async def server_info(self, seconds: float = _QUESTION_SECONDS) -> pb.ServerInfo:
-        """What the server says of itself and of the models; TargetError when nobody answers within `seconds`,
+    async def server_info(self, limit_s: float = _QUESTION_S) -> ServerInfo:
+        """What the server says of itself and of the models; TargetError when nobody answers within `limit_s`,
         or when a model is unknown, not ready, or cannot be fed.
         """
         try:
-            live = await self._ask("ServerLive", oip.ServerLiveRequest(), seconds)
+            live = await self._ask("ServerLive", oip.ServerLiveRequest(), limit_s)
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise TargetError(
@@ -63,10 +63,10 @@ class OipTarget:
                 f"{self.address} answers, and says that it is not live; wait until it has started"
             )
         try:
-            server = await self._ask("ServerMetadata", oip.ServerMetadataRequest(), seconds)
+            server = await self._ask("ServerMetadata", oip.ServerMetadataRequest(), limit_s)
         except grpc.aio.AioRpcError as error:
             raise self._lost(error) from None
-        described = [await self._describe(name, seconds) for name in self.models]
+        described = [await self._describe(name, limit_s) for name in self.models]
         self._feeds = {feed.model: feed for feed, _ in described}
         return self._synthesised(server, [metadata for _, metadata in described])
 
@@ -80,12 +80,8 @@ class OipTarget:
         feed = self._feeds.get(variant)
         if feed is None:
             raise PlanError(f"unknown model {variant!r}; asked for were {', '.join(self.models)}")
-        made: dict[tuple[int, ...], bytes] = {}
-        for group in groups:
-            key = tuple(group)
-            if key not in made:
-                made[key] = self._request(feed, dataset, key)
-        return [made[tuple(group)] for group in groups]
+        requests = {group: self._request(feed, dataset, group) for group in set(map(tuple, groups))}
+        return [requests[tuple(group)] for group in groups]
 
     def read(self, answer: bytes) -> pb.PredictResponse:
         """The answer in native words; `variant` is the model that answered. Raises ValueError, with words
@@ -103,58 +99,58 @@ class OipTarget:
         fill_inputs(feed, [dataset.rows[row] for row in group], request)
         return request.SerializeToString()
 
-    async def _describe(self, name: str, seconds: float) -> tuple[Feed, oip.ModelMetadataResponse]:
+    async def _describe(self, name: str, limit_s: float) -> tuple[Feed, oip.ModelMetadataResponse]:
         try:
-            ready = await self._ask("ModelReady", oip.ModelReadyRequest(name=name), seconds)
+            ready = await self._ask("ModelReady", oip.ModelReadyRequest(name=name), limit_s)
             if not ready.ready:
                 raise TargetError(
                     f"{self.address}: the model {name!r} is not ready or not there"
-                    f"{await self._others(seconds)}"
+                    f"{await self._others(limit_s)}"
                 )
-            metadata = await self._ask("ModelMetadata", oip.ModelMetadataRequest(name=name), seconds)
+            metadata = await self._ask("ModelMetadata", oip.ModelMetadataRequest(name=name), limit_s)
         except grpc.aio.AioRpcError as error:
             if error.code() in _SILENT:
                 raise self._lost(error) from None
             raise TargetError(
                 f"{self.address}: the model {name!r} cannot be asked: {cause(error)}"
-                f"{await self._others(seconds)}"
+                f"{await self._others(limit_s)}"
             ) from None
-        return choose_feed(name, metadata, await self._config(name, seconds)), metadata
+        return choose_feed(name, metadata, await self._config(name, limit_s)), metadata
 
-    async def _config(self, model: str, seconds: float) -> oip.ModelConfig | None:
+    async def _config(self, model: str, limit_s: float) -> oip.ModelConfig | None:
         """None where the server has none: an extension of Triton's."""
         try:
-            reply = await self._ask("ModelConfig", oip.ModelConfigRequest(name=model), seconds)
+            reply = await self._ask("ModelConfig", oip.ModelConfigRequest(name=model), limit_s)
         except grpc.aio.AioRpcError as error:
             if error.code() in _SILENT:
                 raise self._lost(error) from None
             return None
-        found: oip.ModelConfig = reply.config
-        return found
+        config: oip.ModelConfig = reply.config
+        return config
 
-    async def _others(self, seconds: float) -> str:
+    async def _others(self, limit_s: float) -> str:
         """Which models there are, where the server says."""
         try:
-            index = await self._ask("RepositoryIndex", oip.RepositoryIndexRequest(), seconds)
+            index = await self._ask("RepositoryIndex", oip.RepositoryIndexRequest(), limit_s)
         except grpc.aio.AioRpcError:
             return ""
-        states = {one.name: one.state or "UNKNOWN" for one in index.models}
+        states = {model.name: model.state or "UNKNOWN" for model in index.models}
         return (
             f"; it has {', '.join(f'{name} ({state})' for name, state in states.items())}" if states else ""
         )
 
     def _synthesised(
         self, server: oip.ServerMetadataResponse, described: Sequence[oip.ModelMetadataResponse]
-    ) -> pb.ServerInfo:
+    ) -> ServerInfo:
         feeds = list(self._feeds.values())
         shapes = {feed.pixel_shape for feed in feeds}
         if len(shapes) > 1:
             raise TargetError(f"{self.address}: the models {', '.join(self.models)} take different inputs")
         version = f"{server.name} {server.version}".strip()
-        return pb.ServerInfo(
+        info = pb.ServerInfo(
             server_version=version,
             model_name=self.models[0],
-            model_source="; ".join(dict.fromkeys(one.platform for one in described if one.platform)),
+            model_source="; ".join(dict.fromkeys(model.platform for model in described if model.platform)),
             task="sequence-classification" if _labels(feeds) else "",
             labels=_labels(feeds),
             default_variant=self.models[0],
@@ -173,22 +169,23 @@ class OipTarget:
                 )
             ),
             limits=pb.Limits(
-                max_sequence_tokens=min((one.length for one in feeds if one.length), default=0),
+                max_sequence_tokens=min((feed.length for feed in feeds if feed.length), default=0),
                 max_request_sequences=min(
-                    (most for one in feeds if (most := one.batch or one.max_batch)), default=0
+                    (most for feed in feeds if (most := feed.batch or feed.max_batch)), default=0
                 ),
             ),
             versions={server.name: server.version} if server.name else {},
             pixel_shape=shapes.pop(),
         )
+        return from_message(ServerInfo, info)
 
-    async def _ask(self, name: str, request: Any, seconds: float) -> Any:
+    async def _ask(self, name: str, request: Any, limit_s: float) -> Any:
         call: Any = self._channel.unary_unary(
             f"{_SERVICE}/{name}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=getattr(oip, f"{name}Response").FromString,
         )
-        return await call(request, timeout=seconds)
+        return await call(request, timeout=limit_s)
 
     def _lost(self, error: grpc.aio.AioRpcError) -> TargetError:
         return TargetError(f"{self.address} does not answer: {error.code().name} {cause(error)}".rstrip())

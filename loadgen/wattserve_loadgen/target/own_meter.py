@@ -2,7 +2,7 @@
 
 It is `wattserve meter record` in a process of its own: loadgen uses no code of the server's. No sensor here,
 or a recorder that dies, is not an error: `reason` says why there are no joules from then on. Knows nothing of
-windows and requests; `figures.energy_window` makes energies of what it recorded.
+windows and requests; `target.energy_window` makes energies of what it recorded.
 """
 
 from __future__ import annotations
@@ -13,34 +13,42 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from wattserve_client import EnergyQuality, EnergySource, Meter
 from wattserve_loadgen.errors import PlanError
-from wattserve_loadgen.figures.energy_window import NoEnergy, delta_between
-from wattserve_loadgen.target.own_meter_file import RecordingReader, Track
-from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_loadgen.target.energy_window import NoEnergy, delta_between
+from wattserve_loadgen.target.recording import RecordingReader, Track
 
 # A console script may lie elsewhere than this interpreter; the modules are where loadgen is. -P: files of the
 # user's folder are not taken for modules.
-RECORDER = ("-P", "-m", "wattserve_server.cli", "meter", "record")
-_CHILD = ("-P", "-m", "wattserve_loadgen.target.own_meter_child")
+RECORDER = ("-P", "-m", "wattserve_tools.cli", "meter", "record")
+# Becomes the Python program of its arguments, which ends when this process ends: a killed loadgen leaves no
+# recorder running. Only Linux offers it; elsewhere the program just runs.
+_CHILD = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 _ITSELF_ONLY = "it counts the CPU time of the process that reads it, so it would miss the peer"
-_LOOK_SECONDS = 0.02
-_START_SECONDS = 120.0  # importing torch on a busy machine, and the probe of the sensor
-_STOP_SECONDS = 10.0
+_LOOK_S = 0.02
+_START_S = 120.0  # importing torch on a busy machine, and the probe of the sensor
+_STOP_S = 10.0
 _PERIODS_IN_A_GAP = 5
-_SHORTEST_GAP_SECONDS = 0.25
+_SHORTEST_GAP_S = 0.25
 _WORDS = 300
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What the machine draws at rest; `watts` None with a reason."""
+    """What the machine draws at rest."""
 
-    watts: float | None
+    watts: float | None  # None: `reason` says why
     seconds: float
     reason: str = ""
 
@@ -51,35 +59,30 @@ class OwnMeter:
     def __init__(
         self, path: Path, meter: str = "auto", device: str = "auto", recorder: Sequence[str] = RECORDER
     ) -> None:
-        """meter, device: as for `wattserve meter record`. recorder: what Python runs. Raises PlanError for a
-        meter that cannot see a peer.
+        """`meter`, `device`: as for `wattserve meter record`. `recorder`: what Python runs.
+
+        Raises PlanError for a meter that cannot see a peer.
         """
         for name, why in (("estimate", _ITSELF_ONLY), ("none", "it reads nothing")):
             if name in meter.split("+"):
                 raise PlanError(f"loadgen's own meter cannot be {meter!r}: {why}; use auto, nvml or rapl")
         self.reason = "loadgen's own meter has not been started"
-        self._command = (*_CHILD, *recorder, str(path), "--meter", meter, "--device", device)
+        self._command = ("-P", "-c", _CHILD, *recorder, str(path), "--meter", meter, "--device", device)
         self._reader = RecordingReader(path, _clock_offset_ns())
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
         self._said: deque[str] = deque(maxlen=50)
 
     @property
-    def info(self) -> pb.MeterInfo:
+    def info(self) -> Meter:
         """The meter, its quality and boundary; where there is none, quality NONE and the reason."""
-        found = self._reader.info
-        if found is None or found.source.quality in (pb.ENERGY_QUALITY_ESTIMATED, pb.ENERGY_QUALITY_NONE):
-            none = pb.EnergySource(
-                name="none", method="none", quality=pb.ENERGY_QUALITY_NONE, note=self.reason
-            )
-            return pb.MeterInfo(source=none)
-        told = pb.MeterInfo()
-        told.CopyFrom(found)
-        if (period := self._reader.track().update_seconds) is not None:
-            told.update_period_seconds = period
-        return told
+        meter = self._reader.meter
+        if meter is None or meter.source.quality in (EnergyQuality.ESTIMATED, EnergyQuality.NONE):
+            none = EnergySource("none", "none", EnergyQuality.NONE, self.reason)
+            return Meter(none, 0.0, None, None, None, idle_origin="unknown", boundary="")
+        return replace(meter, update_period_seconds=self._reader.track().update_s)
 
-    async def start(self, limit_seconds: float = _START_SECONDS) -> None:
+    async def start(self, limit_s: float = _START_S) -> None:
         """Returns once readings arrive, or with `reason` set."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -91,12 +94,12 @@ class OwnMeter:
         )
         self.reason = ""
         self._watching = asyncio.create_task(self._watch(self._process))
-        give_up = time.monotonic() + limit_seconds
+        give_up = time.monotonic() + limit_s
         while not self.reason and self._reader.readings == 0:
             if time.monotonic() > give_up:
                 failed = next(iter(self._reader.track().failures), (0.0, self._last_words()))
-                self.reason = f"the meter gave no reading within {limit_seconds:g} s: {failed[1]}"
-            await asyncio.sleep(_LOOK_SECONDS)
+                self.reason = f"the meter gave no reading within {limit_s:g} s: {failed[1]}"
+            await asyncio.sleep(_LOOK_S)
             self._read_on()
             self.reason = self.reason or self._unusable()
         if self.reason:
@@ -115,26 +118,26 @@ class OwnMeter:
         return self._reader.track()
 
     @property
-    def gap_limit_seconds(self) -> float:
+    def gap_limit_s(self) -> float:
         """The longest time between two steps of the counter that is not a gap."""
-        period = self._reader.track().update_seconds or 0.0
-        return max(_SHORTEST_GAP_SECONDS, _PERIODS_IN_A_GAP * period)
+        period = self._reader.track().update_s or 0.0
+        return max(_SHORTEST_GAP_S, _PERIODS_IN_A_GAP * period)
 
-    async def covers(self, instant: float, limit_seconds: float = 2.0) -> bool:
+    async def covers(self, instant: float, limit_s: float = 2.0) -> bool:
         """Waits until the counter has stepped at or after `instant` (perf_counter seconds); false when it has
-        not within `limit_seconds`.
+        not within `limit_s`.
         """
-        give_up = time.monotonic() + limit_seconds
+        give_up = time.monotonic() + limit_s
         while not (len(seconds := self.track().seconds) and seconds[-1] >= instant):
             if self.reason or time.monotonic() >= give_up:
                 return False
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_S)
         return True
 
     def watts_between(self, start: float, end: float) -> float | NoEnergy:
         """Mean watts of a window, in perf_counter seconds."""
         track = self.track()
-        joules = delta_between(track.seconds, track.joules, start, end, self.gap_limit_seconds)
+        joules = delta_between(track.seconds, track.joules, start, end, self.gap_limit_s)
         return joules if isinstance(joules, NoEnergy) else joules / (end - start)
 
     async def rest(self, seconds: float) -> Rest:
@@ -159,12 +162,12 @@ class OwnMeter:
 
     def _unusable(self) -> str:
         """Why a meter is of no use for a peer; "" where it is, or has not said yet what it is."""
-        if self._reader.info is None:
+        if self._reader.meter is None:
             return ""
-        source = self._reader.info.source
-        if source.quality == pb.ENERGY_QUALITY_NONE:
+        source = self._reader.meter.source
+        if source.quality == EnergyQuality.NONE:
             return f"no energy sensor: {source.note}"
-        if source.quality == pb.ENERGY_QUALITY_ESTIMATED:
+        if source.quality == EnergyQuality.ESTIMATED:
             missing = next((line for line in self._said if "NO ENERGY SENSOR" in line), "")
             why = missing.partition("NO ENERGY SENSOR: ")[2].partition("; joules are")[0]
             return f"no energy sensor on this machine ({why or source.name}); of the estimate: {_ITSELF_ONLY}"
@@ -178,7 +181,7 @@ class OwnMeter:
         code = await process.wait()
         if self.reason:
             return
-        if self._reader.info is None:
+        if self._reader.meter is None:
             self.reason = f"no meter: {self._last_words()}"
         else:
             error = next((f": {line}" for line in reversed(self._said) if "error" in line.lower()), "")
@@ -196,7 +199,7 @@ class OwnMeter:
         with suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(asyncio.shield(watching), _STOP_SECONDS)
+            await asyncio.wait_for(asyncio.shield(watching), _STOP_S)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -209,4 +212,4 @@ def _clock_offset_ns() -> int:
     if clocks[0] == clocks[1]:
         return 0
     pairs = [(time.perf_counter_ns(), time.monotonic_ns()) for _ in range(100)]
-    return int(np.median([one - other for one, other in pairs]))
+    return int(np.median([perf_counter - monotonic for perf_counter, monotonic in pairs]))

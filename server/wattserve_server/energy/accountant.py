@@ -16,49 +16,40 @@ from dataclasses import replace
 
 import numpy as np
 
-from wattserve_server.energy.books import Books
+from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView
-from wattserve_server.energy.edges import NS, Edge, EdgeFinder
+from wattserve_server.energy.device import ForeignLoad, Response, rest_times
+from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.filter import EnergyFilter
-from wattserve_server.energy.foreign import ForeignLoad
-from wattserve_server.energy.idle import rest_times
-from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, entries_of
-from wattserve_server.energy.reading import Reading
-from wattserve_server.energy.response import Response
-from wattserve_server.energy.units import Energy
-from wattserve_server.energy.window import Charge, Window
+from wattserve_server.energy.ledger import Books, Ledger
+from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow, entries_of
+from wattserve_server.energy.reading import Energy, Reading
+from wattserve_server.energy.receipt import Charge, Window
 
 NO_IDLE = "the device's idle draw was not known yet"
 
+# A batch is settled at the first edge this part of a period after the counter holds it: what the edge after
+# it says helps, and no batch waits longer than its reach and one and a half periods.
 PATIENCE = 0.3
-"""A batch is settled at the first edge this part of a period after the counter holds it: what the edge after
-it says helps, and no batch waits longer than its reach and one and a half periods."""
 
-LEAST_DEVIATION_S = 2e-4
-"""No instant is known more closely than this."""
+LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
 
+# A first idea of a law takes this part of the pool at the least; over its first so many edges it is taken
+# anew where so many times as much is left for its batches. For an idea that is far too high is corrected by
+# the next edge, and one that is far too low never is: what it leaves looks like somebody else's.
 FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
-"""A first idea of a law takes this part of the pool at the least; over its first so many edges it is taken
-anew where so many times as much is left for its batches. For an idea that is far too high is corrected by the
-next edge, and one that is far too low never is: what it leaves looks like somebody else's."""
 
-BEGINS_A_LAW = 0.2
-"""So much of a batch must be in the counter before it can begin its variant's law."""
+BEGINS_A_LAW = 0.2  # so much of a batch must be in the counter before it can begin its variant's law
 
 
 class Accountant:
-    """declared_idle_w: the idle draw, in watts, where it is known and not learned. wraps_at: where the
-    counter starts again from 0, if it does. split_rule: one of `costlaw.SPLIT_RULES`. counts_server: see
-    `reading.Source`."""
-
     def __init__(
         self,
-        declared_idle_w: float | None = None,
-        wraps_at: Energy | None = None,
-        split_rule: str = "shapley",
-        counts_server: bool = False,
+        declared_idle_w: float | None = None,  # the idle draw where it is known and not learned
+        wraps_at: Energy | None = None,  # where the counter starts again from 0, if it does
+        split_rule: str = "shapley",  # one of `costlaw.SPLIT_RULES`
+        counts_server: bool = False,  # see `reading.Source`
     ) -> None:
         self.ledger = Ledger()
         self.law = LawView({}, split_rule=split_rule)
@@ -67,13 +58,14 @@ class Accountant:
         # A declared idle draw is a model's, and a model counts nobody else.
         watches_floor = declared_idle_w is None and not counts_server
         self._filter = EnergyFilter(declared_idle_w, ForeignLoad(watches_floor))
-        self._calibrator = Calibrator(self._seconds, is_model=declared_idle_w is not None)
+        self._estimate = self._filter.estimate
+        self._calibrator = Calibrator(is_model=declared_idle_w is not None)
         self._finder = EdgeFinder(self.ledger, wraps_at, may_stand_still=declared_idle_w == 0)
-        self._edges: deque[Edge] = deque()
-        self._waiting: list[Window] = []
+        self._edges: deque[CounterInterval] = deque()
+        self._waiting: list[TimedWindow] = []
         self._young: dict[str, int] = {}  # edges since a law was begun without calibration
-        self._open = OpenBatches(self._seconds)
-        self._tails = Tails(self._seconds)
+        self._open = OpenBatches()
+        self._tails = Tails()
         self._last_end_s = -math.inf
         self._owed_j = 0.0  # of a declared idle draw: what the pool was too short for
 
@@ -94,7 +86,7 @@ class Accountant:
     @property
     def idle_watts(self) -> float | None:
         """The idle draw now, just after work."""
-        return float(self._filter.idle_w[0]) if self._filter.idle_is_known else None
+        return float(self._estimate.idle_w[0]) if self._filter.idle_is_known else None
 
     @property
     def idle_origin(self) -> str:
@@ -106,7 +98,11 @@ class Accountant:
         """A good reading. Readings come in the order of their instants."""
         edge = self._finder.observe(reading)
         if edge is not None:
-            self._edges.append(edge)
+            start_s, end_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
+            deviation_s = edge.deviation_ns / NS
+            self._edges.append(
+                CounterInterval(start_s, end_s, edge.energy_uj, deviation_s, edge.is_first, edge.gap_reason)
+            )
 
     def failed(self, at_ns: int, reason: str) -> None:
         """The meter could not be read at `at_ns`."""
@@ -119,8 +115,8 @@ class Accountant:
     def advance(self, windows: Sequence[Window], known_until_ns: int) -> list[Charge]:
         """Settle what can be settled.
 
-        windows: those that ended since the last call. known_until_ns: every window that started
-        before this instant has been handed over, now or earlier.
+        `windows` are those that ended since the last call. Every window that started before
+        `known_until_ns` has been handed over, now or earlier.
         """
         charges: list[Charge] = []
         since_ns = self.ledger.since_ns
@@ -128,13 +124,17 @@ class Accountant:
             if since_ns is None or window.start_ns < since_ns:
                 charges += self._books.no_figure(window, self._finder.failure)
             else:
-                self._waiting.append(window)
-        self._waiting.sort(key=lambda window: window.start_ns)
+                start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
+                self._waiting.append(TimedWindow(window, start_s, end_s))
+        if since_ns is None:
+            return charges
+        self._waiting.sort(key=lambda batch: batch.start_s)
+        known_until_s = self._seconds(known_until_ns)
         if self._filter.idle_is_known and not self._open and self.ledger.open_gap is None:
-            if self._calibrator.holds(self._waiting, self._edges, known_until_ns, self._finder.period_ns):
+            if self._calibrator.holds(self._waiting, self._edges, known_until_s, self._finder.period_ns / NS):
                 return charges
             self._calibrator.calibrate(self._waiting, self._edges, self._last_end_s, self._filter)
-        while self._edges and self._edges[0].at_ns - self.response.lag_s * NS <= known_until_ns:
+        while self._edges and self._edges[0].end_s - self.response.lag_s <= known_until_s:
             edge = self._edges.popleft()
             charges += self._pass_gap(edge) if edge.gap_reason else self._pass(edge)
         return charges + self._give_up()
@@ -145,102 +145,103 @@ class Accountant:
 
     # -- one edge
 
-    def _pass(self, edge: Edge) -> list[Charge]:
+    def _pass(self, edge: CounterInterval) -> list[Charge]:
         self._books.count(edge.energy_uj)
-        start_s, at_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
+        start_s, at_s = edge.start_s, edge.end_s
         if not self._filter.idle_is_known:
             return self._without_idle(edge)
         if edge.is_first:
-            self._filter.doubt_carry(edge.energy_uj / 1e6)
-        busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s, self._seconds)
+            self._estimate.doubt_carry(edge.energy_uj / 1e6)
+        busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s)
         rest_s = rest_times(start_s, at_s, busy, self._last_end_s)
         self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
         self._calibrator.hear(edge, rest_s, bool(busy))
         self._filter.pass_time(at_s - start_s)
         if not self._admit(edge, rest_s):
-            self._filter.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._filter.idle_w)))
+            self._estimate.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._estimate.idle_w)))
             return []
-        half_s = max(edge.deviation_ns / NS, LEAST_DEVIATION_S)
+        half_s = max(edge.deviation_s, LEAST_DEVIATION_S)
         before, early, counted, late = self._open.counted_at(
             [start_s, at_s - half_s, at_s, at_s + half_s], self.response
         )
-        batches_j = self._filter.batches_j
+        batches_j = self._estimate.batches_j
         # What lies on the wrong side of an edge whose instant is uncertain.
-        timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._filter.idle_w[0])
+        timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._estimate.idle_w[0])
         pool_j = self._books.pool_j + self._tails.left_j(at_s, self.response)
         expected_j = float((counted - before) @ batches_j)
         excess_j = self._filter.update(pool_j, counted, rest_s, timing_j, expected_j)
         self._book_excess(excess_j)
         self._label()
-        self._open.show_idle(start_s, at_s, float(rest_s @ self._filter.idle_w))
+        self._open.show_idle(start_s, at_s, float(rest_s @ self._estimate.idle_w))
         charges = self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
-        self._book_draw(rest_s, is_exact=edge.deviation_ns == 0)
-        self.law = replace(self.law, laws=self._filter.laws(), after_rest=self._filter.after_rest)
-        self._calibrator.listen_again(self._filter)
+        self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
+        self.law = replace(self.law, laws=self._estimate.laws(), after_rest=self._estimate.after_rest)
+        self._calibrator.listen_again(self._estimate)
         return charges
 
-    def _without_idle(self, edge: Edge) -> list[Charge]:
+    def _without_idle(self, edge: CounterInterval) -> list[Charge]:
         """Nothing can be apportioned before the idle draw has been heard alone."""
-        heard = [window for window in self._waiting if window.start_ns < edge.at_ns]
+        heard = [batch for batch in self._waiting if batch.start_s < edge.end_s]
         if heard:
             self._books.to_unattributed(self._books.pool_j)
             self._waiting = self._waiting[len(heard) :]
-            self._last_end_s = max(self._seconds(window.end_ns) for window in heard)
-            return [charge for window in heard for charge in self._books.no_figure(window, NO_IDLE)]
-        if not edge.is_first and self._seconds(edge.start_ns) > self._last_end_s:
-            self._filter.hear_idle(edge.energy_uj * 1000 / (edge.at_ns - edge.start_ns))
+            self._last_end_s = max(batch.end_s for batch in heard)
+            return [charge for batch in heard for charge in self._books.no_figure(batch.window, NO_IDLE)]
+        if not edge.is_first and edge.start_s > self._last_end_s:
+            self._filter.hear_idle(edge.energy_uj / 1e6 / (edge.end_s - edge.start_s))
         self._books.to_idle(self._books.pool_j)
         return []
 
-    def _admit(self, edge: Edge, rest_s: Array) -> bool:
+    def _admit(self, edge: CounterInterval, rest_s: Array) -> bool:
         """Hand the filter the windows that the counter has begun to hold; False when there is one among them
         that it cannot follow yet, so that the edge says nothing."""
-        new = [window for window in self._waiting if window.start_ns < edge.at_ns]
+        new = [batch for batch in self._waiting if batch.start_s < edge.end_s]
         self._waiting = self._waiting[len(new) :]
-        unknown = [window for window in new if not self._filter.knows(window.variant)]
-        young = [window for window in new if 0 < self._young.get(window.variant, 0) <= YOUNG]
+        unknown = [batch for batch in new if not self._estimate.knows(batch.window.variant)]
+        young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
         can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
         if can_follow and young:
             self._begin_laws(young, edge, rest_s)
         if not can_follow:
             self._waiting = unknown + self._waiting
-            new = [window for window in new if self._filter.knows(window.variant)]
+            new = [batch for batch in new if self._estimate.knows(batch.window.variant)]
         if not new:
             return can_follow
-        for window in new:
-            self._calibrator.hear_batch(window)
+        for batch in new:
+            self._calibrator.hear_batch(batch)
         entries = entries_of(new, among=len(self._open))
         self._open.add(entries)
-        self._filter.admit(
+        self._estimate.admit(
             [entry.kind.variant for entry in entries],
             np.array([entry.kind.computed_tokens for entry in entries], dtype=float),
             np.array([entry.kind.padded_length for entry in entries], dtype=float),
             np.array([entry.rest for entry in entries]),
-            np.array([len(entry.windows) for entry in entries], dtype=float),
+            np.array([len(entry.batches) for entry in entries], dtype=float),
         )
         return can_follow
 
-    def _begin_laws(self, windows: list[Window], edge: Edge, rest_s: Array) -> bool:
+    def _begin_laws(self, batches: list[TimedWindow], edge: CounterInterval, rest_s: Array) -> bool:
         """Laws for variants of which nothing or little is known, from what nothing else explains; False when
         too little of their batches is in the counter yet."""
-        at_s = self._seconds(edge.at_ns)
-        theirs = OpenBatches(self._seconds)
-        theirs.add([Entry([window], [0.0]) for window in windows])
+        at_s = edge.end_s
+        theirs = OpenBatches()
+        theirs.add([Entry([batch], [0.0]) for batch in batches])
         part = float(theirs.counted(at_s, self.response).sum())
         if part < BEGINS_A_LAW:
             return False
-        known_j = float(self._open.counted(at_s, self.response) @ self._filter.batches_j)
-        left_j = self._books.pool_j - known_j - float(rest_s @ self._filter.idle_w)
+        known_j = float(self._open.counted(at_s, self.response) @ self._estimate.batches_j)
+        left_j = self._books.pool_j - known_j - float(rest_s @ self._estimate.idle_w)
         guess_j = max(left_j, 1e-6) / part
+        windows = [batch.window for batch in batches]
         for window in windows:
             name, tokens = window.variant, window.computed_tokens
-            if not self._filter.knows(name):
+            if not self._estimate.knows(name):
                 self._young[name] = 0
-                self._filter.add_variant(name, max(guess_j, FIRST_IDEA * self._books.pool_j / part), tokens)
+                self._estimate.add_variant(name, max(guess_j, FIRST_IDEA * self._books.pool_j / part), tokens)
                 continue
             size = np.array([float(tokens)]), np.array([float(window.padded_length)])
-            if guess_j > TOO_LOW * self._filter.predict(name, *size)[0]:
-                self._filter.add_variant(name, guess_j, tokens)
+            if guess_j > TOO_LOW * self._estimate.predict(name, *size)[0]:
+                self._estimate.add_variant(name, guess_j, tokens)
         for name in {window.variant for window in windows}:
             self._young[name] += 1
         return True
@@ -252,7 +253,7 @@ class Accountant:
         ripe = self._open.ended_before(ended_before_s)
         if not ripe.any():
             return []
-        amounts_j, deviations_j = self._filter.batches_j[ripe], self._filter.deviations_j[ripe]
+        amounts_j, deviations_j = self._estimate.batches_j[ripe], self._filter.deviations_j[ripe]
         whole_j = float(amounts_j.sum())
         if whole_j > self._books.pool_j:  # then all are short alike
             amounts_j *= self._books.pool_j / whole_j
@@ -264,7 +265,7 @@ class Accountant:
             charges += charged
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
-        self._filter.settle(ripe, booked_j)
+        self._estimate.settle(ripe, booked_j)
         return charges
 
     def _book_draw(self, rest_s: Array, is_exact: bool) -> None:
@@ -272,11 +273,11 @@ class Accountant:
         over or took too much: of a learned idle draw it is part, of a declared one only what was owed to it.
 
         is_exact: the edge's instant is known, so that nothing in the pool can be of the time after it."""
-        rest_j = float(rest_s @ self._filter.idle_w)
-        carry_j = self._filter.carry_j
+        rest_j = float(rest_s @ self._estimate.idle_w)
+        carry_j = self._estimate.carry_j
         if self._declared_idle_w is None:
             booked_j = self._books.to_idle(rest_j + carry_j)
-            beside_j = self._filter.foreign_w * float(rest_s.sum())
+            beside_j = self._estimate.foreign_w * float(rest_s.sum())
         else:
             due_j = rest_j + self._owed_j
             booked_j = self._books.to_idle(due_j)
@@ -284,7 +285,7 @@ class Accountant:
             beside_j = carry_j + rest_j - booked_j - self._owed_j
             if is_exact and not self._open:
                 beside_j = self._books.pool_j
-        self._filter.book_draw(rest_s, booked_j + self._book_excess(beside_j))
+        self._estimate.book_draw(rest_s, booked_j + self._book_excess(beside_j))
 
     def _book_excess(self, joules: float) -> float:
         """Book what neither idle draw nor batches explain; beside a warm-up it is that one's. In joules."""
@@ -300,11 +301,11 @@ class Accountant:
 
     # -- gaps
 
-    def _pass_gap(self, edge: Edge) -> list[Charge]:
-        charges = self._lose(edge.start_ns, edge.gap_reason, edge.at_ns)
+    def _pass_gap(self, edge: CounterInterval) -> list[Charge]:
+        charges = self._lose(edge.start_s, edge.gap_reason, edge.end_s)
         self._books.count(edge.energy_uj)
         self._books.to_gap(edge.energy_uj)
-        self._filter.restart()
+        self._estimate.restart()
         self._calibrator.forget()
         self._tails.clear()
         return charges
@@ -314,18 +315,18 @@ class Accountant:
         gap = self.ledger.open_gap
         if gap is None or self._edges:
             return []
-        return self._lose(gap.start_ns, gap.reason, None)
+        return self._lose(self._seconds(gap.start_ns), gap.reason, math.inf)
 
-    def _lose(self, start_ns: int, reason: str, end_ns: int | None) -> list[Charge]:
+    def _lose(self, start_s: float, reason: str, end_s: float) -> list[Charge]:
         """No figure for the windows that reach into a gap; those before it are settled as they are."""
-        charges = self._settle(self._seconds(start_ns) - self.response.reach_s)
-        lost = self._open.windows
+        charges = self._settle(start_s - self.response.reach_s)
+        lost = [batch for entry in self._open.entries for batch in entry.batches]
         everything = np.ones(len(self._open), dtype=bool)
-        self._filter.forget(everything)
+        self._estimate.forget(everything)
         self._open.take(everything)
-        late = [w for w in self._waiting if w.end_ns > start_ns and (end_ns is None or w.start_ns < end_ns)]
-        self._waiting = [window for window in self._waiting if window not in late]
-        for window in lost + late:
-            charges += self._books.no_figure(window, reason)
-            self._last_end_s = max(self._last_end_s, self._seconds(window.end_ns))
+        late = [batch for batch in self._waiting if batch.end_s > start_s and batch.start_s < end_s]
+        self._waiting = [batch for batch in self._waiting if batch not in late]
+        for batch in lost + late:
+            charges += self._books.no_figure(batch.window, reason)
+            self._last_end_s = max(self._last_end_s, batch.end_s)
         return charges

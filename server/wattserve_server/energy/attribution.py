@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+# A window is shown the idle draw of the time it ran; idle time between windows is nobody's.
 IDLE_POLICY = "busy-time"
-"""A window is shown the idle draw of the time it ran; idle time between windows is nobody's."""
 
 
 def split_exact(amount_uj: int, weights: Sequence[float]) -> list[int]:

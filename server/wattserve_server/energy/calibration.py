@@ -14,98 +14,75 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.costlaw import SIZE, SMOOTH, Array, correction_covariance, features
-from wattserve_server.energy.idle import CLASSES
-from wattserve_server.energy.response import Response
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array, correction_covariance, features
+from wattserve_server.energy.device import Response
+from wattserve_server.energy.openbatches import TimedWindow
 
 LAGS_S = tuple(0.01 * step for step in range(10))
 RAMPS_S = (0.0, 0.01, 0.025, 0.05, 0.08)
 
-CLEAR_GAIN = 12.0
-"""Twice the log-likelihood ratio by which another response must be better than the present one."""
-
-LEAST_INTERVALS = 12
-"""Fewer intervals say nothing of a response."""
-
-MODEL_ERROR = 0.02
-"""Relative deviation of an interval's energy from what any law of this form says of it."""
+CLEAR_GAIN = 12.0  # twice the log-likelihood ratio by which another response must be better than the present
+LEAST_INTERVALS = 12  # fewer intervals say nothing of a response
+MODEL_ERROR = 0.02  # relative deviation of an interval's energy from what any law of this form says of it
 
 
 @dataclass(frozen=True, slots=True)
-class _Interval:
-    start_s: float
-    end_s: float
-    energy_j: float
-    deviation_s: float
-    rest_s: Array
+class CounterInterval:
+    """What the counter counted up to one of its edges, on the accountant's time (see `TimedWindow`)."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    variant: str
-    start_s: float
+    start_s: float  # the edge before
     end_s: float
-    tokens: int
-    length: int
+    energy_uj: int
+    deviation_s: float = 0.0  # of the instant of the edge at its end
+    is_first: bool = False  # nothing is known of when its energy began to be counted
+    gap_reason: str = ""  # why its energy belongs to no batch; empty for a good edge
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """values, covariance: of the idle classes (watts), then of each variant's coefficients (joules), in
-    the order of `variants`. bases: the smooth part that each variant's corrections are relative to."""
-
     variants: tuple[str, ...]
-    bases: tuple[Array, ...]
-    values: Array
-    covariance: Array
+    bases: tuple[Array, ...]  # the smooth part that each variant's corrections are relative to
+    values: Array  # of the idle classes (watts), then of each variant's coefficients (joules)
+    covariance: Array  # of the values
 
 
 class History:
     """The last intervals between good edges, and the batches in them. Times in seconds."""
 
     def __init__(self, most_intervals: int, most_batches: int) -> None:
-        self._intervals: deque[_Interval] = deque(maxlen=most_intervals)
-        self._batches: deque[_Batch] = deque(maxlen=most_batches)
+        # Each with its seconds in each class of rest. They follow each other without a hole.
+        self.intervals: deque[tuple[CounterInterval, Array]] = deque(maxlen=most_intervals)
+        self.batches: deque[TimedWindow] = deque(maxlen=most_batches)
 
-    def add_interval(
-        self, start_s: float, end_s: float, energy_j: float, deviation_s: float, rest_s: Array
-    ) -> None:
-        self._intervals.append(_Interval(start_s, end_s, energy_j, deviation_s, rest_s))
-
-    def add_batch(self, variant: str, start_s: float, end_s: float, tokens: int, length: int) -> None:
-        self._batches.append(_Batch(variant, start_s, end_s, tokens, length))
-
-    def clear_intervals(self) -> None:
-        """What comes does not connect to what was."""
-        self._intervals.clear()
-
-    def table(self) -> Table | None:
-        """None when there is too little of it. Intervals must follow each other without a hole."""
-        batches = list(self._batches)
-        intervals = list(self._intervals)
-        if len(batches) == self._batches.maxlen:  # of what came before, batches are missing
-            intervals = [item for item in intervals if item.start_s > batches[0].end_s]
+    def arrays(self) -> Arrays | None:
+        """None when there is too little of it."""
+        batches = list(self.batches)
+        intervals = list(self.intervals)
+        if len(batches) == self.batches.maxlen:  # of what came before, batches are missing
+            intervals = [item for item in intervals if item[0].start_s > batches[0].end_s]
         if len(intervals) < LEAST_INTERVALS:
             return None
-        batches = [item for item in batches if item.end_s > intervals[0].start_s - 1.0]
-        return Table(intervals, batches) if batches else None
+        batches = [item for item in batches if item.end_s > intervals[0][0].start_s - 1.0]
+        return Arrays(intervals, batches) if batches else None
 
 
-class Table:
+class Arrays:
     """A history as arrays."""
 
-    def __init__(self, intervals: Sequence[_Interval], batches: Sequence[_Batch]) -> None:
-        self.edges_s = np.array([intervals[0].start_s, *(item.end_s for item in intervals)])
-        self.energy_j = np.array([item.energy_j for item in intervals])
-        self.rest_s = np.array([item.rest_s for item in intervals])
-        self.variants = tuple(dict.fromkeys(item.variant for item in batches))
-        self.variant = np.array([self.variants.index(item.variant) for item in batches])
+    def __init__(
+        self, intervals: Sequence[tuple[CounterInterval, Array]], batches: Sequence[TimedWindow]
+    ) -> None:
+        self.edges_s = np.array([intervals[0][0].start_s, *(item.end_s for item, _ in intervals)])
+        self.energy_j = np.array([item.energy_uj / 1e6 for item, _ in intervals])
+        self.rest_s = np.array([rest_s for _, rest_s in intervals])
+        self.variants = tuple(dict.fromkeys(item.window.variant for item in batches))
+        self.variant = np.array([self.variants.index(item.window.variant) for item in batches])
         self.start_s = np.array([item.start_s for item in batches])
         self.end_s = np.array([item.end_s for item in batches])
-        self.tokens = np.array([item.tokens for item in batches], dtype=float)
-        self.lengths = np.array([item.length for item in batches], dtype=float)
+        self.tokens = np.array([item.window.computed_tokens for item in batches], dtype=float)
+        self.lengths = np.array([item.window.padded_length for item in batches], dtype=float)
         length_s = np.diff(self.edges_s)
-        late_s = np.array([max(item.deviation_s, 2e-4) for item in intervals])
+        late_s = np.array([max(item.deviation_s, 2e-4) for item, _ in intervals])
         watts = self.energy_j / length_s
         self._white = self._whitening(watts * late_s, MODEL_ERROR * self.energy_j + 1e-6)
 
@@ -153,7 +130,7 @@ class Table:
 
 
 def find_response(
-    table: Table,
+    history: Arrays,
     factors: Array,
     columns: NDArray[np.int64],
     width: int,
@@ -165,8 +142,8 @@ def find_response(
     only_near: look further than around the present one only where something near is clearly better."""
 
     def misfit(response: Response) -> float:
-        matrix = table.design(response, factors, columns, width)
-        target = table.target()
+        matrix = history.design(response, factors, columns, width)
+        target = history.target()
         residual = target - matrix @ _least_squares(matrix, target)
         # Heavy tails: a few intervals with something else in them must not decide.
         return float(np.sum(9.0 * np.log1p(residual**2 / 9.0)))
@@ -178,7 +155,7 @@ def find_response(
         return min(misfits, key=lambda response: misfits[response])
 
     def is_clear(best: Response) -> bool:
-        scale = max(misfits[best] / max(len(table.energy_j) - width, 1), 1.0)
+        scale = max(misfits[best] / max(len(history.energy_j) - width, 1), 1.0)
         return (misfits[present] - misfits[best]) / scale > CLEAR_GAIN
 
     if only_near and not is_clear(best_of(_around(present, 0.01))):
@@ -198,45 +175,42 @@ def _around(response: Response, step_s: float) -> list[Response]:
     ]
 
 
-def fit(table: Table, response: Response, idle_w: Array, idle_deviation_w: float, correction: float) -> Fit:
-    """Idle draw and laws, given the response.
-
-    idle_w, idle_deviation_w: what is known of the idle draw beforehand. correction: relative deviation
-    of a law from its smooth part."""
-    factors, columns = table.smooth_columns()
-    width = SMOOTH * len(table.variants)
-    matrix = table.design(response, factors, columns, width)
-    target = table.target()
+def fit(
+    history: Arrays,
+    response: Response,
+    idle_w: Array,  # what is known of the idle draw beforehand, and how well
+    idle_deviation_w: float,
+    correction: float,  # relative deviation of a law from its smooth part
+) -> Fit:
+    """Idle draw and laws, given the response."""
+    factors, columns = history.smooth_columns()
+    width = SMOOTH * len(history.variants)
+    matrix = history.design(response, factors, columns, width)
+    target = history.target()
     smooth = _least_squares(matrix, target)[CLASSES:].reshape(-1, SMOOTH)
-    rows = np.zeros((len(table.tokens), SIZE))
-    prior = [np.eye(CLASSES) * max(idle_deviation_w, 1e-6) ** 2]
-    for index in range(len(table.variants)):
-        mine = np.flatnonzero(table.variant == index)
-        rows[mine] = features(smooth[index], table.tokens[mine], table.lengths[mine])
+    rows = np.zeros((len(history.tokens), SIZE))
+    size = CLASSES + SIZE * len(history.variants)
+    before = np.zeros((size, size))
+    before[:CLASSES, :CLASSES] = np.eye(CLASSES) * max(idle_deviation_w, 1e-6) ** 2
+    for index in range(len(history.variants)):
+        mine = np.flatnonzero(history.variant == index)
+        rows[mine] = features(smooth[index], history.tokens[mine], history.lengths[mine])
         typical_j = float(np.max(rows[mine, :SMOOTH] @ smooth[index]))
         largest = np.max(rows[mine, :SMOOTH], axis=0)
         wide = np.array([1.0, 1.0, 0.5]) * max(typical_j, 1e-6) / largest
-        prior += [np.diag(wide**2), correction_covariance(correction)]
-    places = table.variant[:, None] * SIZE + np.arange(SIZE)
-    full = table.design(response, rows, places, SIZE * len(table.variants))
+        first = CLASSES + SIZE * index
+        nodes, stop = first + SMOOTH, first + SIZE
+        before[first:nodes, first:nodes] = np.diag(wide**2)
+        before[nodes:stop, nodes:stop] = correction_covariance(correction)
+    places = history.variant[:, None] * SIZE + np.arange(SIZE)
+    full = history.design(response, rows, places, SIZE * len(history.variants))
     start = np.concatenate([idle_w, *(np.concatenate([base, np.zeros(SIZE - SMOOTH)]) for base in smooth)])
-    before = _block_diagonal(prior)
     # The gain form of regularised least squares: nothing badly conditioned is inverted.
     spread = before @ full.T
     gain = np.linalg.solve(full @ spread + np.eye(len(target)), spread.T).T
     values = start + gain @ (target - full @ start)
     covariance = before - gain @ spread.T
-    return Fit(table.variants, tuple(smooth), values, covariance)
-
-
-def _block_diagonal(blocks: Sequence[Array]) -> Array:
-    size = sum(len(block) for block in blocks)
-    whole = np.zeros((size, size))
-    at = 0
-    for block in blocks:
-        whole[at : at + len(block), at : at + len(block)] = block
-        at += len(block)
-    return whole
+    return Fit(history.variants, tuple(smooth), values, covariance)
 
 
 def _least_squares(matrix: Array, target: Array) -> Array:

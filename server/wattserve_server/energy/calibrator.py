@@ -7,156 +7,135 @@ once and the filter starts from what it says. Later the response alone is looked
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 
-from wattserve_server.energy.calibration import History, Table, find_response, fit
+from wattserve_server.energy.calibration import Arrays, CounterInterval, History, find_response, fit
 from wattserve_server.energy.costlaw import SMOOTH, Array
-from wattserve_server.energy.edges import NS, Edge
+from wattserve_server.energy.device import Response, rest_times
+from wattserve_server.energy.estimate import CORRECTION, REST_SPREAD, Estimate
 from wattserve_server.energy.filter import EnergyFilter
-from wattserve_server.energy.idle import rest_times
-from wattserve_server.energy.openbatches import Seconds
-from wattserve_server.energy.response import Response
-from wattserve_server.energy.state import CORRECTION, REST_SPREAD
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.openbatches import TimedWindow
 
-PAUSE_NS, PAUSE_PERIODS = 800_000_000, 8
-"""A warm-up that has paused for so long, and for so many updates of the counter, is over; the calibration's
-own rests (`trials`) are shorter."""
+# A warm-up that has paused for so long, and for so many updates of the counter, is over; the calibration's
+# own rests (`engine.warmup`) are shorter.
+PAUSE_S, PAUSE_PERIODS = 0.8, 8
 
-MOST_HELD = 1024
-"""No more edges than this are held back."""
+MOST_HELD = 1024  # no more edges than this are held back
+FIRST_RUN_ECHO_S = 0.3  # for so long after the first run of a shape, what the counter says may still be of it
 
-FIRST_RUN_ECHO_S = 0.3
-"""For so long after the first run of a shape, what the counter says may still be of it."""
-
+# After so many intervals with batches, and so many seconds, the response is looked at again.
 LISTEN_AGAIN, LISTEN_EVERY_S = 200, 20.0
-"""After so many intervals with batches, and so many seconds, the response is looked at again."""
 
 RECENT_INTERVALS, RECENT_BATCHES = 256, 2048
-CALIBRATION_BATCHES = 65536
-"""Of history that is kept while serving; of batches that one calibration hears."""
+CALIBRATION_BATCHES = 65536  # of history that is kept while serving; of batches that one calibration hears
 
 
-def busy_spans(
-    windows: Sequence[Window], since_s: float, until_s: float, seconds: Seconds
-) -> list[tuple[float, float]]:
-    """Start and end of the windows that touch a span; `windows` by their start."""
-    spans: list[tuple[float, float]] = []
-    for window in windows:
-        start_s = seconds(window.start_ns)
-        if start_s >= until_s:
-            break
-        end_s = seconds(window.end_ns)
-        if end_s > since_s:
-            spans.append((start_s, end_s))
-    return spans
+def busy_spans(batches: Iterable[TimedWindow], since_s: float, until_s: float) -> list[tuple[float, float]]:
+    """Start and end of the batches that touch a span; `batches` by their start."""
+    begun = takewhile(lambda batch: batch.start_s < until_s, batches)
+    return [(batch.start_s, batch.end_s) for batch in begun if batch.end_s > since_s]
 
 
 class Calibrator:
-    """response: how the device answers, as known now. is_model: the meter is a model that answers at once, so
-    that there is no response to look for."""
+    """Learns how the device answers. A meter that is a model answers at once: there is nothing to learn."""
 
-    def __init__(self, seconds: Seconds, is_model: bool) -> None:
-        self.response = Response()
+    def __init__(self, is_model: bool) -> None:
+        self.response = Response()  # as known now
         self._is_model = is_model
-        self._seconds = seconds
         self._recent = History(RECENT_INTERVALS, RECENT_BATCHES)
         self._unheard = 0  # intervals with batches since the response was looked at
         self._heard_s = self._listen_at_s = 0.0
 
     def holds(
-        self, waiting: Sequence[Window], edges: Sequence[Edge], known_until_ns: int, period_ns: float
+        self,
+        waiting: Sequence[TimedWindow],
+        edges: Sequence[CounterInterval],
+        known_until_s: float,
+        period_s: float,
     ) -> bool:
-        """Whether what waits is a warm-up that is not over yet. period_ns: of the counter."""
-        if not waiting or not all(window.is_warmup for window in waiting):
+        """Whether what waits is a warm-up that is not over yet. `period_s` is the counter's."""
+        if not waiting or not all(batch.window.is_warmup for batch in waiting):
             return False
         if len(edges) >= MOST_HELD or any(edge.gap_reason for edge in edges):
             return False
-        return known_until_ns - max(window.end_ns for window in waiting) <= max(
-            PAUSE_NS, PAUSE_PERIODS * period_ns
-        )
+        rest_s = known_until_s - max(batch.end_s for batch in waiting)
+        return rest_s <= max(PAUSE_S, PAUSE_PERIODS * period_s)
 
     def calibrate(
-        self, waiting: Sequence[Window], edges: Sequence[Edge], last_end_s: float, to: EnergyFilter
+        self,
+        waiting: Sequence[TimedWindow],
+        edges: Sequence[CounterInterval],
+        last_end_s: float,
+        to: EnergyFilter,
     ) -> None:
         """Fit response, idle draw and laws to the warm-up that has been held back; nothing where there is
-        too little of it. waiting: by start. last_end_s: when work had ended before it."""
-        trials = [window for window in waiting if window.is_warmup and not window.is_first_run]
+        too little of it. `waiting` is in the order of starts. Work before it had ended at `last_end_s`."""
+        trials = [batch for batch in waiting if batch.window.is_warmup and not batch.window.is_first_run]
         if not trials:
             return
         history = History(MOST_HELD, CALIBRATION_BATCHES)
-        for window in trials:
-            self._add(history, window)
-        first_runs = [window.end_ns for window in waiting if window.is_first_run]
-        first_s = self._seconds(max(first_runs)) + FIRST_RUN_ECHO_S if first_runs else 0.0
-        remaining = list(waiting)
+        history.batches.extend(trials)
+        first_runs = [batch.end_s for batch in waiting if batch.window.is_first_run]
+        first_s = max(first_runs) + FIRST_RUN_ECHO_S if first_runs else 0.0
+        remaining = deque(waiting)
         for edge in edges:
-            start_s, at_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
-            while remaining and self._seconds(remaining[0].end_ns) <= start_s:
-                remaining.pop(0)
-            busy = busy_spans(remaining, start_s, at_s, self._seconds)
-            rest_s = rest_times(start_s, at_s, busy, last_end_s)
-            last_end_s = max([last_end_s, *(min(end, at_s) for _, end in busy)])
-            if start_s < first_s or edge.is_first or edge.gap_reason:
-                history.clear_intervals()
+            while remaining and remaining[0].end_s <= edge.start_s:
+                remaining.popleft()
+            busy = busy_spans(remaining, edge.start_s, edge.end_s)
+            rest_s = rest_times(edge.start_s, edge.end_s, busy, last_end_s)
+            last_end_s = max([last_end_s, *(min(end, edge.end_s) for _, end in busy)])
+            if edge.start_s < first_s or edge.is_first or edge.gap_reason:
+                history.intervals.clear()
             else:
-                history.add_interval(start_s, at_s, edge.energy_uj / 1e6, edge.deviation_ns / NS, rest_s)
-        table = history.table()
-        if table is None:
+                history.intervals.append((edge, rest_s))
+        arrays = history.arrays()
+        if arrays is None:
             return
         # Of figures that no law fits nothing is learned at once: the filter goes on from its first ideas.
         with contextlib.suppress(np.linalg.LinAlgError):
-            self._learn(table, to)
+            self._learn(arrays, to)
 
-    def _learn(self, table: Table, to: EnergyFilter) -> None:
+    def _learn(self, history: Arrays, to: EnergyFilter) -> None:
         if not self._is_model:
-            factors, columns = table.smooth_columns()
-            width = SMOOTH * len(table.variants)
-            self.response = find_response(table, factors, columns, width, self.response)
-        spread_w = REST_SPREAD * float(to.idle_w.mean())
-        to.start_from(fit(table, self.response, to.idle_w, spread_w, CORRECTION))
+            factors, columns = history.smooth_columns()
+            width = SMOOTH * len(history.variants)
+            self.response = find_response(history, factors, columns, width, self.response)
+        idle_w = to.estimate.idle_w
+        to.start_from(fit(history, self.response, idle_w, REST_SPREAD * float(idle_w.mean()), CORRECTION))
 
-    def hear(self, edge: Edge, rest_s: Array, is_busy: bool) -> None:
+    def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
         """One more interval of serving."""
         if edge.is_first:
             self.forget()
         else:
-            start_s, at_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
-            self._recent.add_interval(start_s, at_s, edge.energy_uj / 1e6, edge.deviation_ns / NS, rest_s)
+            self._recent.intervals.append((edge, rest_s))
             self._unheard += is_busy
-            self._heard_s = at_s
+            self._heard_s = edge.end_s
 
-    def hear_batch(self, window: Window) -> None:
-        self._add(self._recent, window)
+    def hear_batch(self, batch: TimedWindow) -> None:
+        self._recent.batches.append(batch)
 
-    def listen_again(self, laws: EnergyFilter) -> None:
+    def listen_again(self, laws: Estimate) -> None:
         """The response once more, when it is due: what the laws say of each batch of late, by variant."""
         if self._unheard < LISTEN_AGAIN or self._is_model or self._heard_s < self._listen_at_s:
             return
         self._unheard = 0
         self._listen_at_s = self._heard_s + LISTEN_EVERY_S
-        table = self._recent.table()
-        if table is None:
+        history = self._recent.arrays()
+        if history is None:
             return
-        factors = np.zeros((len(table.tokens), 1))
-        for index, name in enumerate(table.variants):
-            mine = np.flatnonzero(table.variant == index)
-            factors[mine, 0] = laws.predict(name, table.tokens[mine], table.lengths[mine])
-        columns = table.variant[:, None]
-        width = len(table.variants)
-        self.response = find_response(table, factors, columns, width, self.response, only_near=True)
+        factors = np.zeros((len(history.tokens), 1))
+        for index, name in enumerate(history.variants):
+            mine = np.flatnonzero(history.variant == index)
+            factors[mine, 0] = laws.predict(name, history.tokens[mine], history.lengths[mine])
+        columns = history.variant[:, None]
+        width = len(history.variants)
+        self.response = find_response(history, factors, columns, width, self.response, only_near=True)
 
     def forget(self) -> None:
         """After a gap: what was heard does not connect to what comes."""
-        self._recent.clear_intervals()
-
-    def _add(self, history: History, window: Window) -> None:
-        history.add_batch(
-            window.variant,
-            self._seconds(window.start_ns),
-            self._seconds(window.end_ns),
-            window.computed_tokens,
-            window.padded_length,
-        )
+        self._recent.intervals.clear()

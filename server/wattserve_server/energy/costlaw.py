@@ -19,35 +19,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.attribution import shapley_weights, split_exact
-from wattserve_server.energy.idle import CLASSES, rest_class
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.receipt import Window
 
 Array = NDArray[np.float64]
 
-SMOOTH = 3
-"""Coefficients of the smooth part: fixed, per token, per square."""
-
-FIRST_NODE, LAST_NODE = 2, 15
-"""The correction's nodes are the powers of two from 4 to 32768 tokens."""
-
+SMOOTH = 3  # coefficients of the smooth part: fixed, per token, per square
+FIRST_NODE, LAST_NODE = 2, 15  # the correction's nodes are the powers of two from 4 to 32768 tokens
 NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
+ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
+LEAST = 0.05  # a batch is never predicted to cost less than this part of what the smooth part says
 
-ALIKE_OVER = 4.0
-"""Doublings of the token count over which corrections stay alike."""
+# Bounds between the classes of rest, in seconds since the last batch; the first class holds work itself.
+REST_S = (0.25, 1.0, 4.0, 16.0)
+CLASSES = len(REST_S) + 1
 
-LEAST = 0.05
-"""A batch is never predicted to cost less than this part of what the smooth part says."""
+
+def rest_class(rested_s: float) -> int:
+    """The class of a rest of this length."""
+    return sum(rested_s > bound for bound in REST_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """One variant's law, in joules. base: the smooth part that `corrections` are relative to."""
+    """One variant's law, in joules."""
 
     fixed_j: float
     per_token_j: float
     per_square_j: float = 0.0
-    base: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    base: tuple[float, float, float] = (0.0, 0.0, 0.0)  # the smooth part that `corrections` are relative to
     corrections: tuple[float, ...] = (0.0,) * NODES
 
     def cost_j(self, tokens: int, length: int) -> float:
@@ -67,18 +67,11 @@ class Coefficients:
 
 @dataclass(frozen=True, slots=True)
 class LawView:
-    """The laws at an instant, by variant, and the rule by which batches are split.
+    """The laws at an instant, and the rule by which batches are split."""
 
-    after_rest: how much more (relative) a batch costs after each class of rest (`idle`).
-    """
-
-    laws: Mapping[str, Coefficients]
-    after_rest: tuple[float, ...] = (0.0,) * CLASSES
+    laws: Mapping[str, Coefficients]  # of the variants of which the meter has said something
+    after_rest: tuple[float, ...] = (0.0,) * CLASSES  # how much more, relatively, a batch costs
     split_rule: str = "shapley"
-
-    def get(self, variant: str) -> Coefficients | None:
-        """None until the meter has said something of that variant."""
-        return self.laws.get(variant)
 
 
 def correction_covariance(deviation: float) -> Array:
@@ -102,24 +95,12 @@ def features(base: Array, tokens: Array, lengths: Array) -> Array:
     return rows
 
 
-def _shapley(law: Coefficients, lengths: Sequence[int]) -> list[float]:
-    return shapley_weights([law.own_j(length) for length in lengths], law.fixed_j)
-
-
-def _stand_alone(law: Coefficients, lengths: Sequence[int]) -> list[float]:
-    return [law.fixed_j + law.own_j(length) for length in lengths]
-
-
-def _tokens(law: Coefficients, lengths: Sequence[int]) -> list[float]:
-    return [float(length) for length in lengths]
-
-
+# The rules by which a batch's energy is split among its sequences; named on every receipt.
 SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] = {
-    "shapley": _shapley,
-    "stand-alone": _stand_alone,
-    "tokens": _tokens,
+    "shapley": lambda law, lengths: shapley_weights([law.own_j(length) for length in lengths], law.fixed_j),
+    "stand-alone": lambda law, lengths: [law.fixed_j + law.own_j(length) for length in lengths],
+    "tokens": lambda law, lengths: [float(length) for length in lengths],
 }
-"""The rules by which a batch's energy is split among its sequences; named on every receipt."""
 
 _UNLEARNED = Coefficients(0.0, 1.0)
 
@@ -130,7 +111,7 @@ def split_weights(view: LawView, window: Window) -> list[float]:
     Packed sequences do not pad each other: what one adds does not depend on the others, and its Shapley value
     is that and an equal part of what is fixed. Every token of a row attends to the row.
     """
-    law = view.get(window.variant)
+    law = view.laws.get(window.variant)
     if law is None or law.fixed_j + law.own_j(window.padded_length) <= 0:
         law = _UNLEARNED
     if window.packed_rows and view.split_rule == "shapley":
@@ -141,7 +122,7 @@ def split_weights(view: LawView, window: Window) -> list[float]:
 
 def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     """What the law says each sequence of a window cost, before the meter has covered it."""
-    law = view.get(window.variant)
+    law = view.laws.get(window.variant)
     if law is None:
         return [None] * len(window.lengths)
     rested = 1 + view.after_rest[rest_class(window.rested_ns / 1e9)]

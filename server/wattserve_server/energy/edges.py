@@ -1,7 +1,8 @@
 """From readings to edges: the instants at which a counter's value changed, and what it counted between them.
 
 Knows wrap-around, steps back, counters that stand still and meters that cannot be read: each of the last
-three makes a gap. Knows nothing of batches.
+three makes a gap. A stepped counter's beat says when it changed, more closely than the polls that saw it.
+Knows nothing of batches.
 """
 
 from __future__ import annotations
@@ -11,55 +12,37 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from wattserve_server.energy.beat import Beat
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.reading import Reading
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Reading
 
 NS = 1_000_000_000
 
-FROZEN_AFTER_NS = 2 * NS
-"""A counter whose value stands still this long is taken for frozen: no device draws nothing."""
-
-LOST_AFTER_NS = 2 * NS
-"""A meter that cannot be read for this long is taken for lost: receipts stop waiting for it."""
-
-PERIODS = 64
-"""Edges over which the update period is the median."""
-
-STEADY = 4
-"""Periods that must have been seen before the counter's beat is followed."""
+FROZEN_AFTER_NS = 2 * NS  # a counter that stands still so long is taken for frozen: no device draws nothing
+LOST_AFTER_NS = 2 * NS  # a meter that cannot be read so long is taken for lost: receipts stop waiting for it
+PERIODS = 64  # edges over which the update period is the median
+STEADY = 4  # periods that must have been seen before the counter's beat is followed
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """The counter changed at `at_ns`, give or take `deviation_ns`, by `energy_uj` since the edge before.
+    """The counter changed at `at_ns`, give or take `deviation_ns`, by `energy_uj` since the edge before."""
 
-    is_first: nothing is known of when its energy began to be counted. gap_reason: why its energy belongs
-    to no batch; empty for a good one. start_ns: the edge before.
-    """
-
-    start_ns: int
+    start_ns: int  # the edge before
     at_ns: int
     deviation_ns: float
     energy_uj: int
-    is_first: bool = False
-    gap_reason: str = ""
+    is_first: bool = False  # nothing is known of when its energy began to be counted
+    gap_reason: str = ""  # why its energy belongs to no batch; empty for a good edge
 
 
 @dataclass(slots=True)
 class EdgeFinder:
-    """Books what the counter says, and its gaps, in `ledger`; hands out the edges.
-
-    wraps_at: where the counter starts again from 0, if it does. may_stand_still: a counter that does not
-    change is not frozen, because nothing is drawn by a device that rests.
-    failure: what the last reading that failed said.
-    """
+    """Books what the counter says, and its gaps, in `ledger`; hands out the edges."""
 
     ledger: Ledger
-    wraps_at: Energy | None
-    may_stand_still: bool
-    failure: str = "the meter has not been read yet"
+    wraps_at: Energy | None  # where the counter starts again from 0, if it does
+    may_stand_still: bool  # a device that rests draws nothing: a counter that does not change is not frozen
+    failure: str = "the meter has not been read yet"  # what the last reading that failed said
     _value: Energy | None = None
     _edge_ns: int = 0
     _last_read_ns: int = 0
@@ -133,3 +116,60 @@ class EdgeFinder:
             self._beat = Beat(self.period_ns)
             self._beat.start(early_ns, late_ns)
         return self._beat.place(early_ns, late_ns)
+
+
+LOST = 4.0  # an update this many standard deviations off the beat begins a new one
+FIRST_JITTER = 0.05  # deviation of an update from the beat, relative to the period, before any was seen
+LEAST_JITTER = 0.003  # no beat is taken for steadier than this
+UNSEEN = 0.1  # a jitter below this part of the time between two polls cannot be told from none
+MEMORY = 0.03  # weight of the newest update in the jitter
+
+
+@dataclass(slots=True)
+class Beat:
+    """A sensor updates at a steady beat, give or take a jitter. Each poll that finds a new value bounds one
+    update between itself and the poll before; many such bounds together place the beat."""
+
+    period_ns: float  # a first idea of the time between updates
+    _at_ns: float = 0.0
+    _period_variance: float = 0.0
+    _at_variance: float = 0.0
+    _cross: float = 0.0
+    _jitter_variance: float = 0.0
+    _seen_variance: float = 0.0
+
+    def start(self, early_ns: int, late_ns: int) -> None:
+        """An update happened between these instants, and nothing is known of those before it."""
+        self._at_ns = (early_ns + late_ns) / 2
+        self._at_variance = (late_ns - early_ns) ** 2 / 12
+        self._period_variance = (0.1 * self.period_ns) ** 2
+        self._cross = 0.0
+        self._jitter_variance = self._seen_variance = (FIRST_JITTER * self.period_ns) ** 2
+
+    def place(self, early_ns: int, late_ns: int) -> tuple[int, float]:
+        """When an update between these instants happened, and the standard deviation of that."""
+        middle_ns = (early_ns + late_ns) / 2
+        width_variance = (late_ns - early_ns) ** 2 / 12
+        beats = max(1, round((middle_ns - self._at_ns) / self.period_ns))
+        expected_ns = self._at_ns + beats * self.period_ns
+        drift = (1e-3 * self.period_ns) ** 2 * beats
+        spread = self._at_variance + 2 * beats * self._cross + beats**2 * self._period_variance + drift
+        off_ns = middle_ns - expected_ns
+        total = spread + self._jitter_variance + width_variance
+        if off_ns**2 > LOST**2 * total:
+            self.start(early_ns, late_ns)
+            return round(middle_ns), width_variance**0.5
+        cross = self._cross + beats * self._period_variance
+        gain, period_gain = spread / total, cross / total
+        self._at_ns = expected_ns + gain * off_ns
+        self.period_ns += period_gain * off_ns
+        self._period_variance -= period_gain * cross
+        self._period_variance += (1e-5 * self.period_ns) ** 2
+        self._cross = cross * (1 - gain)
+        self._at_variance = spread * (1 - gain)
+        seen = off_ns**2 - spread - width_variance  # on average the jitter's; singly it may be negative
+        self._seen_variance += MEMORY * (seen - self._seen_variance)
+        least = max(LEAST_JITTER * self.period_ns, UNSEEN * (late_ns - early_ns))
+        self._jitter_variance = max(self._seen_variance, least**2)
+        deviation_ns = min((self._at_variance + self._jitter_variance) ** 0.5, width_variance**0.5)
+        return round(min(max(self._at_ns, early_ns), late_ns)), deviation_ns

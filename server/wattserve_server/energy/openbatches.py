@@ -7,40 +7,43 @@ origin. Knows no energy but what it is told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.idle import rest_class
-from wattserve_server.energy.response import Response
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.costlaw import Array, rest_class
+from wattserve_server.energy.device import Response
+from wattserve_server.energy.receipt import Window
 
-Array = NDArray[np.float64]
-Seconds = Callable[[int], float]
-
+# With more new batches than this at one edge, or more open entries, those alike are followed together.
 MOST_APART, MOST_OPEN_APART = 64, 128
-"""With more new batches than this at one edge, or more open entries, those alike are followed together."""
+
+TAIL = 1e-4  # a settled batch is remembered until all but this part of it has been counted
 
 
-TAIL = 1e-4
-"""A settled batch is remembered until all but this part of it has been counted."""
+@dataclass(frozen=True, slots=True)
+class TimedWindow:
+    """A window with its bounds in seconds since the ledger's origin."""
+
+    window: Window
+    start_s: float
+    end_s: float
 
 
 @dataclass(slots=True)
 class Entry:
-    """Batches of one variant and shape. idle_share_j: idle draw while each ran, in joules. warning: what else
-    drew on the device with them."""
+    """Batches of one variant and shape."""
 
-    windows: list[Window]
-    idle_share_j: list[float] = field(default_factory=list)
-    warning: str = ""
+    batches: list[TimedWindow]
+    idle_share_j: list[float] = field(default_factory=list)  # idle draw while each ran
+    warning: str = ""  # what else drew on the device with them
 
     @property
     def kind(self) -> Window:
-        """Any of them: they are alike."""
-        return self.windows[0]
+        """Any of their windows: they are alike."""
+        return self.batches[0].window
 
     @property
     def rest(self) -> int:
@@ -48,42 +51,36 @@ class Entry:
         return rest_class(self.kind.rested_ns / 1e9)
 
 
-def entries_of(windows: Sequence[Window], among: int = 0) -> list[Entry]:
-    """Entries for windows that are new at one edge; `among` entries are open already."""
-    if len(windows) <= MOST_APART and among <= MOST_OPEN_APART:
-        return [Entry([window], [0.0]) for window in windows]
+def entries_of(batches: Sequence[TimedWindow], among: int = 0) -> list[Entry]:
+    """Entries for batches that are new at one edge; `among` entries are open already."""
+    if len(batches) <= MOST_APART and among <= MOST_OPEN_APART:
+        return [Entry([batch], [0.0]) for batch in batches]
     alike: dict[tuple[str, int, int, int, bool], Entry] = {}
-    for window in windows:
+    for batch in batches:
+        window = batch.window
         key = (
             window.variant, window.computed_tokens, window.padded_length,
             rest_class(window.rested_ns / 1e9), window.is_warmup,
         )  # fmt: skip
         entry = alike.setdefault(key, Entry([]))
-        entry.windows.append(window)
+        entry.batches.append(batch)
         entry.idle_share_j.append(0.0)
     return list(alike.values())
 
 
 class OpenBatches:
-    """seconds: turns an instant of the monotonic clock into seconds since the origin."""
-
-    def __init__(self, seconds: Seconds) -> None:
+    def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._seconds = seconds
         self._starts = self._ends = np.zeros(0)
         self._set([])
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    @property
-    def windows(self) -> list[Window]:
-        return [window for entry in self.entries for window in entry.windows]
-
     def add(self, entries: Sequence[Entry]) -> None:
-        windows = [window for entry in entries for window in entry.windows]
-        self._starts = np.append(self._starts, [self._seconds(window.start_ns) for window in windows])
-        self._ends = np.append(self._ends, [self._seconds(window.end_ns) for window in windows])
+        batches = [batch for entry in entries for batch in entry.batches]
+        self._starts = np.append(self._starts, [batch.start_s for batch in batches])
+        self._ends = np.append(self._ends, [batch.end_s for batch in batches])
         self._set([*self.entries, *entries])
 
     def take(self, mask: NDArray[np.bool_]) -> list[Entry]:
@@ -131,12 +128,12 @@ class OpenBatches:
             return
         shares = iter((overlaps * (idle_j / max(busy_s, end_s - start_s))).tolist())
         for entry in self.entries:
-            for index in range(len(entry.windows)):
+            for index in range(len(entry.batches)):
                 entry.idle_share_j[index] += next(shares)
 
     def _set(self, entries: list[Entry]) -> None:
         self.entries = entries
-        counts = np.array([len(entry.windows) for entry in entries], dtype=int)
+        counts = np.array([len(entry.batches) for entry in entries], dtype=int)
         self._owner = np.repeat(np.arange(len(entries)), counts)
         self._share = np.repeat(1.0 / counts, counts)
 
@@ -144,20 +141,17 @@ class OpenBatches:
 class Tails:
     """Settled batches that the counter does not hold in full yet, with the joules booked for each."""
 
-    def __init__(self, seconds: Seconds) -> None:
-        self._seconds = seconds
+    def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         self._starts = self._ends = self._joules = np.zeros(0)
 
     def add(self, entry: Entry, joules: float) -> None:
-        count = len(entry.windows)
-        starts = [self._seconds(window.start_ns) for window in entry.windows]
-        ends = [self._seconds(window.end_ns) for window in entry.windows]
-        self._starts = np.concatenate([self._starts, starts])
-        self._ends = np.concatenate([self._ends, ends])
-        self._joules = np.concatenate([self._joules, np.full(count, joules / count)])
+        count = len(entry.batches)
+        self._starts = np.append(self._starts, [batch.start_s for batch in entry.batches])
+        self._ends = np.append(self._ends, [batch.end_s for batch in entry.batches])
+        self._joules = np.append(self._joules, np.full(count, joules / count))
 
     def left_j(self, at_s: float, response: Response) -> float:
         """Joules that were booked and are not in the counter at an instant; what is in it is forgotten."""

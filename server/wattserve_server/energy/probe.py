@@ -11,12 +11,11 @@ from itertools import pairwise
 from math import ceil, gcd
 from statistics import median, pstdev
 
-from wattserve_server.energy.reading import Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Reading, Source
 
+# A value that changed in fewer of the polls than this stands still between its updates. One that changed in
+# more of them may step too, but faster than the polls could tell.
 STEPPED_BELOW = 0.5
-"""A value that changed in fewer of the polls than this stands still between its updates. One that changed
-in more of them may step too, but faster than the polls could tell."""
 
 # A stepped counter's edge is known to within one poll: a tenth of its period costs accuracy nothing, and no
 # sampler gains by reading faster than every 5 ms. Above 50 ms the figures lose a point or two.
@@ -45,38 +44,28 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class SensorProbe:
-    """What polling the sensor showed. Times in seconds; what could not be found is None.
-
-    stepped: the value stands still between updates.
-    update_period_s: median time between updates. edge_jitter_s: standard deviation of that time; it
-    contains what the polls' own spacing adds.
-    resolution_uj: the greatest common divisor of all changes seen.
-    watts: drawn between the first and the last update of the probe.
-    unsupported: what the sensor does not offer or did not show, and why.
-    """
+    """What polling the sensor showed; None for what it did not show."""
 
     duration_s: float
     reads: int
-    stepped: bool = False
-    update_period_s: float | None = None
-    edge_jitter_s: float | None = None
+    stepped: bool = False  # the value stands still between updates
+    update_period_s: float | None = None  # median
+    edge_jitter_s: float | None = None  # standard deviation of it, with what the polls' own spacing adds
     read_cost_p50_s: float | None = None
     read_cost_p99_s: float | None = None
-    resolution_uj: int | None = None
-    watts: float | None = None
+    resolution_uj: int | None = None  # the greatest common divisor of all changes seen
+    watts: float | None = None  # drawn between the first and the last update of the probe
     cross_checks: tuple[CrossCheck, ...] = ()
+    # What the sensor does not offer or did not show, and why.
     unsupported: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MeterPart:
-    """One of the meters that a composite meter adds up.
-
-    energy: counted since the composite was opened; the parts sum to the composite.
-    """
+    """One of the meters that a composite meter adds up."""
 
     source: Source
-    energy: Energy
+    energy: Energy  # counted since the composite was opened; the parts sum to the composite
     idle_watts: float | None
     probe: SensorProbe | None = None
 
@@ -132,13 +121,14 @@ def describe(
     unsupported: Mapping[str, str] | None = None,
 ) -> SensorProbe:
     """What successful readings, in order, and the costs of all of them say. unsupported: known already."""
-    found = changes(readings, wraps_at)
+    seen = changes(readings, wraps_at)
     notes = dict(unsupported or {})
-    stepped = 0 < len(found.edges) < STEPPED_BELOW * (len(readings) - 1)
-    spans_ns = [after.at_ns - before.at_ns for before, after in pairwise(found.edges)]
-    if found.steps_back:
-        notes["steady growth"] = f"the value stepped back {_times(found.steps_back)}"
-    if readings and not found.edges:
+    stepped = 0 < len(seen.edges) < STEPPED_BELOW * (len(readings) - 1)
+    spans_ns = [after.at_ns - before.at_ns for before, after in pairwise(seen.edges)]
+    if seen.steps_back:
+        times = "once" if seen.steps_back == 1 else f"{seen.steps_back} times"
+        notes["steady growth"] = f"the value stepped back {times}"
+    if readings and not seen.edges:
         notes["update period"] = f"the value stood still for {duration_ns / 1e9:.3g} s"
     elif readings and not spans_ns:
         notes["update period"] = f"the value changed only once in {duration_ns / 1e9:.3g} s"
@@ -155,8 +145,8 @@ def describe(
         edge_jitter_s=pstdev(spans_ns) / 1e9 if is_timed else None,
         read_cost_p50_s=_percentile(costs_ns, 0.5) / 1e9 if readings else None,
         read_cost_p99_s=_percentile(costs_ns, 0.99) / 1e9 if readings else None,
-        resolution_uj=gcd(*found.gains_uj) or None,
-        watts=None if found.steps_back else _watts(found),
+        resolution_uj=gcd(*seen.gains_uj) or None,
+        watts=None if seen.steps_back else _watts(seen),
         cross_checks=cross_checks,
         unsupported=notes,
     )
@@ -179,20 +169,20 @@ def check_against_power(
         return ()
     first_ns, last_ns = edges[0].at_ns, counter[-1].at_ns
     ends_ns = [first_ns + round(window_s * 1e9) for window_s in windows_s] or [last_ns]
-    found: list[CrossCheck] = []
+    checks: list[CrossCheck] = []
     for end_ns in ends_ns:
         within = [edge for edge in edges if edge.at_ns <= end_ns]
         if len(within) < 2 or end_ns > last_ns:
             continue
         first, last = within[0], within[-1]
-        found.append(
+        checks.append(
             CrossCheck(
                 window_s=(last.at_ns - first.at_ns) / 1e9,
                 counter_joules=(last.energy - first.energy).joules,
                 power_joules=(_uj_at(power, last.at_ns) - _uj_at(power, first.at_ns)) / 1e6,
             )
         )
-    return tuple(found)
+    return tuple(checks)
 
 
 def _uj_at(readings: Sequence[Reading], at_ns: int) -> float:
@@ -204,17 +194,13 @@ def _uj_at(readings: Sequence[Reading], at_ns: int) -> float:
     return float(readings[-1].energy.uj)
 
 
-def _watts(found: Changes) -> float | None:
-    if len(found.edges) < 2:
+def _watts(seen: Changes) -> float | None:
+    if len(seen.edges) < 2:
         return None
     # The first change is what was drawn before the first edge.
-    return sum(found.gains_uj[1:]) * 1000 / (found.edges[-1].at_ns - found.edges[0].at_ns)
+    return sum(seen.gains_uj[1:]) * 1000 / (seen.edges[-1].at_ns - seen.edges[0].at_ns)
 
 
 def _percentile(values: Sequence[int], share: float) -> int:
     """A value that was really seen."""
     return sorted(values)[max(0, ceil(share * len(values)) - 1)]
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

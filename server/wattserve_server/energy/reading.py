@@ -4,8 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
-from wattserve_server.energy.units import Energy
+
+@dataclass(frozen=True, slots=True, order=True)
+class Energy:
+    """An amount of energy in whole microjoules; negative only as a difference."""
+
+    uj: int
+
+    @classmethod
+    def from_joules(cls, joules: float) -> Self:
+        return cls(round(joules * 1e6))
+
+    @classmethod
+    def from_millijoules(cls, millijoules: int) -> Self:
+        """NVML's unit."""
+        return cls(millijoules * 1000)
+
+    @property
+    def joules(self) -> float:
+        return self.uj / 1e6
+
+    def __add__(self, other: Energy) -> Energy:
+        return Energy(self.uj + other.uj)
+
+    def __sub__(self, other: Energy) -> Energy:
+        return Energy(self.uj - other.uj)
+
+    def __bool__(self) -> bool:
+        return self.uj != 0
+
+
+ZERO = Energy(0)
 
 
 class Quality(Enum):
@@ -19,28 +50,21 @@ class Quality(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where figures come from.
+    """Where figures come from."""
 
-    name: which meter, e.g. ``nvml:GPU-5f0c`` or ``estimate``.
-    method: how requests get their figures from it, e.g. ``apportioned counter``.
-    note: what a reader must know, e.g. the configured watts.
-    boundary: which hardware the figure covers.
-    counts_server: the server's own work beside its batches is in the figure, as on the host's CPU.
-    """
-
-    name: str
-    method: str
+    name: str  # which meter, e.g. ``nvml:GPU-5f0c`` or ``estimate``
+    method: str  # how requests get their figures from it, e.g. ``apportioned counter``
     quality: Quality
-    note: str = ""
-    boundary: str = ""
-    counts_server: bool = False
+    note: str = ""  # what a reader must know, e.g. the configured watts
+    boundary: str = ""  # which hardware the figure covers
+    counts_server: bool = False  # the server's own work beside its batches is in it, as on the host's CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The counter's value at an instant of the host's monotonic clock (`time.monotonic_ns`).
 
-    `energy` counts from an arbitrary origin and only grows, but for the wrap-around that the
+    `energy` counts from an arbitrary origin and only grows, except for the wrap-around that the
     meter declares and for faults.
     """
 
@@ -50,10 +74,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class MeterStatus:
-    """What is known of the meter at an instant. Times in seconds; None where not known yet.
-
-    last_read_ns: when it was last read successfully, on the monotonic clock.
-    """
+    """What is known of the meter at an instant; None where not known yet."""
 
     source: Source
     poll_period_s: float
@@ -67,4 +88,4 @@ class MeterStatus:
     lag_s: float | None = None
     ramp_s: float | None = None
     neighbours: int | None = None
-    last_read_ns: int | None = None
+    last_read_ns: int | None = None  # when it was last read successfully, on the monotonic clock

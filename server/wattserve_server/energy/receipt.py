@@ -1,4 +1,5 @@
-"""A receipt: what one request is told it cost, with a line for each of its sequences.
+"""A receipt: what one request is told it cost, with a line for each of its sequences; and what fills it:
+the window in which a batch ran, and the charge that a window's settlement gives to a line.
 
 A receipt is provisional until every line that ran is settled; then it is settled, or unknown
 with a reason when any of its lines is unknown. Owned by one thread (the event loop).
@@ -47,11 +48,7 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """The receipt of one request. Energies in microjoules, above the device's idle draw.
-
-    proxy: what really ran, where the variant only stands in for a precision; is_unverified: nobody has
-    checked that it ran at the precision of its name.
-    """
+    """The receipt of one request. Energies in microjoules, above the device's idle draw."""
 
     receipt_id: str
     request_id: str
@@ -62,8 +59,8 @@ class Receipt:
     outcome: Outcome = Outcome.OPEN
     unknown_reason: str = ""
     split_rule: str = "shapley"
-    proxy: str = ""
-    is_unverified: bool = False
+    proxy: str = ""  # what really ran, where the variant only stands in for a precision
+    is_unverified: bool = False  # nobody has checked that it ran at the precision of its name
     warnings: list[str] = field(default_factory=list)
 
     def end(self, outcome: Outcome) -> None:
@@ -138,11 +135,48 @@ class Receipt:
 
 
 def _sum(amounts: list[int | None]) -> int | None:
-    if not amounts:
-        return None
-    total = 0
-    for amount in amounts:
-        if amount is None:
-            return None
-        total += amount
-    return total
+    """None where nothing is to be summed, or part of it is not known."""
+    values = [amount for amount in amounts if amount is not None]
+    return sum(values) if amounts and len(values) == len(amounts) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The interval in which one batch ran: from its first copy to the device to its last copy back.
+
+    Instants are on the host's monotonic clock.
+    """
+
+    variant: str
+    start_ns: int
+    end_ns: int
+    lengths: tuple[int, ...]  # true tokens of each sequence
+    padded_length: int  # tokens of each row that was computed
+    lines: tuple[Line, ...] = ()  # the receipt lines to charge, one per sequence; none for a warm-up
+    is_first_run: bool = False  # of its shape; it may compile, tune or allocate: nothing is learned from it
+    rested_ns: int = 0  # for how long the device had done nothing before
+    packed_rows: int = 0  # how many rows its sequences shared; 0: each had a row of its own
+
+    @property
+    def is_warmup(self) -> bool:
+        return not self.lines
+
+    @property
+    def computed_tokens(self) -> int:
+        return (self.packed_rows or len(self.lengths)) * self.padded_length
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one receipt line is charged."""
+
+    line: Line
+    energy_uj: int | None  # None when unknown; then `reason` says why
+    deviation_uj: float
+    idle_share_uj: int | None
+    reason: str = ""
+    warning: str = ""  # what else may be in the figure; empty when nothing is known of

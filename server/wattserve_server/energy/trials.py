@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# A calibration runs each shape for so long, and over so many updates of the sensor; then the device rests.
 LEAST_TRIAL_S, TRIAL_PERIODS = 0.15, 3
-"""A shape runs this long, and over this many updates of the sensor."""
-
 LEAST_PAUSE_S, PAUSE_PERIODS = 0.2, 5
-"""The device rests this long after each shape, and over this many updates."""
 
-SHORTEST = 8
+SHORTEST = 8  # tokens of the shortest warm-up sequence
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """shapes: (sequences, length) pairs, for each variant. trial_s: how long each is repeated. pause_s: rest
-    after each shape, in seconds."""
+    """Which batches a calibration runs of each variant."""
 
-    shapes: tuple[tuple[int, int], ...]
-    trial_s: float
-    pause_s: float
+    shapes: tuple[tuple[int, int], ...]  # (sequences, length)
+    trial_s: float  # for how long each is repeated
+    pause_s: float  # for how long the device rests after each
 
 
 def plan_trials(
@@ -37,12 +34,12 @@ def plan_trials(
     period_s = update_period_s or 0.0
     trial_s = max(LEAST_TRIAL_S, TRIAL_PERIODS * period_s)
     pause_s = max(LEAST_PAUSE_S, PAUSE_PERIODS * period_s)
-    shapes = _shapes(max_tokens, max_sequences, max_batch_tokens)
+    shapes = _trial_shapes(max_tokens, max_sequences, max_batch_tokens)
     scale = min(1.0, budget_s / (len(shapes) * (trial_s + pause_s)))
     return TrialPlan(shapes, scale * trial_s, scale * pause_s)
 
 
-def _shapes(max_tokens: int, max_sequences: int, max_batch_tokens: int) -> tuple[tuple[int, int], ...]:
+def _trial_shapes(max_tokens: int, max_sequences: int, max_batch_tokens: int) -> tuple[tuple[int, int], ...]:
     shortest = min(SHORTEST, max_tokens)
     longest_full = min(max_tokens, max(shortest, max_batch_tokens // max_sequences))
     most = max(1, min(max_sequences, max_batch_tokens // longest_full))

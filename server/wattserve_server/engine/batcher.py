@@ -1,103 +1,274 @@
-"""The batcher: the queue of one device, between the event loop and the runner's thread.
+"""Where requests are queued: the batcher of one device, between the event loop and the lane's thread.
 
-The event loop puts requests in and takes cancelled ones out; the runner asks for what to do next. What
-goes next is for `queue` to say. Chores (a warm-up, say) run on the same thread, one between two
-batches, so that neither keeps the other from running.
+The event loop puts requests in and takes cancelled ones out; the lane asks for what to run next. What goes
+into a batch is for `policy` to say; here are the limits and costs of each variant, whose turn it is, and who
+leaves without having run. Chores (a warm-up, say) run on the same thread, one between two batches, so that
+neither keeps the other from running.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
-from wattserve_server.engine.policy import BatchCost, BatchLimits
-from wattserve_server.engine.queue import Queue
-from wattserve_server.engine.request import Request, Sequence
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.engine.policy import (
+    NORMAL_PRIORITY,
+    BatchCost,
+    BatchLimits,
+    choose_batch,
+    turn_ns,
+    wake_at,
+)
+from wattserve_server.errors import OverloadedError
+
+if TYPE_CHECKING:  # who simulates the queue needs no torch
+    from wattserve_server.engine.lane import Lane
+    from wattserve_server.engine.roster import Resident
+    from wattserve_server.engine.tasks import Item
+
+LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest waiting sequences
 
 Chore = Callable[[], None]
 
 
+class Answer(NamedTuple):
+    """What a request gets that has run."""
+
+    receipt: Receipt
+    rows: list[NDArray[np.float32]]  # the model's output, one row for each sequence
+    accepted_ns: int
+    queue_ns: int  # from being accepted until its last sequence was in a batch, less what earlier ones took
+    compute_ns: int  # of all batches that held a sequence of it
+
+
+@dataclass(slots=True, eq=False)
+class QueuedSequence:
+    """One sequence of a request: the unit that is queued and batched."""
+
+    request: Request
+    index: int
+    item: Item
+    length: int  # in tokens
+    queued_ns: int
+    turn_ns: int  # see `policy.turn_ns`
+    line: Line
+
+    @property
+    def deadline_ns(self) -> int | None:
+        return self.request.deadline_ns
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Queued once, answered once. Belongs to the event loop, except for what the batcher's lock guards."""
+
+    receipt: Receipt
+    resident: Resident  # what runs it, kept in memory until it has
+    lane: Lane  # of the device that runs it
+    accepted_ns: int
+    deadline_ns: int | None  # on the monotonic clock, as `accepted_ns`; None: no deadline
+    answer: asyncio.Future[Answer]
+    priority: int = NORMAL_PRIORITY
+    sequences: list[QueuedSequence] = field(default_factory=list)
+    remaining: int = 0  # sequences that have neither run nor left the queue
+    _rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by the sequence's index
+    _last_started_ns: int = 0
+    _last_compute_ns: int = 0  # of the batch that started last
+    _compute_ns: int = 0
+    _error: Exception | None = None
+
+    @property
+    def variant(self) -> str:
+        """The name under which it runs."""
+        return self.receipt.variant
+
+    def add(self, item: Item, length: int) -> None:
+        line = Line(self.receipt, length)
+        self.receipt.lines.append(line)
+        turn = turn_ns(self.accepted_ns, self.priority)
+        sequence = QueuedSequence(self, len(self.sequences), item, length, self.accepted_ns, turn, line)
+        self.sequences.append(sequence)
+        self.remaining += 1
+
+    def ran_in(self, window: Window) -> None:
+        """A batch has run that held sequences of it."""
+        if window.start_ns > self._last_started_ns:
+            self._last_started_ns, self._last_compute_ns = window.start_ns, window.duration_ns
+        self._compute_ns += window.duration_ns
+
+    def finish(self, index: int, row: NDArray[np.float32]) -> bool:
+        """One of its sequences has run. Whether that was the last."""
+        self._rows[index] = row
+        return self.leave(1)
+
+    def leave(self, count: int, error: Exception | None = None) -> bool:
+        """Sequences of it are done with. Whether those were the last. error: why they have no row."""
+        self.remaining -= count
+        self._error = error or self._error
+        return not self.remaining and self.receipt.outcome is Outcome.OPEN
+
+    def end(self) -> None:
+        """Give the answer, or the error, to whoever waits for it, unless that was cancelled."""
+        if self.answer.cancelled():
+            self.receipt.end(Outcome.CANCELLED)
+        elif self._error is not None:
+            self.receipt.end(Outcome.FAILED)
+            self.answer.set_exception(self._error)
+        else:
+            self.receipt.end(Outcome.COMPLETED)
+            rows = [self._rows[sequence.index] for sequence in self.sequences]
+            queue_ns = self._last_started_ns - self.accepted_ns - (self._compute_ns - self._last_compute_ns)
+            self.answer.set_result(
+                Answer(self.receipt, rows, self.accepted_ns, max(0, queue_ns), self._compute_ns)
+            )
+
+
 class Batcher:
-    """max_queue: sequences that may wait. on_expired: called by the runner's thread with a request
-    whose deadline passed while it waited; all its waiting sequences have left the queue."""
+    """limits: of every variant's batches. max_queue: sequences that may wait. on_expired: called by `take`
+    with a request whose deadline passed while it waited, and how many sequences of it left the queue."""
 
     def __init__(
-        self, limits: BatchLimits, max_queue: int, on_expired: Callable[[Request, int], None]
+        self, limits: BatchLimits, max_queue: int, on_expired: Callable[[Request, int], object]
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._max_queue = max_queue
-        self._queue = Queue(limits, max_queue, on_expired)
+        self._on_expired = on_expired
+        self._costs: dict[str, BatchCost] = {}
+        self._learned: dict[str, BatchLimits] = {}
+        self._waiting: dict[tuple[str, int], dict[QueuedSequence, None]] = {}  # by variant and priority
+        self._count = 0
+        self._first_deadline_ns: int | None = None  # no request that waits has an earlier one
         self._changed = threading.Condition()
         self._chores: deque[Chore] = deque()
         self._is_chores_turn = True
         self._is_closed = False
 
-    @property
-    def limits(self) -> BatchLimits:
-        return self._limits
-
-    @property
-    def max_queue(self) -> int:
-        return self._max_queue
+    def __len__(self) -> int:
+        """Sequences that wait. Any thread."""
+        return self._count
 
     def set_cost(self, variant: str, cost: BatchCost) -> None:
         """What a variant's batches cost, as measured at warm-up."""
         with self._changed:
-            self._queue.set_cost(variant, cost)
+            self._costs[variant] = cost
 
     def limit_tokens(self, variant: str, tokens: int) -> None:
         """From now on no batch of a variant computes more tokens than that, as it has been found not to fit
-        into memory; one sequence longer than that still runs, alone."""
+        into memory; one sequence longer than that still runs, alone. `limits.max_tokens` lifts it."""
         with self._changed:
-            self._queue.limit_tokens(variant, tokens)
-
-    def __len__(self) -> int:
-        return len(self._queue)
+            self._learned[variant] = replace(self.limits, max_tokens=tokens)
 
     def put(self, request: Request) -> None:
         """Queue all sequences of a request, or none: OverloadedError when they do not fit."""
         with self._changed:
-            self._queue.put(request)
+            count = len(request.sequences)
+            if self._count + count > self._max_queue:
+                raise OverloadedError(
+                    f"the queue is full: {self._count} of {self._max_queue} sequences wait, and this "
+                    f"request has {count}; try again later"
+                )
+            queue = self._waiting.setdefault((request.variant, request.priority), {})
+            queue.update(dict.fromkeys(request.sequences))
+            self._count += count
+            deadline_ns, first_ns = request.deadline_ns, self._first_deadline_ns
+            if deadline_ns is not None and (first_ns is None or deadline_ns < first_ns):
+                self._first_deadline_ns = deadline_ns
             self._changed.notify()
 
     def withdraw(self, request: Request) -> int:
         """Take a request's waiting sequences out of the queue; how many there were."""
         with self._changed:
-            return self._queue.remove(request.sequences)
+            return self._remove(request.sequences)
 
     def add_chore(self, chore: Chore) -> None:
-        """Have the runner's thread call it. Not called any more once the batcher is closed."""
+        """Have the lane's thread call it. Not called any more once the batcher is closed."""
         with self._changed:
             self._chores.append(chore)
             self._changed.notify()
 
-    def take(self) -> list[Sequence] | Chore | None:
-        """The next batch, marked as running, or the next chore; blocks until there is one. None once
-        closed."""
+    def close(self) -> None:
+        """`next_work` returns None from now on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def next_work(self) -> list[QueuedSequence] | Chore | None:
+        """The next batch, its lines marked as running, or the next chore; blocks until there is one. None
+        once closed."""
         with self._changed:
             while not self._is_closed:
                 if self._chores and self._is_chores_turn:
                     return self._next_chore()
                 now_ns = time.monotonic_ns()
-                work = self._queue.take(now_ns)
-                if isinstance(work, list):
-                    for sequence in work:
-                        sequence.line.batch_size = len(work)
+                batch = self.take(now_ns)
+                if isinstance(batch, list):
+                    for sequence in batch:
+                        sequence.line.batch_size = len(batch)
                     self._is_chores_turn = True
-                    return work
+                    return batch
                 if self._chores:
                     return self._next_chore()
-                self._changed.wait(None if work is None else (work - now_ns) / 1e9)
+                self._changed.wait(None if batch is None else (batch - now_ns) / 1e9)
             return None
 
-    def close(self) -> None:
-        """`take` returns None from now on."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
+    def take(self, now_ns: int) -> list[QueuedSequence] | int | None:
+        """The batch to run now; or the instant until which it is worth waiting for company; or None where
+        nothing waits. Called with the lock held, or by one thread alone."""
+        if self._first_deadline_ns is not None and self._first_deadline_ns <= now_ns:
+            self._expire(now_ns)
+        turns = [(next(iter(queue)).turn_ns, name) for (name, _), queue in self._waiting.items() if queue]
+        if not turns:
+            return None
+        variant = min(turns)[1]  # whose oldest sequence has waited longest, priorities counted in
+        limits = self._learned.get(variant, self.limits)
+        queues = [queue for (name, _), queue in self._waiting.items() if name == variant and queue]
+        oldest: Iterable[QueuedSequence] = queues[0]
+        if len(queues) > 1:
+            oldest = merge(*queues, key=lambda sequence: sequence.turn_ns)
+        waiting = list(islice(oldest, LOOKAHEAD * limits.max_sequences))
+        wake_ns = wake_at(waiting, limits)
+        if wake_ns > now_ns:
+            return wake_ns
+        batch = choose_batch(waiting, limits, self._costs.get(variant, BatchCost()))
+        self._remove(batch)
+        return batch
 
     def _next_chore(self) -> Chore:
         self._is_chores_turn = False
         return self._chores.popleft()
+
+    def _remove(self, sequences: Iterable[QueuedSequence]) -> int:
+        """Take out those that wait; how many there were."""
+        removed = 0
+        for sequence in sequences:
+            queue = self._waiting.get((sequence.request.variant, sequence.request.priority), {})
+            if sequence in queue:
+                del queue[sequence]
+                removed += 1
+        self._count -= removed
+        return removed
+
+    def _expire(self, now_ns: int) -> None:
+        """Every request leaves whose deadline has passed."""
+        timed = {
+            sequence.request: sequence.request.deadline_ns
+            for queue in self._waiting.values()
+            for sequence in queue
+            if sequence.request.deadline_ns is not None
+        }
+        expired = [request for request, deadline_ns in timed.items() if deadline_ns <= now_ns]
+        for request in expired:
+            self._on_expired(request, self._remove(request.sequences))
+            del timed[request]
+        self._first_deadline_ns = min(timed.values(), default=None)

@@ -12,12 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from wattserve_server.energy.receipt import Receipt
-from wattserve_server.energy.window import Charge
+from wattserve_server.energy.receipt import Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
-WATCH_QUEUE = 100_000
-"""Final receipts that may wait for a slow watcher before its stream is ended."""
+WATCH_QUEUE = 100_000  # final receipts that may wait for a slow watcher before its stream is ended
 
 
 class ReceiptWatch:

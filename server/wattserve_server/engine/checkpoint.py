@@ -1,22 +1,39 @@
-"""Loading a checkpoint through transformers, with its complaints made into one line."""
+"""The files of a model: found, read and loaded, with transformers' complaints made into one line.
+
+A model may come as a variant already (`exported`, `prequantised`). Such a model has no fp32 source. What
+stands in for it is the architecture on torch's `meta` device: enough to count parameters and to foretell
+memory, and nothing that another variant could be made from.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers.utils import cached_file
 
 from wattserve_server.engine.builtin.random_weights import RANDOM_MODELS
 from wattserve_server.engine.tasks import TASKS, Task
+from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import stored_tensors
 from wattserve_server.errors import ConfigError
 
 DEMO = "demo"
 RANDOM_PREFIX = "random:"
+
+# What transformers raises for a checkpoint that it cannot load.
+_COMPLAINTS = (OSError, ValueError, RuntimeError, KeyError, ImportError, AttributeError)
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def without_path(source: str) -> str:
@@ -41,27 +58,8 @@ def load_checkpoint(
             output_loading_info=True,
             **options,
         )
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-        KeyError,
-        ImportError,
-        AttributeError,
-        SafetensorError,
-    ) as error:
-        if "trust_remote_code" in str(error):
-            raise ConfigError(
-                f"model {place!r} needs code that comes with it; if you trust it, pass --trust-remote-code"
-            ) from error
-        if "Unrecognized configuration class" in str(error):
-            raise ConfigError(
-                f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
-                f"choose its --task: {', '.join(TASKS)}"
-            ) from error
-        raise ConfigError(
-            f"cannot load model {place!r}: {first_line(error)}{_known_builtins(place)}"
-        ) from error
+    except (*_COMPLAINTS, SafetensorError) as error:
+        raise _cannot_load(place, task, error) from error
     missing = sorted(
         key for key in report.get("missing_keys") or () if not key.startswith(task.unused_weights)
     )
@@ -73,6 +71,19 @@ def load_checkpoint(
         )
     result: torch.nn.Module = module.eval()
     return result
+
+
+def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
+    if "trust_remote_code" in str(error):
+        return ConfigError(
+            f"model {place!r} needs code that comes with it; if you trust it, pass --trust-remote-code"
+        )
+    if "Unrecognized configuration class" in str(error):
+        return ConfigError(
+            f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
+            f"choose its --task: {', '.join(TASKS)}"
+        )
+    return ConfigError(f"cannot load model {place!r}: {first_line(error)}{_known_builtins(place)}")
 
 
 def check_finite(source: str, module: torch.nn.Module) -> None:
@@ -128,3 +139,61 @@ def _known_builtins(place: str) -> str:
         return ""
     known = ", ".join([DEMO, *(RANDOM_PREFIX + name for name in RANDOM_MODELS)])
     return f" (a hub id needs the network; built-in models: {known})"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The one variant that a model holds."""
+
+    kind: Kind
+    words: str  # what it is and where it comes from, for people
+    has_random_weights: bool = False
+
+
+def locate(source: str, name: str) -> Path | None:
+    """A file of a model, by a folder or a hub id; None where there is none, or no way to know."""
+    try:
+        path = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError):
+        return None
+    return Path(path) if path else None
+
+
+def read_json(source: str, name: str) -> dict[str, Any] | None:
+    """None where there is no such file, or nothing in it that could be meant."""
+    path = locate(source, name)
+    if path is None:
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def skeleton(source: str, task: Task, trust_remote_code: bool = False) -> nn.Module:
+    """The model's architecture in fp32, in evaluation mode, without numbers. Raises ConfigError."""
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            module: nn.Module = getattr(transformers, task.auto_class).from_config(
+                config, dtype=torch.float32, trust_remote_code=trust_remote_code
+            )
+    except _COMPLAINTS as error:
+        raise _cannot_load(source, task, error) from error
+    return module.float().eval()
+
+
+def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, those too that a state_dict leaves out; what is tied, once."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def fill(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """A copy of a module without numbers, holding those tensors: one for each of its `named_tensors`."""
+    memo: dict[int, object] = {}
+    for name, empty in named_tensors(module).items():
+        tensor = tensors[name]
+        is_parameter = isinstance(empty, nn.Parameter)
+        memo[id(empty)] = nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor
+    return copy.deepcopy(module, memo)

@@ -1,4 +1,5 @@
-"""Exported variants: folders by `wattserve variants export`, served as the one variant that they hold.
+"""Exported variants: folders by `wattserve variants export`, written, and served as the one variant that they
+hold.
 
 The architecture is made without numbers, empty quantised layers are put where the export has them, and then
 the file's tensors: the fp32 weights of converted layers never exist.
@@ -6,30 +7,112 @@ the file's tensors: the fp32 weights of converted layers never exist.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from wattserve_server.engine.made import DTYPES, Made, fill, locate, named_tensors, skeleton
-from wattserve_server.engine.manifest import FILE, WEIGHTS, Manifest, parse_manifest, sha256_of
+from wattserve_server.engine.checkpoint import (
+    DTYPES,
+    Made,
+    fill,
+    locate,
+    named_tensors,
+    skeleton,
+    without_path,
+)
 from wattserve_server.engine.tasks import Task
 from wattserve_server.engine.variants.catalogue import KINDS
 from wattserve_server.engine.variants.fp8 import Fp8Linear
-from wattserve_server.engine.variants.int8 import Int8Linear
-from wattserve_server.engine.variants.int8_arithmetic import Int8Weights
-from wattserve_server.engine.variants.int8_static import StaticInt8Linear
-from wattserve_server.engine.variants.int8_weight_only import WeightOnlyInt8Linear
+from wattserve_server.engine.variants.int8 import (
+    Int8Linear,
+    Int8Weights,
+    StaticInt8Linear,
+    WeightOnlyInt8Linear,
+)
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
-from wattserve_server.engine.variants.port import Built, Materials
+from wattserve_server.engine.variants.port import ActivationScales, Built, Materials
 from wattserve_server.engine.weights import Sketch
 from wattserve_server.errors import ConfigError
 
+if TYPE_CHECKING:  # it is made of a model, which may be an exported one
+    from wattserve_server.engine.variants.variant import Variant
+
+FILE = "wattserve_variant.json"
+WEIGHTS = "model.safetensors"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What wattserve_variant.json holds: what an exported variant says of itself, beside its weights."""
+
+    kind: str
+    task: str
+    made_from: str  # the model that it was converted from, without the path to it
+    device: str  # where it was made
+    rest_dtype: str  # of everything except the quantised layers
+    detail: str  # as `converted` and `kept`: see Built
+    converted: tuple[str, ...]
+    kept: tuple[str, ...]
+    calibration: str  # where static activation scales came from
+    random_weights: bool
+    sha256: str  # of the weights file
+    torch: str  # its version, as `wattserve`
+    wattserve: str
+    format: int = FORMAT
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+
+def parse_manifest(source: str, path: Path) -> Manifest:
+    """Raises ConfigError for what this version cannot read."""
+    where = f"model {source!r}: its {FILE}"
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where} is damaged: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{where} is damaged: it holds no object")
+    if content.get("format") != FORMAT:
+        raise ConfigError(
+            f"{where} has the format {content.get('format')!r}, this version reads {FORMAT}: export it again"
+        )
+    values: dict[str, Any] = {}
+    for item in fields(Manifest):
+        value = content.get(item.name)
+        if item.name in ("converted", "kept"):
+            is_right = isinstance(value, list) and all(isinstance(path, str) for path in value)
+            values[item.name] = tuple(value) if isinstance(value, list) else ()
+        else:
+            is_right = type(value).__name__ == item.type
+            values[item.name] = value
+        if not is_right:
+            raise ConfigError(f"{where} is damaged: {item.name!r} is missing or not what it must be")
+    return Manifest(**values)
+
+
+def sha256_of(path: Path) -> str:
+    """Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# What stands in place of converted linear layers; other kinds keep those as linear layers.
 LAYERS: dict[str, type[Int8Weights] | type[Fp8Linear]] = {
     "int8": Int8Linear,
     "int8-static": StaticInt8Linear,
@@ -37,7 +120,6 @@ LAYERS: dict[str, type[Int8Weights] | type[Fp8Linear]] = {
     "llm-int8": LLMInt8Linear,
     "fp8": Fp8Linear,
 }
-"""What stands in place of converted linear layers; other kinds keep those as linear layers."""
 
 
 def made_of(source: str, task: Task) -> Made | None:
@@ -76,18 +158,18 @@ def frame(kind: str, converted: tuple[str, ...], module: nn.Module, rest: torch.
     return module.eval()
 
 
-def mismatch(wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str:
-    """What is wrong with `found`, for people; empty where names, shapes and dtypes agree."""
+def mismatch(wanted: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> str:
+    """What is wrong with `given`, for people; empty where names, shapes and dtypes agree."""
     for word, names in (
-        ("lacks", wanted.keys() - found.keys()),
-        ("also holds", found.keys() - wanted.keys()),
+        ("lacks", wanted.keys() - given.keys()),
+        ("also holds", given.keys() - wanted.keys()),
     ):
         if names:
             first = sorted(names)
             return f"{word} {', '.join(first[:3])}" + (f" and {len(first) - 3} more" if first[3:] else "")
     for name, tensor in wanted.items():
-        if found[name].shape != tensor.shape or found[name].dtype != tensor.dtype:
-            return f"holds {name} as {_form(found[name])} where {_form(tensor)} belongs"
+        if given[name].shape != tensor.shape or given[name].dtype != tensor.dtype:
+            return f"holds {name} as {_form(given[name])} where {_form(tensor)} belongs"
     return ""
 
 
@@ -120,7 +202,7 @@ def _frame(source: str, manifest: Manifest, task: Task, rest: torch.dtype) -> nn
 
 
 def _rest(source: str, manifest: Manifest, device: torch.device) -> tuple[torch.dtype, str]:
-    """In which dtype everything but the quantised layers runs on a device, and how it got there.
+    """In which dtype everything except the quantised layers runs on a device, and how it got there.
 
     From fp32 it is what a variant made on that device has, bit for bit; to fp32 the stored values stay. From
     one 16-bit format to the other they would not.
@@ -155,10 +237,10 @@ def _read(
 
 def _load(source: str, path: Path, sha256: str, device: torch.device) -> dict[str, torch.Tensor]:
     try:
-        found = sha256_of(path)
-        if found != sha256:
+        own = sha256_of(path)
+        if own != sha256:
             raise ConfigError(
-                f"model {source!r}: its {WEIGHTS} has the sha256 {found[:12]}..., and was exported with "
+                f"model {source!r}: its {WEIGHTS} has the sha256 {own[:12]}..., and was exported with "
                 f"{sha256[:12]}...: it is damaged or another file"
             )
         tensors: dict[str, torch.Tensor] = load_file(path, device=str(device))
@@ -167,3 +249,78 @@ def _load(source: str, path: Path, sha256: str, device: torch.device) -> dict[st
     except SafetensorError as error:
         raise ConfigError(f"model {source!r}: its {WEIGHTS} is no safetensors file: {error}") from error
     return tensors
+
+
+_PREPROCESSOR = "preprocessor_config.json"
+
+
+def check_out(out: Path) -> None:
+    """Raises ConfigError for a place that holds something already."""
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ConfigError(f"--out {out}: exists and is not an empty folder")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror}") from error
+
+
+def export(variant: Variant, scales: ActivationScales | None, out: Path) -> Manifest:
+    """Write a variant to the folder `out`: all of it, or, with a ConfigError, nothing.
+
+    scales: those that the variant was made with.
+    """
+    check_out(out)
+    model = variant.model
+    if getattr(model.config, "auto_map", None):
+        raise ConfigError(f"model {model.source!r} needs code that comes with it, which is not exported")
+    part: Path | None = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+        manifest = _write(variant, scales, part)
+        part.chmod(0o755)  # mkdtemp's are for their owner only
+        part.replace(out)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    except SafetensorError as error:  # a full disk comes as one of these
+        raise ConfigError(f"--out {out}: cannot be written: {error}") from error
+    finally:
+        if part is not None:
+            shutil.rmtree(part, ignore_errors=True)
+    return manifest
+
+
+def _write(variant: Variant, scales: ActivationScales | None, folder: Path) -> Manifest:
+    model, kind, built = variant.model, variant.kind, variant.built
+    model.config.save_pretrained(folder)
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
+    preprocessor = None if model.task.takes_text else locate(model.source, _PREPROCESSOR)
+    if preprocessor is not None:
+        shutil.copyfile(preprocessor, folder / _PREPROCESSOR)
+    tensors = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in named_tensors(built.module).items()
+    }
+    empty = frame(kind.name, built.converted, skeleton(str(folder), model.task), DTYPES[variant.dtype])
+    wrong = mismatch(named_tensors(empty), tensors)
+    if wrong:  # a checkpoint of another shape than its config describes, or a kind that LAYERS lacks
+        raise ConfigError(f"{kind.name} of {model.source!r} cannot be exported: it {wrong}")
+    weights = folder / WEIGHTS
+    save_file(tensors, weights, metadata={"format": "pt", "wattserve_kind": kind.name})
+    weights.chmod(0o644)  # safetensors writes for the owner only
+    manifest = Manifest(
+        kind=kind.name,
+        task=model.task.name,
+        made_from=without_path(model.source),
+        device=variant.device.type,
+        rest_dtype=variant.dtype,
+        detail=built.detail,
+        converted=built.converted,
+        kept=built.kept,
+        calibration=scales.origin if scales is not None and kind.needs_calibration else "",
+        random_weights=model.has_random_weights,
+        sha256=sha256_of(weights),
+        torch=torch.__version__,
+        wattserve=version("wattserve"),
+    )
+    (folder / FILE).write_text(manifest.as_json(), encoding="utf-8")
+    return manifest

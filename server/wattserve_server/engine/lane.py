@@ -1,184 +1,276 @@
-"""A lane: one device's queue and thread, and what makes a variant ready to run there."""
+"""A lane: the one thread of a device, which takes batches from its queue and runs them, one after the other.
+
+Windows of one device therefore never overlap. The same thread warms the variants up (`warmup`), so that what
+the runtime keeps per thread (thread teams, caches, handles) is warm where it is used.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
+import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.trials import TrialPlan
-from wattserve_server.energy.window import Window
-from wattserve_server.engine.batcher import Batcher
-from wattserve_server.engine.device import usable_cores
-from wattserve_server.engine.out_of_memory import memory_shortage
-from wattserve_server.engine.policy import BatchCost
-from wattserve_server.engine.runlog import RunLog
-from wattserve_server.engine.runner import BatchResult, Runner
+from wattserve_server.energy.receipt import Line, Window
+from wattserve_server.engine.batcher import Batcher, QueuedSequence
+from wattserve_server.engine.out_of_memory import (
+    LearnedLimits,
+    as_far_as_it_came,
+    free_unused,
+    halves,
+    memory_shortage,
+    too_large,
+    wait_for,
+)
 from wattserve_server.engine.tasks import Item
-from wattserve_server.engine.variants.tuning import tune
 from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.engine.variants.verification import Verification, verify
-from wattserve_server.engine.warmup import overhead_tokens, threads_worth, usual_shape, warmup_shapes
-from wattserve_server.errors import ConfigError
+from wattserve_server.errors import InferenceError, WattserveError
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+SPLIT_BATCH = (
+    "its batch ran out of memory and was run in parts; what the failed attempt used is in the warm-up "
+    "account, not in this figure"
+)
+
+
+class RunLog:
+    """When one device ran a batch, for those who account for it.
+
+    The lane's thread writes, the sampler's thread drains. The lock makes one promise: a window that started
+    before the instant that `drain` returns has been handed over by then.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running_since_ns: int | None = None
+        self._finished: list[Window] = []
+        self._busy_ns = 0
+        self._resting_since_ns = time.monotonic_ns()
+
+    def start(self) -> tuple[int, int]:
+        """A batch starts now: the instant, and for how long nothing had run, in nanoseconds."""
+        with self._lock:
+            self._running_since_ns = time.monotonic_ns()
+            return self._running_since_ns, self._running_since_ns - self._resting_since_ns
+
+    def finish(self, window: Window) -> None:
+        """The batch that was started has ended; `window` is its record."""
+        with self._lock:
+            self._busy_ns += window.duration_ns
+            self._running_since_ns = None
+            self._resting_since_ns = window.end_ns
+            self._finished.append(window)
+
+    def drain(self) -> tuple[list[Window], int]:
+        """The windows finished since the last call, and the instant before which none is missing."""
+        with self._lock:
+            windows, self._finished = self._finished, []
+            if self._running_since_ns is not None:
+                return windows, self._running_since_ns
+            return windows, time.monotonic_ns()
+
+    def busy_ns(self) -> int:
+        """For how long batches have run, the running one included."""
+        with self._lock:
+            if self._running_since_ns is None:
+                return self._busy_ns
+            return self._busy_ns + time.monotonic_ns() - self._running_since_ns
+
+
+class Laws(Protocol):
+    """Who knows what batches of a device cost, for provisional figures."""
+
+    law: LawView  # as of the last settled interval
+
+
+class Ran(NamedTuple):
+    """A batch that has been tried."""
+
+    window: Window
+    rows: NDArray[np.float32] | None  # [sequences, width]; None when it failed
+    failure: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What requests get of a batch that has run, or of a part of one that was split."""
+
+    sequences: list[QueuedSequence]
+    window: Window
+    rows: NDArray[np.float32] | None  # [sequences, width]; None when it failed with `error`
+    finite: NDArray[np.bool_]  # of each row, whether it holds neither NaN nor infinity
+    error: WattserveError | None
+    warning: str = ""  # for the receipts of its sequences; empty when there is nothing to say
+
+    @property
+    def not_finite(self) -> int:
+        """Sequences answered with NaN or infinity."""
+        return len(self.finite) - int(self.finite.sum())
+
 
 class Lane:
-    """law: the device's cost laws, for provisional figures."""
+    """on_done is called on the lane's thread with every
+    batch's result (of one that was split, with every part's); on_death once, should a bug end the thread:
+    nothing will run any more."""
 
     def __init__(
         self,
         batcher: Batcher,
         run_log: RunLog,
-        law: Callable[[], LawView],
-        on_done: Callable[[BatchResult], None],
+        laws: Laws,
+        on_done: Callable[[BatchResult], object],
         on_death: Callable[[Exception], None],
     ) -> None:
         self.batcher = batcher
-        self.law = law
-        self._run_log = run_log
-        self._runner = Runner(batcher, run_log, on_done, on_death)
+        self.run_log = run_log
+        self.laws = laws
+        self._on_done = on_done
+        self._on_death = on_death
+        self._limits = LearnedLimits(batcher)
+        self._ns_per_token: dict[str, float] = {}  # by variant, of its fastest batch
+        self._thread = threading.Thread(target=self._work, name="wattserve-runner", daemon=True)
 
     def start(self) -> None:
-        self._runner.start()
+        self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after its batch. Blocks for that long."""
-        self._runner.stop()
+        """End the thread after the batch it is running. Blocks for that long."""
+        self.batcher.close()
+        if self._thread.is_alive():
+            self._thread.join()
 
-    async def tune(self, variant: Variant, threads: int) -> None:
-        """Make it fast. threads: that compute its batches; 0: as many as pay."""
-        await self._do(functools.partial(self._tune, variant, threads))
+    async def do(self, chore: Callable[[], Result]) -> Result:
+        """Have the lane's thread call it between two batches; what it returns, or raises."""
+        done: Future[Result] = Future()
 
-    async def verify(self, variant: Variant) -> None:
-        """Have the profiler look. Raises ConfigError for a variant that is not what it says."""
-        variant.verification = await self._do(functools.partial(self._verify, variant))
-
-    async def warm_up(self, variant: Variant) -> None:
-        """Run every shape twice, other variants' batches in between. Raises ConfigError when one fails, but
-        for a batch that is too large for the memory: then batches will be smaller."""
-        begun = time.monotonic()
-        shapes = warmup_shapes(variant.model.facts.max_tokens, self.batcher.limits)
-        seconds: list[float] = []
-        for count, length in tuple(shapes):
+        def call() -> None:
+            if not done.set_running_or_notify_cancel():  # whoever asked has left
+                return
             try:
-                window = await self._do(functools.partial(self._warm_up_shape, variant, count, length))
-            except ConfigError as error:
-                if count == 1 or not memory_shortage(error):
-                    raise
-                shapes.remove((count, length))
-                self.batcher.limit_tokens(variant.name, count * length // 2)
-                log.warning("%s; its batches have no more than half of that", error)
-            else:
-                seconds.append(window.duration_ns / 1e9)
-        packing = variant.packing
-        self.batcher.set_cost(
-            variant.name,
-            BatchCost(
-                overhead_tokens(shapes, seconds),
-                packs=packing is not None,
-                width=0 if packing is None else packing.width,
-            ),
-        )
-        variant.warmup_seconds = time.monotonic() - begun
-        variant.warmup_shapes = len(shapes)
+                done.set_result(chore())
+            except BaseException as error:  # it belongs to whoever asked
+                done.set_exception(error)
 
-    async def calibrate(self, variant: Variant, plan: TrialPlan) -> None:
-        """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
-        for count, length in plan.shapes:
-            await self._do(functools.partial(self._try_for, variant, count, length, plan.trial_s))
-            await asyncio.sleep(plan.pause_s)
+        self.batcher.add_chore(call)
+        return await asyncio.wrap_future(done)
 
-    async def _do(self, chore: Callable[[], Result]) -> Result:
-        return await asyncio.wrap_future(self._runner.do(chore))
+    def run(
+        self,
+        variant: Variant,
+        items: Sequence[Item],
+        lines: tuple[Line, ...] = (),
+        is_first_run: bool = False,
+    ) -> Ran:
+        """Run one batch, on this lane's thread. Its window has still to be put into the run log.
 
-    def _warm_up_shape(self, variant: Variant, count: int, length: int) -> Window:
-        """Twice: the first run of a shape may compile, tune or allocate."""
-        items = _examples(variant, count, length)
-        self._run(variant, items, is_first_run=True)
-        return self._run(variant, items, is_first_run=True)
-
-    def _try_for(self, variant: Variant, count: int, length: int, seconds: float) -> None:
-        items = _examples(variant, count, length)
-        until = time.monotonic() + seconds
-        while True:
-            self._run(variant, items, is_first_run=False)
-            if time.monotonic() >= until:
-                break
-
-    def _tune(self, variant: Variant, threads: int) -> None:
-        self._as_warm_up(variant, functools.partial(tune, variant))
-        if variant.device.type != "cpu":
-            return
-        variant.threads = threads or 1
-        if not threads:
-            count, length = usual_shape(variant.model.facts.max_tokens, self.batcher.limits)
-            try:
-                window = self._warm_up_shape(variant, count, length)
-            except ConfigError as error:
-                if not memory_shortage(error):
-                    raise
-                variant.threads = usable_cores()  # the warm-up finds out what fits
-            else:
-                variant.threads = threads_worth(usable_cores(), window.duration_ns / 1e9 / count)
-
-    def _verify(self, variant: Variant) -> Verification:
-        return self._as_warm_up(variant, functools.partial(verify, variant))
-
-    def _as_warm_up(self, variant: Variant, work: Callable[[], Result]) -> Result:
-        """Batches that are not run one by one are metered like any other: as warm-up."""
-        started_ns, rested_ns = self._run_log.start()
-        try:
-            return work()
-        finally:
-            self._run_log.finish(
-                Window(variant.name, started_ns, time.monotonic_ns(), (1,), 1, (), True, rested_ns)
-            )
-
-    def _run(self, variant: Variant, items: list[Item], is_first_run: bool) -> Window:
-        """A batch of one length that nobody asked for. Raises ConfigError where it fails."""
-        count, length = len(items), variant.model.task.length(items[0])
-        failure: Exception | None = None
+        lines, is_first_run: see Window.
+        """
         rows: NDArray[np.float32] | None = None
-        batch = variant.prepare(items)
-        started_ns, rested_ns = self._run_log.start()
+        failure: Exception | None = None
+        lengths = tuple(variant.model.task.length(item) for item in items)
+        started_ns = rested_ns = packed_rows = 0
+        padded_length = max(lengths)
         try:
+            batch = variant.prepare(items)
+            padded_length, packed_rows = batch.length, batch.packed_rows
+            started_ns, rested_ns = self.run_log.start()
             rows = variant.run(batch)
-        except Exception as error:
+        except Exception as error:  # whatever a model may raise: the server outlives it
             failure = error
+            if memory_shortage(error):
+                wait_for(variant.device)
+            if not started_ns:
+                started_ns, rested_ns = self.run_log.start()
         window = Window(
             variant=variant.name,
             start_ns=started_ns,
             end_ns=time.monotonic_ns(),
-            lengths=(length,) * count,
-            padded_length=batch.length,
+            lengths=lengths,
+            padded_length=padded_length,
+            lines=lines,
             is_first_run=is_first_run,
             rested_ns=rested_ns,
+            packed_rows=packed_rows,
         )
-        self._run_log.finish(window)
-        if failure is not None:
-            raise ConfigError(
-                f"variant {variant.name!r} failed its warm-up on {count} x {length} tokens: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
-        if rows is None or not np.isfinite(rows).all():
-            raise ConfigError(
-                f"variant {variant.name!r} answered with NaN or infinity on {count} x {length} "
-                "tokens of warm-up; its weights are broken or overflow in this precision"
-            )
-        return window
+        try:
+            return Ran(window, rows, failure)
+        finally:
+            del failure  # its traceback refers to this frame: together they would keep the batch's tensors
 
+    def _work(self) -> None:
+        try:
+            while (work := self.batcher.next_work()) is not None:
+                if isinstance(work, list):
+                    self._run_batch(work)
+                else:
+                    work()
+                del work  # else the last batch, and the variant that a chore holds, would live until the next
+        except Exception as error:
+            log.exception("the lane's thread has died")
+            self._on_death(error)
 
-def _examples(variant: Variant, count: int, length: int) -> list[Item]:
-    model = variant.model
-    return [model.task.example(model.facts, model.tokenizer, length, seed) for seed in range(count)]
+    def _run_batch(self, batch: list[QueuedSequence]) -> None:
+        """Report the batch, or, where memory does not suffice for it, its parts one by one."""
+        if self._limits.tokens:
+            self._limits.forget_old()
+        variant = batch[0].request.resident.variant
+        parts = [batch]
+        failed: list[int] = []
+        worked: list[int] = []
+        while parts:
+            part = parts.pop()
+            result, shortage = self._run_part(variant, part)
+            tokens = result.window.computed_tokens
+            if shortage:
+                spent = as_far_as_it_came(result.window, self._ns_per_token.get(variant.name))
+                if len(part) > 1:
+                    failed.append(tokens)
+                    # Its lines belong to the windows of the parts: each is charged once.
+                    self.run_log.finish(replace(spent, lines=(), is_first_run=True))
+                    for half in reversed(halves(part)):
+                        for sequence in half:
+                            sequence.line.batch_size = len(half)
+                        parts.append(half)
+                    continue
+                error = too_large(variant.name, variant.device, result.window.padded_length)
+                result = replace(result, window=spent, error=error)
+            elif result.rows is not None:
+                worked.append(tokens)
+                rate = result.window.duration_ns / tokens
+                self._ns_per_token[variant.name] = min(rate, self._ns_per_token.get(variant.name, rate))
+            self.run_log.finish(result.window)
+            self._on_done(replace(result, warning=SPLIT_BATCH) if failed else result)
+        if failed:
+            self._limits.learn(variant.name, failed, worked)
+
+    def _run_part(self, variant: Variant, part: list[QueuedSequence]) -> tuple[BatchResult, str]:
+        """With the result, what the allocator said where memory did not suffice."""
+        lines = tuple(sequence.line for sequence in part)
+        window, rows, failure = self.run(variant, [sequence.item for sequence in part], lines)
+        shortage = "" if failure is None else memory_shortage(failure)
+        error: InferenceError | None = None
+        if shortage:
+            log.warning(
+                "variant %s ran out of memory on a batch of %d, in rows of %d tokens: %s",
+                variant.name, len(part), window.padded_length, shortage,
+            )  # fmt: skip
+            failure = None  # and with it what its traceback held
+            free_unused(variant.device, generation=1)
+        elif failure is not None:
+            log.error("variant %s failed on a batch of %d", variant.name, len(part), exc_info=failure)
+            error = InferenceError(f"variant {variant.name!r} failed on a batch: {type(failure).__name__}")
+        finite: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+        if rows is not None:
+            finite = np.asarray(np.isfinite(rows).all(axis=1))
+        return BatchResult(part, window, rows, finite, error), shortage

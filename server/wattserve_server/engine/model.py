@@ -1,8 +1,9 @@
-"""Loading a model: from a hub id, a folder, or one of the built-ins."""
+"""Loading a model: from a hub id, a folder, or one of the built-ins; and the kinds it can be served as."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,23 @@ from typing import Any
 import torch
 import transformers
 
+from wattserve_server.engine import exported, prequantised
 from wattserve_server.engine.builtin.demo import ensure_demo_model
 from wattserve_server.engine.builtin.random_weights import build_random_model, random_model
 from wattserve_server.engine.checkpoint import (
     DEMO,
     RANDOM_PREFIX,
+    Made,
     check_finite,
     check_not_an_export,
     fingerprint,
     first_line,
     load_checkpoint,
+    skeleton,
 )
-from wattserve_server.engine.made import skeleton
-from wattserve_server.engine.sources import made_of
 from wattserve_server.engine.tasks import InputFacts, Task
+from wattserve_server.engine.variants.catalogue import KINDS
+from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import Weights
 from wattserve_server.errors import ConfigError
 
@@ -35,24 +39,19 @@ _TOKENIZER_FILES = (
 
 @dataclass(slots=True)
 class LoadedModel:
-    """A model ready to be made into variants.
+    """A model ready to be made into variants."""
 
-    name: as it is served. source: as the operator named it. facts: what it takes, `max_tokens` as the
-    operator limited it. has_random_weights: its answers mean nothing; only speed and energy do. is_packable:
-    whether packing tokens was found to change no answer; None: nobody has tried.
-    """
-
-    name: str
-    source: str
+    name: str  # as it is served
+    source: str  # as the operator named it
     task: Task
     weights: Weights
     config: Any
     tokenizer: Any | None
     labels: list[str]
-    facts: InputFacts
+    facts: InputFacts  # what it takes, `max_tokens` as the operator limited it
     parameters: int
-    has_random_weights: bool = False
-    is_packable: bool | None = None
+    has_random_weights: bool = False  # its answers mean nothing; only speed and energy do
+    is_packable: bool | None = None  # whether packing tokens was found to change no answer; None: not tried
 
 
 def load_model(
@@ -163,3 +162,17 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"cannot load the tokenizer of {place!r}: {first_line(error)}") from error
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
+
+
+def made_of(source: str, task: Task, trust_remote_code: bool = False) -> Made | None:
+    """None for a model that variants are made from. Reads two small files, no weights. Raises ConfigError for
+    a variant that cannot be served here."""
+    if source == DEMO or source.startswith(RANDOM_PREFIX):
+        return None
+    return exported.made_of(source, task) or prequantised.made_of(source, task, trust_remote_code)
+
+
+def kinds_of(source: str, task: Task, trust_remote_code: bool = False) -> tuple[Mapping[str, Kind], str]:
+    """The kinds to choose from, and, where that is only one, why. Raises ConfigError."""
+    made = made_of(source, task, trust_remote_code)
+    return (KINDS, "") if made is None else ({made.kind.name: made.kind}, made.words)

@@ -8,30 +8,21 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 import torch
 
-from wattserve_server.energy.window import Window
-from wattserve_server.engine.batcher import Batcher
+from wattserve_server.energy.receipt import Window
+from wattserve_server.engine.batcher import Batcher, QueuedSequence
 from wattserve_server.errors import NotPossibleHere
 
 log = logging.getLogger(__name__)
 
+# Of allocators that have no class of their own for it, torch's on a CPU among them.
 _WORDS = ("allocate memory", "not enough memory", "out of memory", "bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Of allocators that have no class of their own for it, torch's on a CPU among them."""
 
+# After so long a learned limit is forgotten: what took the memory may have left. Finding out costs a split
+# batch, and nobody an answer.
 LIMIT_HOLDS_S = 600.0
-"""After so long a learned limit is forgotten: what took the memory may have left. Finding out costs a split
-batch, and nobody an answer."""
-
-
-class Sized(Protocol):
-    @property
-    def length(self) -> int: ...
-
-
-Item = TypeVar("Item", bound=Sized)
 
 
 def memory_shortage(error: BaseException) -> str:
@@ -70,10 +61,10 @@ def free_unused(device: torch.device, generation: int = 2) -> None:
             torch.cuda.empty_cache()
 
 
-def halves(batch: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+def halves(batch: Sequence[QueuedSequence]) -> tuple[list[QueuedSequence], list[QueuedSequence]]:
     """Two or more sequences, the shorter ones and the longer ones, so that the larger part computes the least
     tokens, padding included."""
-    ordered = sorted(batch, key=lambda item: item.length)
+    ordered = sorted(batch, key=lambda sequence: sequence.length)
 
     def larger_part(cut: int) -> int:
         return max(cut * ordered[cut - 1].length, (len(ordered) - cut) * ordered[-1].length)
@@ -101,19 +92,19 @@ def token_limit(failed: Sequence[int], worked: Sequence[int]) -> int:
 
 
 class LearnedLimits:
-    """The token limits that one device's batches have taught, by variant. Belongs to the runner's thread."""
+    """The token limits that one device's batches have taught, by variant. Belongs to the lane's thread."""
 
     def __init__(self, batcher: Batcher, clock: Callable[[], float] = time.monotonic) -> None:
         self._batcher = batcher
         self._clock = clock
-        self._limits: dict[str, tuple[int, float]] = {}  # tokens, until when
+        self.tokens: dict[str, tuple[int, float]] = {}  # by variant, and until when
 
     def learn(self, variant: str, failed: Sequence[int], worked: Sequence[int]) -> None:
         """From a split batch: the computed tokens of its parts that failed, and of those that did not."""
         tokens = token_limit(failed, worked)
-        if variant in self._limits:
-            tokens = min(tokens, self._limits[variant][0])
-        self._limits[variant] = tokens, self._clock() + LIMIT_HOLDS_S
+        if variant in self.tokens:
+            tokens = min(tokens, self.tokens[variant][0])
+        self.tokens[variant] = tokens, self._clock() + LIMIT_HOLDS_S
         self._batcher.limit_tokens(variant, tokens)
         log.warning(
             "variant %s ran out of memory on a batch of %d tokens, which was run in parts; for %.0f minutes "
@@ -123,7 +114,7 @@ class LearnedLimits:
 
     def forget_old(self) -> None:
         now = self._clock()
-        for variant in [name for name, (_, until) in self._limits.items() if until <= now]:
-            del self._limits[variant]
+        for variant in [name for name, (_, until) in self.tokens.items() if until <= now]:
+            del self.tokens[variant]
             self._batcher.limit_tokens(variant, self._batcher.limits.max_tokens)
             log.info("variant %s may fill its batches again, after running out of memory", variant)

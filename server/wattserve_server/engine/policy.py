@@ -14,7 +14,7 @@ batch are looked at, and unless their lengths are far apart that is the batch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence as Items
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -22,8 +22,7 @@ from typing import Protocol, TypeVar
 
 FIRST_PRIORITY, NORMAL_PRIORITY, LAST_PRIORITY = 1, 2, 3
 
-PRIORITY_WORTH_NS = 1_000_000_000
-"""What a level of priority is worth, in time waited."""
+PRIORITY_WORTH_NS = 1_000_000_000  # what a level of priority is worth, in time waited
 
 
 def turn_ns(queued_ns: int, priority: int) -> int:
@@ -44,37 +43,34 @@ class Waiting(Protocol):
     def deadline_ns(self) -> int | None: ...
 
 
-Item = TypeVar("Item", bound=Waiting)
+Queued = TypeVar("Queued", bound=Waiting)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """max_sequences: of a batch. max_tokens: computed tokens of a batch, padding included, but for the ends
-    of packed rows; one sequence longer than that still runs, alone. max_wait_ns: for how long an idle
-    device may wait for company for the oldest sequence.
-    """
+    """What a batch may hold."""
 
     max_sequences: int
-    max_tokens: int
-    max_wait_ns: int = 0
+    max_tokens: int  # computed, padding included, except at the ends of packed rows; a longer one runs alone
+    max_wait_ns: int = 0  # for how long an idle device may wait for company for the oldest sequence
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCost:
-    """What the batches of a variant cost, in computed tokens.
+    """What the batches of a variant cost, in computed tokens."""
 
-    overhead_tokens: of starting one, as measured at warm-up. packs: sequences share rows, so about the sum of
-    their lengths is computed, not as many times the longest as there are sequences. width: of the model's
-    hidden states. A token's attention over a packed row of n tokens costs about n / width of the rest of its
-    way through a layer; 0: nothing.
-    """
+    overhead_tokens: float = 0.0  # of starting one, as measured at warm-up
 
-    overhead_tokens: float = 0.0
+    # Sequences share rows, so about the sum of their lengths is computed, not as many times the longest as
+    # there are sequences.
     packs: bool = False
+
+    # Of the model's hidden states. A token's attention over a packed row of n tokens costs about n / width of
+    # the rest of its way through a layer; 0: nothing.
     width: int = 0
 
 
-def wake_at(waiting: Items[Item], limits: BatchLimits) -> int:
+def wake_at(waiting: Sequence[Queued], limits: BatchLimits) -> int:
     """The instant from which an idle device should run a batch of `waiting`: when it is full, or when one of
     them has waited for company for as long as it may, or for half of the time that its caller gives it."""
     if len(waiting) >= limits.max_sequences or not limits.max_wait_ns:
@@ -88,12 +84,12 @@ def _patience_ends(item: Waiting, max_wait_ns: int) -> int:
     return item.queued_ns + max_wait_ns
 
 
+# A packed batch is cut by length only where that saves at least this part of what it costs whole: in the
+# simulation (`tests/bench/policy`) cuts for less won 3 % at the most, and doubled the longest wait.
 PACKED_GAIN = 0.1
-"""A packed batch is cut by length only where that saves at least this part of what it costs whole: in the
-simulation (`tests/bench/policy`) cuts for less won 3 % at the most, and doubled the longest wait."""
 
 
-def choose_batch(waiting: Items[Item], limits: BatchLimits, cost: BatchCost) -> list[Item]:
+def choose_batch(waiting: Sequence[Queued], limits: BatchLimits, cost: BatchCost) -> list[Queued]:
     """The batch to run now: the oldest and those that go best with it, in no order.
 
     waiting: sequences of one variant, oldest first, not empty. cost: of that variant's batches.
@@ -107,7 +103,7 @@ def choose_batch(waiting: Items[Item], limits: BatchLimits, cost: BatchCost) -> 
     return [waiting[index] for index in batch]
 
 
-def _packed(lengths: list[int], cost: BatchCost) -> Items[int]:
+def _packed(lengths: list[int], cost: BatchCost) -> Sequence[int]:
     """Indices of a batch with the first of these lengths, which fit one batch together."""
     everything = range(len(lengths))
     if not cost.width:
@@ -129,7 +125,7 @@ def _packed(lengths: list[int], cost: BatchCost) -> Items[int]:
     return batch if whole - cheapest >= PACKED_GAIN * whole else everything
 
 
-def _padded(lengths: list[int], limits: BatchLimits, cost: BatchCost) -> Items[int]:
+def _padded(lengths: list[int], limits: BatchLimits, cost: BatchCost) -> Sequence[int]:
     """Indices of a batch with the first of these lengths."""
     count, longest = len(lengths), max(lengths)
     most_saved = count * longest - sum(lengths) - cost.overhead_tokens

@@ -1,23 +1,38 @@
-"""The roster: every variant that a server was started with, by name, and whether it is in memory.
+"""The roster: every variant that a server was started with, by name; and the loader, which brings them into
+memory and lets go of them, within a limit of memory.
 
-Lives on the event loop. Knows who may run; how a variant is made is for the engine to say.
+Both live on the event loop. Building runs on a thread of its own, one variant at a time, so that no more than
+one is in the making beside the source checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
 
+from wattserve_server.engine import warmup
+from wattserve_server.engine.lane import Lane
+from wattserve_server.engine.model import LoadedModel
+from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
 from wattserve_server.engine.variants.catalogue import Choice
-from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.errors import NotFound
+from wattserve_server.engine.variants.port import Materials
+from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.engine.variants.verification import Verification
+from wattserve_server.engine.weights import bytes_after_loading, format_bytes
+from wattserve_server.errors import ConfigError, NotFound, NotPossibleHere, OutOfMemoryError
+
+log = logging.getLogger(__name__)
+
+SKIPPED = Verification(False, "not verified: --no-verify")
 
 
-class State(Enum):
+class Readiness(Enum):
     UNLOADED = "unloaded"
     LOADING = "loading"
     READY = "ready"
@@ -26,11 +41,11 @@ class State(Enum):
 
 @dataclass(slots=True, eq=False)
 class Resident:
-    """A variant in memory. open_requests: accepted and not ended; free: set while there are none."""
+    """A variant in memory."""
 
     variant: Variant
-    open_requests: int = 0
-    free: asyncio.Event = field(default_factory=asyncio.Event)
+    open_requests: int = 0  # accepted and not ended
+    free: asyncio.Event = field(default_factory=asyncio.Event)  # set while there are none
 
     def __post_init__(self) -> None:
         self.free.set()
@@ -46,16 +61,15 @@ class Resident:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
-    """A name on the roster. resident: only while READY. reason: why it FAILED. loading, leaving: while it
-    is loaded, and while one that was unloaded still has requests to answer."""
+class HostedVariant:
+    """A variant that the server was started with, in memory or not."""
 
     choice: Choice
-    state: State = State.UNLOADED
-    reason: str = ""
-    resident: Resident | None = None
+    state: Readiness = Readiness.UNLOADED
+    reason: str = ""  # why it FAILED
+    resident: Resident | None = None  # only while READY
     loading: asyncio.Task[Resident] | None = None
-    leaving: asyncio.Task[None] | None = None
+    leaving: asyncio.Task[None] | None = None  # while one that was unloaded still has requests to answer
 
     @property
     def variant(self) -> Variant | None:
@@ -64,22 +78,20 @@ class Entry:
 
 
 class Roster:
-    """leaving: unloaded, and still in memory until their requests are answered."""
-
     def __init__(self, choices: Sequence[Choice]) -> None:
-        self._entries = {choice.name: Entry(choice) for choice in choices}
-        self.leaving: set[Resident] = set()
+        self._variants = {choice.name: HostedVariant(choice) for choice in choices}
+        self.leaving: set[Resident] = set()  # unloaded, and in memory until their requests are answered
 
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+    def __iter__(self) -> Iterator[HostedVariant]:
+        return iter(self._variants.values())
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._entries)
+        return tuple(self._variants)
 
     @property
     def ready(self) -> list[Variant]:
-        return [entry.variant for entry in self if entry.variant is not None]
+        return [hosted.variant for hosted in self if hosted.variant is not None]
 
     def in_memory(self, device: torch.device) -> list[Variant]:
         """Those on a device that take memory: the ready ones and those that are leaving."""
@@ -88,13 +100,163 @@ class Roster:
 
     def remove(self, name: str) -> None:
         """Forget a variant that is not in memory."""
-        del self._entries[name]
+        del self._variants[name]
 
-    def named(self, name: str) -> Entry:
+    def named(self, name: str) -> HostedVariant:
         """Raises NotFound for a name that is not on the roster, loaded or not."""
         try:
-            return self._entries[name]
+            return self._variants[name]
         except KeyError:
             raise NotFound(
-                f"unknown variant {name[:80]!r}; this server has {', '.join(self._entries)}", "variant"
+                f"unknown variant {name[:80]!r}; this server has {', '.join(self._variants)}", "variant"
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingRules:
+    is_lazy: bool = False  # requests load what they need
+    is_verified: bool = True  # the profiler looks at each variant before it serves
+    memory_limit: int = 0  # for the weights of all variants of one device, in bytes; 0: none
+    threads: int = 0  # that compute a batch on a CPU; 0: as many as pay
+
+
+class Loader:
+    """lanes: of every device that the roster names."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        materials: Materials,
+        roster: Roster,
+        lanes: Mapping[torch.device, Lane],
+        rules: LoadingRules,
+    ) -> None:
+        self.rules = rules
+        self._model = model
+        self._materials = materials
+        self._roster = roster
+        self._lanes = lanes
+        self._one_at_a_time = asyncio.Lock()
+        self._wanted = 0
+
+    async def load(self, name: str) -> Resident:
+        """Make a variant ready, or wait until somebody else has. Raises NotFound; ConfigError (or its kind
+        OutOfMemoryError) when it cannot be made, after which its state is FAILED and says why. A caller who
+        leaves does not stop it."""
+        hosted = self._roster.named(name)
+        if hosted.resident is not None:
+            return hosted.resident
+        if hosted.loading is None:
+            hosted.loading = asyncio.create_task(self._load(hosted))
+            hosted.loading.add_done_callback(_retrieve)
+        return await asyncio.shield(hosted.loading)
+
+    async def unload(self, name: str) -> None:
+        """Refuse new requests of a variant, wait for the accepted ones, let go of its memory. Raises
+        NotFound. A caller who leaves does not stop it."""
+        hosted = self._roster.named(name)
+        if hosted.loading is not None:
+            await asyncio.wait((hosted.loading,))
+        if hosted.resident is not None:
+            resident, hosted.resident = hosted.resident, None
+            self._roster.leaving.add(resident)
+            hosted.leaving = asyncio.create_task(self._see_off(resident))
+        if hosted.loading is None:  # nobody has begun to load it again meanwhile
+            hosted.state, hosted.reason = Readiness.UNLOADED, ""
+        if hosted.leaving is not None:
+            await asyncio.shield(hosted.leaving)
+
+    async def ready(self, hosted: HostedVariant) -> Resident:
+        """What runs a request: loaded now, if the rules are lazy. Raises NotPossibleHere for a variant that
+        is not in memory."""
+        name = hosted.choice.name
+        while hosted.resident is None:
+            if hosted.state is Readiness.FAILED:
+                raise _not_loaded(name, hosted.reason)
+            if not self.rules.is_lazy and hosted.state is Readiness.UNLOADED:
+                raise NotPossibleHere(
+                    f"variant {name!r} is not loaded: LoadVariant, or RepositoryModelLoad, loads it"
+                )
+            await self.load_on_request(name)
+        return hosted.resident
+
+    async def load_on_request(self, name: str, field: str = "") -> None:
+        """As `load`, for a caller. Raises NotFound; NotPossibleHere, naming the field of the request."""
+        try:
+            await self.load(name)
+        except ConfigError as error:
+            raise _not_loaded(name, str(error), field) from error
+
+    async def _load(self, hosted: HostedVariant) -> Resident:
+        hosted.state, hosted.reason = Readiness.LOADING, ""
+        self._wanted += 1
+        begun = time.monotonic()
+        device = hosted.choice.device
+        lane = self._lanes[device]
+        try:
+            async with self._one_at_a_time:
+                variant = await asyncio.to_thread(self._build, hosted.choice)
+                await warmup.tune(lane, variant, self.rules.threads)
+                if self.rules.is_verified:
+                    await warmup.verify(lane, variant)
+                else:
+                    variant.verification = SKIPPED
+                await warmup.warm_up(lane, variant)
+        except Exception as error:
+            failure = _explained(hosted.choice, error)
+            hosted.state, hosted.reason = Readiness.FAILED, str(failure)
+            log.info("could not load %s: %s", hosted.choice.name, failure)
+            await asyncio.to_thread(free_unused, device)
+            raise failure from error
+        finally:
+            hosted.loading = None
+            self._wanted -= 1
+            if not self._wanted:  # else the next in line would read the checkpoint again
+                self._materials.weights.release()
+        hosted.resident, hosted.state = Resident(variant), Readiness.READY
+        seconds, size = time.monotonic() - begun, format_bytes(variant.parameter_bytes)
+        log.info(
+            "loaded %s on %s: %s, %.1f s; %s", variant.name, device, size, seconds, variant.verification.words
+        )
+        return hosted.resident
+
+    async def _see_off(self, resident: Resident) -> None:
+        await resident.free.wait()
+        self._roster.leaving.discard(resident)
+        log.info("unloaded %s", resident.variant.name)
+        await asyncio.to_thread(free_unused, resident.variant.device)
+
+    def _build(self, choice: Choice) -> Variant:
+        """On a thread. Raises ConfigError for what would not fit, and whatever building raises."""
+        limit = self.rules.memory_limit
+        if limit:
+            loaded = self._roster.in_memory(choice.device)
+            needed = bytes_after_loading(self._materials, choice, loaded)
+            if needed > limit:
+                names = ", ".join(variant.name for variant in loaded) or "nothing"
+                raise ConfigError(
+                    f"with {choice.name} the weights on {choice.device} would take {format_bytes(needed)}, "
+                    f"and --max-model-memory is {format_bytes(limit)}; in memory: {names}; unload one, or "
+                    "raise the limit"
+                )
+        return build_variant(self._model, choice, self._materials)
+
+
+def _not_loaded(name: str, reason: str, field: str = "") -> NotPossibleHere:
+    return NotPossibleHere(f"variant {name!r} could not be loaded: {reason}", field)
+
+
+def _explained(choice: Choice, error: Exception) -> ConfigError:
+    """What an operator is told of a failure to build, check or warm up."""
+    if shortage := memory_shortage(error):
+        return OutOfMemoryError(f"{choice.device} is out of memory: {shortage}")
+    if isinstance(error, ConfigError):
+        return error
+    log.error("variant %s could not be made", choice.name, exc_info=error)
+    return ConfigError(f"it cannot run on {choice.device}: {type(error).__name__}: {error}")
+
+
+def _retrieve(loading: asyncio.Task[Resident]) -> None:
+    """Its outcome is kept in the roster; when every caller has left, nobody else asks for its exception."""
+    if not loading.cancelled():
+        loading.exception()

@@ -1,21 +1,158 @@
-"""Warm-up: which shapes to run before a variant is ready, and what their times say."""
+"""What makes a variant ready to run on its lane: tuned, verified, warmed up, its energy learned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.trials import SHORTEST, TrialPlan
+from wattserve_server.engine.device import usable_cores
+from wattserve_server.engine.lane import Lane
+from wattserve_server.engine.out_of_memory import memory_shortage
+from wattserve_server.engine.policy import BatchCost, BatchLimits
+from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.variants import tuning, verification
+from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.errors import ConfigError
 
-SHORTEST = 8
-"""Tokens of the shortest warm-up sequence."""
+log = logging.getLogger(__name__)
 
-USUAL = 32
-"""Tokens of a usual sequence."""
+Result = TypeVar("Result")
 
-FRONT_END_S = 0.0003
-"""What a request costs outside of its batch, in seconds of a core: here and in a client beside it."""
+USUAL = 32  # tokens of a usual sequence
+
+FRONT_END_S = 0.0003  # that a request costs outside of its batch, of a core: here and in a client beside it
+
+
+async def tune(lane: Lane, variant: Variant, threads: int) -> None:
+    """Make it fast. threads: that compute its batches; 0: as many as pay."""
+    await lane.do(functools.partial(_tune, lane, variant, threads))
+
+
+async def verify(lane: Lane, variant: Variant) -> None:
+    """Have the profiler look. Raises ConfigError for a variant that is not what it says."""
+    look = functools.partial(verification.verify, variant)
+    variant.verification = await lane.do(functools.partial(_as_warm_up, lane, variant, look))
+
+
+async def warm_up(lane: Lane, variant: Variant) -> None:
+    """Run every shape twice, other variants' batches in between. Raises ConfigError when one fails, except
+    for a batch that is too large for the memory: then batches will be smaller."""
+    begun = time.monotonic()
+    shapes = warmup_shapes(variant.model.facts.max_tokens, lane.batcher.limits)
+    seconds: list[float] = []
+    for count, length in tuple(shapes):
+        try:
+            window = await lane.do(functools.partial(_run_twice, lane, variant, count, length))
+        except ConfigError as error:
+            if count == 1 or not memory_shortage(error):
+                raise
+            shapes.remove((count, length))
+            lane.batcher.limit_tokens(variant.name, count * length // 2)
+            log.warning("%s; its batches have no more than half of that", error)
+        else:
+            seconds.append(window.duration_ns / 1e9)
+    packing = variant.packing
+    cost = BatchCost(
+        overhead_tokens(shapes, seconds),
+        packs=packing is not None,
+        width=0 if packing is None else packing.width,
+    )
+    lane.batcher.set_cost(variant.name, cost)
+    variant.warmup_seconds = time.monotonic() - begun
+    variant.warmup_shapes = len(shapes)
+
+
+async def calibrate(lane: Lane, variant: Variant, plan: TrialPlan) -> None:
+    """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
+    for count, length in plan.shapes:
+        await lane.do(functools.partial(_run_for, lane, variant, count, length, plan.trial_s))
+        await asyncio.sleep(plan.pause_s)
+
+
+def _tune(lane: Lane, variant: Variant, threads: int) -> None:
+    _as_warm_up(lane, variant, functools.partial(tuning.tune, variant))
+    if variant.device.type != "cpu":
+        return
+    variant.threads = threads or 1
+    if not threads:
+        count, length = usual_shape(variant.model.facts.max_tokens, lane.batcher.limits)
+        try:
+            window = _run_twice(lane, variant, count, length)
+        except ConfigError as error:
+            if not memory_shortage(error):
+                raise
+            variant.threads = usable_cores()  # the warm-up finds out what fits
+        else:
+            variant.threads = threads_worth(usable_cores(), window.duration_ns / 1e9 / count)
+
+
+def _as_warm_up(lane: Lane, variant: Variant, work: Callable[[], Result]) -> Result:
+    """Batches that are not run one by one are metered like any other: as warm-up."""
+    started_ns, rested_ns = lane.run_log.start()
+    try:
+        return work()
+    finally:
+        window = Window(variant.name, started_ns, time.monotonic_ns(), (1,), 1, (), True, rested_ns)
+        lane.run_log.finish(window)
+
+
+def _run_twice(lane: Lane, variant: Variant, count: int, length: int) -> Window:
+    """The first run of a shape may compile, tune or allocate."""
+    items = _examples(variant, count, length)
+    _run(lane, variant, items, is_first_run=True)
+    return _run(lane, variant, items, is_first_run=True)
+
+
+def _run_for(lane: Lane, variant: Variant, count: int, length: int, seconds: float) -> None:
+    """At least once."""
+    items = _examples(variant, count, length)
+    until = time.monotonic() + seconds
+    _run(lane, variant, items)
+    while time.monotonic() < until:
+        _run(lane, variant, items)
+
+
+def _run(lane: Lane, variant: Variant, items: list[Item], is_first_run: bool = False) -> Window:
+    """A batch of one length that nobody asked for. Raises ConfigError where it fails."""
+    window, rows, failure = lane.run(variant, items, is_first_run=is_first_run)
+    lane.run_log.finish(window)
+    shape = f"{len(items)} x {window.lengths[0]} tokens"
+    if failure is not None:
+        raise ConfigError(
+            f"variant {variant.name!r} failed its warm-up on {shape}: {type(failure).__name__}: {failure}"
+        ) from failure
+    if rows is None or not np.isfinite(rows).all():
+        raise ConfigError(
+            f"variant {variant.name!r} answered with NaN or infinity on {shape} of warm-up; its weights are "
+            "broken or overflow in this precision"
+        )
+    return window
+
+
+def _examples(variant: Variant, count: int, length: int) -> list[Item]:
+    model = variant.model
+    return [model.task.example(model.facts, model.tokenizer, length, seed) for seed in range(count)]
+
+
+def warmup_shapes(max_tokens: int, limits: BatchLimits) -> list[tuple[int, int]]:
+    """(sequences, length) pairs: alone at powers of two up to the limit, and the fullest batches of usual and
+    of longest sequences."""
+    lengths: list[int] = []
+    length = SHORTEST
+    while length < max_tokens:
+        lengths.append(length)
+        length *= 2
+    shapes = [(1, length) for length in (*lengths, max_tokens)]
+    full = (usual_shape(max_tokens, limits), fullest(max_tokens, limits))
+    return list(dict.fromkeys((*shapes, *full)))
 
 
 def usual_shape(max_tokens: int, limits: BatchLimits) -> tuple[int, int]:
@@ -35,19 +172,6 @@ def threads_worth(cores: int, sequence_s: float) -> int:
     to bring and to answer. More threads than the cores have left would wait for each other at every barrier.
     """
     return max(1, round(cores / (1 + FRONT_END_S / sequence_s)))
-
-
-def warmup_shapes(max_tokens: int, limits: BatchLimits) -> list[tuple[int, int]]:
-    """(sequences, length) pairs: alone at powers of two up to the limit, and the fullest batches of usual and
-    of longest sequences."""
-    lengths: list[int] = []
-    length = SHORTEST
-    while length < max_tokens:
-        lengths.append(length)
-        length *= 2
-    shapes = [(1, length) for length in (*lengths, max_tokens)]
-    full = (usual_shape(max_tokens, limits), fullest(max_tokens, limits))
-    return list(dict.fromkeys((*shapes, *full)))
 
 
 def overhead_tokens(shapes: Sequence[tuple[int, int]], seconds: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""The weights of the hosted model: the source that variants are made from, and what they share.
+"""The weights of the hosted model: the source that variants are made from, what they share, and their bytes.
 
 The source is the checkpoint in fp32 on the CPU. It is loaded when something needs it and can be let go of;
 tensors that variants have in common (embeddings, norms, whatever a variant does not convert) exist once for
@@ -8,7 +8,9 @@ each device and dtype, for as long as a variant holds them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 import torch
@@ -17,12 +19,19 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from wattserve_server.errors import ConfigError
 
+if TYPE_CHECKING:  # they are made of weights
+    from wattserve_server.engine.variants.catalogue import Choice
+    from wattserve_server.engine.variants.port import Materials
+    from wattserve_server.engine.variants.variant import Variant
+
+# Of a submodule's path and itself: what stands in its place, or None to keep it.
 Replace = Callable[[str, nn.Module], nn.Module | None]
-"""Of a submodule's path and itself: what stands in its place, or None to keep it."""
 
-
+# What identifies a shared tensor: its name in the source, and where and in what dtype it is.
 Key = tuple[str, torch.device, torch.dtype]
-"""What identifies a shared tensor: its name in the source, and where and in what dtype it is."""
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 
 
 def keep(path: str, module: nn.Module) -> nn.Module | None:
@@ -92,19 +101,19 @@ class Weights:
 
     def shared(self, keys: set[Key]) -> list[torch.Tensor]:
         """Those shared tensors that exist now."""
-        found = (self._shared.get(key) for key in keys)
-        return [tensor for tensor in found if tensor is not None]
+        tensors = (self._shared.get(key) for key in keys)
+        return [tensor for tensor in tensors if tensor is not None]
 
     def _tensor(
         self, name: str, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype
     ) -> torch.Tensor:
         dtype = dtype if tensor.is_floating_point() else tensor.dtype
-        found = self._shared.get((name, device, dtype))
-        if found is None:
+        shared = self._shared.get((name, device, dtype))
+        if shared is None:
             cast = tensor.detach().to(device=device, dtype=dtype)
-            found = nn.Parameter(cast, requires_grad=False) if isinstance(tensor, nn.Parameter) else cast
-            self._shared[name, device, dtype] = found
-        return found
+            shared = nn.Parameter(cast, requires_grad=False) if isinstance(tensor, nn.Parameter) else cast
+            self._shared[name, device, dtype] = shared
+        return shared
 
 
 class Sketch(Weights):
@@ -143,12 +152,12 @@ def _computed_buffers(module: nn.Module) -> set[str]:
 
 def distinct_tensors(*modules: nn.Module) -> list[torch.Tensor]:
     """Weights, scales and buffers of the modules, those that share memory once; without indices (int64)."""
-    found: dict[tuple[int, int, int], torch.Tensor] = {}
+    distinct: dict[tuple[int, int, int], torch.Tensor] = {}
     for module in modules:
         for tensor in stored_tensors((*module.parameters(), *module.buffers())):
             if tensor.dtype != torch.int64:
-                found.setdefault((place(tensor), tensor.numel(), tensor.element_size()), tensor)
-    return list(found.values())
+                distinct.setdefault((place(tensor), tensor.numel(), tensor.element_size()), tensor)
+    return list(distinct.values())
 
 
 def place(tensor: torch.Tensor) -> int:
@@ -174,3 +183,42 @@ def tensor_bytes(*modules: nn.Module) -> int:
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def parse_bytes(text: str, where: str) -> int:
+    """E.g. ``2GB``, ``1.5GiB``, ``500000000``. Raises ConfigError, naming `where`."""
+    number = text.strip().rstrip("BKMGTIibkmgt")
+    unit = text.strip()[len(number) :].upper()
+    try:
+        amount = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        amount = -1.0
+    if not 0 <= amount < float("inf"):
+        raise ConfigError(f"{where} {text!r}: must be an amount of memory such as 500MB, 2GB or 1.5GiB")
+    return int(amount)
+
+
+def format_bytes(amount: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if amount >= size:
+            return f"{amount / size:.4g} {unit}"
+    return f"{amount} B"
+
+
+def bytes_after_loading(materials: Materials, choice: Choice, loaded: Sequence[Variant]) -> int:
+    """Bytes of all weights on the choice's device once it is loaded beside `loaded`, what they share counted
+    once. Found by making the variant from weights that take no memory."""
+    sketch = materials.weights.sketch()
+    built = choice.kind.build(dataclasses.replace(materials, weights=sketch), choice.device)
+    modules = [variant.built.module for variant in loaded]
+    present = distinct_tensors(*modules)
+    places = {place(tensor) for tensor in present}
+    shared = [tensor for tensor in materials.weights.shared(sketch.taken) if place(tensor) in places]
+    counted = [tensor for tensor in shared if tensor.dtype != torch.int64]
+    return bytes_of(present) + tensor_bytes(built.module) - bytes_of(counted)
+
+
+def shared_bytes(variant: Variant, others: Sequence[Variant]) -> int:
+    """Of a variant's bytes, those that others hold as well."""
+    modules = [other.built.module for other in others]
+    return variant.parameter_bytes + tensor_bytes(*modules) - tensor_bytes(variant.built.module, *modules)

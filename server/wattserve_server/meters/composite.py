@@ -16,13 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import ZERO, Energy
+from wattserve_server.energy.reading import ZERO, Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.port import Meter
-
-# No device draws this much: a part that stepped back and would have to have, was reset and did not wrap.
-_MOST_WATTS = 10_000
+from wattserve_server.meters.port import Meter, counted_uj
 
 _BEST_FIRST = (Quality.MEASURED, Quality.ESTIMATED, Quality.SIMULATED, Quality.NONE)
 
@@ -36,13 +32,10 @@ class _Part:
 
     def advance(self, now: Reading) -> bool:
         """Books what was counted since the last reading; False when it stepped back without wrapping."""
-        gained_uj = now.energy.uj - self.last.energy.uj
-        elapsed_ns, self.last = now.at_ns - self.last.at_ns, now
-        if gained_uj < 0 and self.meter.wraps_at is not None:
-            gained_uj += self.meter.wraps_at.uj
-            if gained_uj * 1000 > _MOST_WATTS * elapsed_ns:
-                return False
-        if gained_uj < 0:
+        before, self.last = self.last, now
+        wraps_at_uj = self.meter.wraps_at.uj if self.meter.wraps_at is not None else None
+        gained_uj = counted_uj(before.energy.uj, now.energy.uj, wraps_at_uj, now.at_ns - before.at_ns)
+        if gained_uj is None:
             return False
         self.energy = self.energy + Energy(gained_uj)
         self.has_changed = self.has_changed or gained_uj > 0
@@ -70,8 +63,8 @@ class CompositeMeter:
         self._energy = ZERO
         self.part_energies: tuple[Energy, ...] = (ZERO,) * len(self.meters)
         declared = [meter.idle_watts for meter in self.meters]
-        known = [watts for watts in declared if watts is not None]
-        self.idle_watts: float | None = sum(known) if len(known) == len(declared) else None
+        idle_watts = [watts for watts in declared if watts is not None]
+        self.idle_watts: float | None = sum(idle_watts) if len(idle_watts) == len(declared) else None
         self.poll_period_s = min(meter.poll_period_s for meter in self.meters)
         self.source = _joined([meter.source for meter in self.meters])
         self._closed = False
@@ -93,9 +86,8 @@ class CompositeMeter:
 
     def neighbours(self) -> int | None:
         """Of the parts that can tell, together; one that is on two of them counts twice."""
-        counts = [meter.neighbours() for meter in self.meters]
-        known = [count for count in counts if count is not None]
-        return sum(known) if known else None
+        counts = [count for meter in self.meters if (count := meter.neighbours()) is not None]
+        return sum(counts) if counts else None
 
     def close(self) -> None:
         self._closed = True

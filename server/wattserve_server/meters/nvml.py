@@ -10,8 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.meters.nvml_board import Board, NotOfferedError, Nvml, load_nvml, open_board
 
 # How far apart two readings may be before what was drawn between them counts as unknown. The trailing average
@@ -20,30 +19,15 @@ _LONGEST_AVERAGE_STEP_NS = 1_000_000_000
 _LONGEST_INSTANT_STEP_NS = 250_000_000
 
 
-class NvmlCounterMeter:
-    """`nvmlDeviceGetTotalEnergyConsumption`: millijoules since the driver was loaded, Volta and later.
-
-    Published in steps of 20 to 100 ms. 64 bits of millijoules do not wrap.
-    """
+class _BoardMeter:
+    """Takes a board over and closes it with itself."""
 
     wraps_at: Energy | None = None
     idle_watts: float | None = None
-    poll_period_s: float = 0.02
 
     def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Takes the board over and closes it with itself. Raises NotOfferedError without counter."""
-        board.energy_mj()
         self._board = board
         self._clock_ns = clock_ns
-        self.source = _source(
-            board, "apportioned counter", "energy counted by the board since its driver loaded"
-        )
-
-    def read(self) -> Reading:
-        before_ns = self._clock_ns()
-        energy = Energy.from_millijoules(self._board.energy_mj())
-        # A call can take milliseconds: its middle is the least wrong instant.
-        return Reading((before_ns + self._clock_ns()) // 2, energy)
 
     def neighbours(self) -> int | None:
         return self._board.neighbours()
@@ -51,21 +35,44 @@ class NvmlCounterMeter:
     def close(self) -> None:
         self._board.close()
 
+    def _ask(self, question: Callable[[], int]) -> tuple[int, int]:
+        """The instant and the answer. A call can take milliseconds: its middle is the least wrong instant."""
+        before_ns = self._clock_ns()
+        figure = question()
+        return (before_ns + self._clock_ns()) // 2, figure
 
-class NvmlPowerMeter:
+
+class NvmlCounterMeter(_BoardMeter):
+    """`nvmlDeviceGetTotalEnergyConsumption`: millijoules since the driver was loaded, Volta and later.
+
+    Published in steps of 20 to 100 ms. 64 bits of millijoules do not wrap.
+    """
+
+    poll_period_s: float = 0.02
+
+    def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Raises NotOfferedError for a board without a counter."""
+        super().__init__(board, clock_ns=clock_ns)
+        board.energy_mj()
+        self.source = _source(
+            board, "apportioned counter", "energy counted by the board since its driver loaded"
+        )
+
+    def read(self) -> Reading:
+        at_ns, energy_mj = self._ask(self._board.energy_mj)
+        return Reading(at_ns, Energy.from_millijoules(energy_mj))
+
+
+class NvmlPowerMeter(_BoardMeter):
     """A board's power, integrated by trapezoids between readings, for boards without an energy counter.
 
     What was drawn in a longer pause between readings nobody sampled, and it is not made up: the count then
     starts again from 0, and the step back tells the reader that there is a gap.
     """
 
-    wraps_at: Energy | None = None
-    idle_watts: float | None = None
-
     def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Takes the board over and closes it with itself. Raises NotOfferedError without power."""
-        self._board = board
-        self._clock_ns = clock_ns
+        """Raises NotOfferedError for a board that does not tell its power."""
+        super().__init__(board, clock_ns=clock_ns)
         try:
             board.instant_power_mw()
             self._power_mw, kind = board.instant_power_mw, "instant power"
@@ -76,10 +83,10 @@ class NvmlPowerMeter:
         self.source = _source(board, "apportioned integrated power", f"{kind}, integrated between readings")
         # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
         self._double_pj = 0
-        self._last_at_ns, self._last_mw = self._sample()
+        self._last_at_ns, self._last_mw = self._ask(self._power_mw)
 
     def read(self) -> Reading:
-        at_ns, power_mw = self._sample()
+        at_ns, power_mw = self._ask(self._power_mw)
         step_ns = at_ns - self._last_at_ns
         if step_ns > self._longest_step_ns:
             self._double_pj = 0
@@ -87,17 +94,6 @@ class NvmlPowerMeter:
             self._double_pj += (self._last_mw + power_mw) * step_ns
         self._last_at_ns, self._last_mw = at_ns, power_mw
         return Reading(at_ns, Energy(self._double_pj // 2_000_000))
-
-    def neighbours(self) -> int | None:
-        return self._board.neighbours()
-
-    def close(self) -> None:
-        self._board.close()
-
-    def _sample(self) -> tuple[int, int]:
-        before_ns = self._clock_ns()
-        power_mw = self._power_mw()
-        return (before_ns + self._clock_ns()) // 2, power_mw
 
 
 def open_nvml(

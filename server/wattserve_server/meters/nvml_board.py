@@ -80,19 +80,15 @@ class NotOfferedError(MeterError):
 
 
 class Board:
-    """An opened board. Every question raises MeterError when NVML does not answer it.
-
-    uuid: NVML's name of the whole board, e.g. ``GPU-5f0c…``, also where a MIG slice of it was asked for.
-    mig: whether the board is cut into slices; NVML meters no single slice.
-    """
+    """An opened board. Every question raises MeterError when NVML does not answer it."""
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:
         self._nvml = nvml
         self._handle: Any | None = handle
         self._closed = False
-        self.uuid = nvml.nvmlDeviceGetUUID(handle)
+        self.uuid = nvml.nvmlDeviceGetUUID(handle)  # of the whole board, also where a MIG slice was asked for
         self.name = nvml.nvmlDeviceGetName(handle)
-        self.mig = self._mig_is_on()
+        self.mig = self._mig_is_on()  # the board is cut into slices, of which NVML meters none
 
     def energy_mj(self) -> int:
         """Millijoules since the driver was loaded."""

@@ -1,44 +1,78 @@
-"""The port that every meter implements."""
+"""The port that every meter implements, and the meter of a server that has none."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from wattserve_server.energy.reading import Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
+from wattserve_server.errors import MeterError
 
 
 class Meter(Protocol):
-    """A cumulative energy counter of one device.
-
-    source: what the figures are.
-    wraps_at: the value at which the counter starts again from 0, or None if it never does.
-    idle_watts: the device's idle draw where it is declared, not measured; None: to be measured.
-    poll_period_s: how often to read it; no faster than its value changes usefully.
-    """
+    """A cumulative energy counter of one device."""
 
     @property
-    def source(self) -> Source: ...
+    def source(self) -> Source:
+        """What the figures are."""
 
     @property
-    def wraps_at(self) -> Energy | None: ...
+    def wraps_at(self) -> Energy | None:
+        """The value at which the counter starts again from 0; None if it never does."""
 
     @property
-    def idle_watts(self) -> float | None: ...
+    def idle_watts(self) -> float | None:
+        """The device's idle draw where it is declared; None where it is to be measured."""
 
     @property
-    def poll_period_s(self) -> float: ...
+    def poll_period_s(self) -> float:
+        """How often to read it: no faster than its value changes usefully."""
 
     def read(self) -> Reading:
         """The counter now. Called from one thread only. Raises MeterError when it cannot be read;
         a later call may succeed again."""
-        ...
 
     def neighbours(self) -> int | None:
         """How many other processes use the metered device now; None where the meter cannot tell.
         Called from the thread that reads. Never raises."""
-        ...
 
     def close(self) -> None:
         """Release what the meter holds. Reading it afterwards is an error."""
-        ...
+
+
+# No device draws this much: a counter that stepped back and would have to have, was reset and did not wrap.
+_MOST_WATTS = 10_000
+
+
+def counted_uj(before_uj: int, now_uj: int, wraps_at_uj: int | None, elapsed_ns: int) -> int | None:
+    """What was counted from one value to the next; None where it stepped back without wrapping around."""
+    gain_uj = now_uj - before_uj
+    if gain_uj >= 0 or wraps_at_uj is None:
+        return gain_uj if gain_uj >= 0 else None
+    gain_uj += wraps_at_uj
+    return gain_uj if 0 <= gain_uj * 1000 <= _MOST_WATTS * elapsed_ns else None
+
+
+class NoMeter:
+    """For a server that was told to do without a meter, or that has nothing honest to read.
+
+    Every reading raises MeterError with the reason: every figure is unknown, never 0.
+    """
+
+    wraps_at: Energy | None = None
+    idle_watts: float | None = None
+    poll_period_s: float = 0.05  # so that receipts learn soon that there is nothing to wait for
+
+    def __init__(self, reason: str = "no meter was asked for (--meter none)") -> None:
+        self._reason = reason
+        self.source = Source(
+            name="none", method="none", quality=Quality.NONE, note=reason, boundary="no hardware is metered"
+        )
+
+    def read(self) -> Reading:
+        raise MeterError(self._reason)
+
+    def neighbours(self) -> int | None:
+        return None  # there is nothing to ask
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -22,8 +22,7 @@ ENOUGH_UPDATES = 12
 ENOUGH_READS = 64
 LONGEST_S = 2.0
 CROSS_CHECK_WINDOWS_S = (0.5, 1.0, 2.0)
-CROSS_CHECK_S = 2.5
-"""Long enough for the widest window behind the first edge of a slow counter."""
+CROSS_CHECK_S = 2.5  # long enough for the widest window behind the first edge of a slow counter
 
 _AGAINST_POWER = "counter against power"
 _HOPELESS_AFTER = 5  # failures in a row
@@ -107,24 +106,20 @@ def probe_meter(
 def probe_with_parts(
     meter: Meter,
     *,
-    seconds: float | None = None,
-    in_full: bool = False,
+    seconds: float | None = None,  # for exactly so long; None: as long as needed
+    in_full: bool = False,  # long enough for cross-checks over several windows
     load: Callable[[], Nvml] = load_nvml,
     clock_ns: Callable[[], int] = time.monotonic_ns,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ProbedMeter:
-    """Probes a meter as it is used, and each part of a composite by itself. Never raises.
+    """Probes a meter as it is used, and each part of a composite by itself. Never raises."""
 
-    seconds: for exactly how long; None: as long as needed. in_full: take the time that the cross-checks
-    over their several windows need; otherwise they get what the probe lasts.
-    """
-
-    def one(single: Meter) -> SensorProbe:
-        power, unsupported = _power_beside(single, load, clock_ns)
+    def probe(polled: Meter) -> SensorProbe:
+        power, unsupported = _power_beside(polled, load, clock_ns)
         try:
             needed_s = CROSS_CHECK_S if in_full and power is not None else 0.0
-            found = probe_meter(
-                single,
+            shown = probe_meter(
+                polled,
                 power=power,
                 windows_s=CROSS_CHECK_WINDOWS_S if in_full else (),
                 at_least_s=needed_s if seconds is None else seconds,
@@ -135,11 +130,11 @@ def probe_with_parts(
         finally:
             if power is not None:
                 power.close()
-        return _with_unsupported(found, unsupported)
+        return replace(shown, unsupported={**unsupported, **shown.unsupported})
 
     try:
         parts = meter.meters if isinstance(meter, CompositeMeter) else ()
-        return ProbedMeter(one(meter), tuple(one(part) for part in parts))
+        return ProbedMeter(probe(meter), tuple(probe(part) for part in parts))
     except Exception as error:  # a bug in a meter or here: it must not keep the server from starting
         return ProbedMeter(SensorProbe(0.0, 0, unsupported={"probe": f"{type(error).__name__}: {error}"}))
 
@@ -205,7 +200,3 @@ def _power_beside(
     board.close()
     unsupported[_AGAINST_POWER] = f"this board gives no {' and no '.join(missing)}"
     return None, unsupported
-
-
-def _with_unsupported(probe: SensorProbe, unsupported: dict[str, str]) -> SensorProbe:
-    return replace(probe, unsupported={**unsupported, **probe.unsupported})

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import ZERO, Energy
+from wattserve_server.energy.reading import ZERO, Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
+from wattserve_server.meters.port import counted_uj
 
 POWERCAP_ROOT = Path("/sys/class/powercap")
 
 # AMD is served by `intel-rapl` too. `intel-rapl-mmio:0` is package 0 a second time: not matched.
 _ZONES = "intel-rapl:*"
-# No domain draws this much: a counter that stepped back and would have to have, was reset and did not wrap.
-_MOST_WATTS = 10_000
 
 
 @dataclass(slots=True)
@@ -33,12 +31,8 @@ class _Domain:
 
     def advance(self, now_uj: int, elapsed_ns: int) -> int | None:
         """Microjoules since the last value; None when the counter stepped back without wrapping around."""
-        gained_uj = now_uj - self.last_uj
-        self.last_uj = now_uj
-        if gained_uj >= 0:
-            return gained_uj
-        gained_uj += self.range_uj
-        return gained_uj if gained_uj * 1000 <= _MOST_WATTS * elapsed_ns else None
+        before_uj, self.last_uj = self.last_uj, now_uj
+        return counted_uj(before_uj, now_uj, self.range_uj, elapsed_ns)
 
 
 class RaplMeter:
@@ -86,8 +80,8 @@ class RaplMeter:
             for domain, value_uj in zip(self._domains, values_uj, strict=True)
         ]
         self._at_ns = at_ns
-        known_uj = [gain_uj for gain_uj in gains_uj if gain_uj is not None]
-        self._energy = self._energy + Energy(sum(known_uj)) if len(known_uj) == len(gains_uj) else ZERO
+        sound_uj = [gain_uj for gain_uj in gains_uj if gain_uj is not None]
+        self._energy = self._energy + Energy(sum(sound_uj)) if len(sound_uj) == len(gains_uj) else ZERO
         return Reading(at_ns, self._energy)
 
     def neighbours(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The format of a recorded meter: JSON lines, plain enough for any other program.
+"""Recordings of a meter: how one is made, written and read. JSON lines, plain enough for any other program.
 
     {"format": "wattserve-meter-recording", "version": 1, "source": {"name": ..., "method": ..., "quality":
      ..., "note": ..., "boundary": ...}, "wraps_at_uj": null, "idle_watts": 5.0, "poll_period_s": 0.02,
@@ -8,22 +8,27 @@
     {"end_ns": 40000000, "lines": 2}                       the last line: nothing is missing
 
 Instants are nanoseconds since the first line and never step back. `origin_monotonic_ns` is that of the first
-line on the host's monotonic clock, for programs there that read along; older recordings have none. Knows
-nothing about meters.
+line on the host's monotonic clock, for programs there that read along; older recordings have none.
+`ReplayMeter` plays a recording back.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
-from wattserve_server.energy.reading import Quality, Source
-from wattserve_server.energy.units import Energy
-from wattserve_server.errors import ConfigError
+from wattserve_server.energy.reading import Energy, Quality, Source
+from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.meters.port import Meter
 
 FORMAT = "wattserve-meter-recording"
 VERSION = 1
@@ -45,7 +50,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedReading:
     """One reading, or the words of its error."""
 
     at_ns: int
@@ -58,7 +63,7 @@ class Recording:
     """A whole recording; it has at least one line."""
 
     header: Header
-    lines: tuple[Line, ...]
+    lines: tuple[RecordedReading, ...]
     end_ns: int
 
 
@@ -79,7 +84,7 @@ def header_line(header: Header) -> str:
     )
 
 
-def reading_line(line: Line) -> str:
+def reading_line(line: RecordedReading) -> str:
     if line.energy is None:
         return _line({"at_ns": line.at_ns, "error": line.error})
     return _line({"at_ns": line.at_ns, "energy_uj": line.energy.uj})
@@ -102,7 +107,7 @@ def read_recording(path: Path) -> Recording:
 
 def _read(path: Path, texts: Iterable[str]) -> Recording:
     header: Header | None = None
-    lines: list[Line] = []
+    lines: list[RecordedReading] = []
     number = 0
     for number, text in enumerate(texts, 1):
         where = f"{path}, line {number}"
@@ -139,7 +144,7 @@ def _header(where: str, values: dict[str, Any]) -> Header:
         )
     source = _field(where, values, "source", dict)
     quality = _field(where, source, "quality", str)
-    if quality not in {one.value for one in Quality}:
+    if quality not in [kind.value for kind in Quality]:
         raise ConfigError(f"{where}: unknown quality {quality!r}")
     idle_watts, wraps_at_uj = values.get("idle_watts"), values.get("wraps_at_uj")
     origin_ns = values.get("origin_monotonic_ns")
@@ -163,13 +168,13 @@ def _header(where: str, values: dict[str, Any]) -> Header:
     )
 
 
-def _reading(where: str, values: dict[str, Any], not_before_ns: int) -> Line:
+def _reading(where: str, values: dict[str, Any], not_before_ns: int) -> RecordedReading:
     at_ns = _field(where, values, "at_ns", int)
     if at_ns < not_before_ns:
         raise ConfigError(f"{where}: at_ns {at_ns} is before that of the line above")
     if "error" in values:
-        return Line(at_ns, None, _field(where, values, "error", str))
-    return Line(at_ns, Energy(_field(where, values, "energy_uj", int)))
+        return RecordedReading(at_ns, None, _field(where, values, "error", str))
+    return RecordedReading(at_ns, Energy(_field(where, values, "energy_uj", int)))
 
 
 def _values(where: str, text: str) -> dict[str, Any]:
@@ -197,3 +202,75 @@ def _field(where: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
 
 def _line(values: dict[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def create(path: Path) -> TextIO:
+    """A new file, written line by line. Raises ConfigError where there is one already or none can be."""
+    try:
+        return path.open("x", encoding="utf-8", buffering=1)
+    except FileExistsError:
+        raise ConfigError(f"{path}: is there already; choose another name or remove it") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def record(
+    meter: Meter,
+    file: TextIO,
+    *,
+    poll_period_s: float,
+    seconds: float | None,
+    sleep: Callable[[float], bool],
+    started: str = "",
+    clock_ns: Callable[[], int] = time.monotonic_ns,
+) -> int:
+    """Read every `poll_period_s` until `seconds` passed (None: no limit) or `sleep` says to stop.
+
+    `sleep` pauses for so many seconds; it is true when the recording is to end. Returns the number of
+    readings, failed ones among them.
+    """
+    due_ns = clock_ns()
+    line = _read_meter(meter, clock_ns)
+    first_ns = line.at_ns
+    header = Header(
+        source=meter.source,
+        wraps_at=meter.wraps_at,
+        idle_watts=meter.idle_watts,
+        poll_period_s=poll_period_s,
+        started=started or datetime.now(UTC).isoformat(timespec="seconds"),
+        host=describe_host(),
+        origin_monotonic_ns=first_ns,
+    )
+    file.write(header_line(header))
+    count, at_ns = 0, 0
+    while True:
+        at_ns = max(at_ns, line.at_ns - first_ns)
+        file.write(reading_line(RecordedReading(at_ns, line.energy, line.error)))
+        count += 1
+        if seconds is not None and at_ns >= seconds * 1e9:
+            break
+        due_ns = max(due_ns + round(poll_period_s * 1e9), clock_ns())  # late polls are not made up for
+        if sleep((due_ns - clock_ns()) / 1e9):
+            break
+        line = _read_meter(meter, clock_ns)
+    file.write(end_line(at_ns, count))
+    return count
+
+
+def describe_host() -> dict[str, str]:
+    """Enough to know what kind of machine it was, and nothing that names it."""
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpus": str(os.cpu_count() or "unknown"),
+        "python": platform.python_version(),
+        "wattserve": version("wattserve"),
+    }
+
+
+def _read_meter(meter: Meter, clock_ns: Callable[[], int]) -> RecordedReading:
+    try:
+        reading = meter.read()
+    except MeterError as error:
+        return RecordedReading(clock_ns(), None, str(error))
+    return RecordedReading(reading.at_ns, reading.energy)

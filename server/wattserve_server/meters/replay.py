@@ -13,8 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.units import Energy
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.recording import read_recording
 

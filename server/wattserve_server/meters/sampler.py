@@ -19,40 +19,33 @@ from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import MeterStatus
-from wattserve_server.energy.window import Charge, Window
+from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter
 
 log = logging.getLogger(__name__)
 
+# Gives the windows finished since the last call, and the instant before which none is missing.
 DrainWindows = Callable[[], tuple[Sequence[Window], int]]
-"""The windows finished since the last call, and the instant before which none is missing."""
 
+# Bounds of the time between two polls, in poll periods: polls in step with the counter would find each of
+# its changes equally late, and could not tell when it happened.
 DITHER = (0.75, 1.25)
-"""Bounds of the time between two polls, in poll periods: polls in step with the counter would find each of
-its changes equally late, and could not tell when it happened."""
 
-LOOK_AROUND_NS = 1_000_000_000
-"""How often the meter is asked who else uses the device."""
-
-STATISTICS_OVER = 256
-"""Reads over which the read cost is the median."""
+LOOK_AROUND_NS = 1_000_000_000  # how often the meter is asked who else uses the device
+STATISTICS_OVER = 256  # reads over which the read cost is the median
 
 
 class Sampler:
-    """Polls `meter` every `poll_period_s` (by default the meter's own; it may be changed at any time), from
-    `start` until `stop`.
-
-    on_charges is called on the sampler's thread with every non-empty list of charges.
-    """
+    """Polls `meter` every `poll_period_s`, which may be changed at any time, from `start` until `stop`."""
 
     def __init__(
         self,
         meter: Meter,
         drain: DrainWindows,
-        on_charges: Callable[[Sequence[Charge]], None],
+        on_charges: Callable[[Sequence[Charge]], None],  # on this thread, with every list that is not empty
         *,
-        poll_period_s: float | None = None,
+        poll_period_s: float | None = None,  # None: the meter's own
         split_rule: str = "shapley",
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -76,16 +69,12 @@ class Sampler:
         self._failed_reads = 0
         self._last_read_ns: int | None = None
         self._ledger = self._accountant.ledger.copy()
+        self.law: LawView = self._accountant.law  # the cost laws as of the last settled interval; any thread
 
     @property
     def ledger(self) -> Ledger:
         """A copy of the ledger as of the last tick. Any thread; do not change it."""
         return self._ledger
-
-    @property
-    def law(self) -> LawView:
-        """The cost laws as of the last settled interval. Any thread."""
-        return self._accountant.law
 
     @property
     def status(self) -> MeterStatus:
@@ -129,7 +118,7 @@ class Sampler:
             self._look_around(begun_ns)
         self._reads += 1
         charges = self._accountant.advance(*self._drain())
-        self._ledger = self._accountant.ledger.copy()
+        self._ledger, self.law = self._accountant.ledger.copy(), self._accountant.law
         if charges:
             self._on_charges(charges)
 

@@ -1,17 +1,39 @@
-"""The native protocol, `wattserve.v1.Inference`."""
+"""The native protocol, `wattserve.v1.Inference`: its methods, and what becomes of its messages.
+
+Reading and writing messages is pure: no transport, no clock. Errors name the field in the request message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.attribution import IDLE_POLICY
+from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
+from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service import convert, report
-from wattserve_server.service.prediction import Answered, Predictor, until_settled
-from wattserve_server.service.serving import Serving
+from wattserve_server.service import report
+from wattserve_server.service.checks import (
+    GivenTensor,
+    check_count,
+    check_ids,
+    check_length,
+    check_priority,
+    check_rank,
+    check_request_id,
+    check_tensors,
+    check_texts,
+    describe_pixels,
+    ids_of_tensors,
+    images_of_tensors,
+)
+from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving, answers
 from wattserve_server.service.status import failure_of
-from wattserve_server.service.streams import answers
 
 
 class InferenceService:
@@ -20,9 +42,8 @@ class InferenceService:
         self._predictor = predictor
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
-        answered = await self._predictor.predict(convert.NativeCall(request), context.time_remaining())
         message = pb.PredictResponse()
-        _write_response(message, request.request_id, answered)
+        await self._answer(request, context.time_remaining(), message)
         return message
 
     async def PredictStream(
@@ -38,11 +59,8 @@ class InferenceService:
                 return _stream_error(request_id, error)
             open_ids.add(request_id)
             try:
-                answered = await self._predictor.predict(
-                    convert.NativeCall(request), context.time_remaining()
-                )
                 message = pb.PredictStreamResponse(request_id=request_id)
-                _write_response(message.response, request_id, answered)
+                await self._answer(request, context.time_remaining(), message.response)
             except Exception as error:
                 return _stream_error(request_id, error)
             finally:
@@ -52,39 +70,47 @@ class InferenceService:
         async for reply in answers(request_iterator, answer, self._serving, in_order=False):
             yield reply
 
+    async def _answer(
+        self, request: pb.PredictRequest, left_s: float | None, message: pb.PredictResponse
+    ) -> None:
+        """From a request's message to its answer's, which is filled in."""
+        with self._predictor.accept(left_s) as prediction:
+            host = prediction.host
+            prediction.hosted = host.engine.hosted(request.variant)
+            answered = await prediction.answer(asked_of(request, host))
+        write_response(message, request.request_id, host, answered)
+
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
-        ready = self._serving.get()
-        receipt = ready.engine.book.get(request.receipt_id)
+        host = self._serving.get()
+        receipt = host.engine.book.get(request.receipt_id)
         if request.wait_until_settled:
-            await until_settled(ready, receipt)
-        return convert.receipt_message(receipt, ready.source_of(receipt))
+            await host.until_settled(receipt)
+        return receipt_message(receipt, host.source_of(receipt))
 
     async def WatchReceipts(
         self, request: pb.WatchReceiptsRequest, context: Any
     ) -> AsyncIterator[pb.Receipt]:
-        ready = self._serving.get()
-        book = ready.engine.book
+        host = self._serving.get()
+        book = host.engine.book
         if not request.receipt_ids:
             watch = book.watch()
             try:
                 await context.send_initial_metadata(())  # from now on, nothing that settles is missed
                 async for receipt in watch:
-                    yield convert.receipt_message(receipt, ready.source_of(receipt))
+                    yield receipt_message(receipt, host.source_of(receipt))
             finally:
                 watch.close()
             return
         receipts = [book.get(receipt_id) for receipt_id in request.receipt_ids]
         for receipt in receipts:
             await book.until_final(receipt)
-            yield convert.receipt_message(receipt, ready.source_of(receipt))
+            yield receipt_message(receipt, host.source_of(receipt))
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
-        ready = self._serving.get()
-        return report.server_info(ready)
+        return report.server_info(self._serving.get())
 
     async def GetEnergyReport(self, request: pb.GetEnergyReportRequest, context: Any) -> pb.EnergyReport:
-        ready = self._serving.get()
-        return report.energy_report(ready)
+        return report.energy_report(self._serving.get())
 
     async def LoadVariant(self, request: pb.LoadVariantRequest, context: Any) -> pb.VariantInfo:
         engine = self._serving.get().engine
@@ -98,17 +124,100 @@ class InferenceService:
         return report.variant_info(engine, engine.roster.named(request.variant))
 
 
-def _write_response(message: pb.PredictResponse, request_id: str, answered: Answered) -> None:
+def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:
+    failure = failure_of(error)
+    told = pb.PredictError(
+        code=failure.reaction.code.value[0],
+        message=failure.message,
+        reason=failure.reaction.reason,
+        field=failure.field,
+        retry_after_ms=failure.reaction.retry_after_ms,
+    )
+    return pb.PredictStreamResponse(request_id=request_id, error=told)
+
+
+_TENSORS = "tensors.tensors"
+
+_STATES = {
+    State.PROVISIONAL: pb.ENERGY_STATE_PROVISIONAL,
+    State.SETTLED: pb.ENERGY_STATE_SETTLED,
+    State.UNKNOWN: pb.ENERGY_STATE_UNKNOWN,
+}
+_OUTCOMES = {
+    Outcome.OPEN: pb.OUTCOME_UNSPECIFIED,
+    Outcome.COMPLETED: pb.OUTCOME_COMPLETED,
+    Outcome.CANCELLED: pb.OUTCOME_CANCELLED,
+    Outcome.FAILED: pb.OUTCOME_FAILED,
+}
+
+
+def asked_of(request: pb.PredictRequest, host: Host) -> Asked:
+    """Raises InvalidRequest."""
+    facts, limit = host.engine.model.facts, host.engine.limits.max_request
+    options = Options(
+        check_request_id(request.request_id, "request_id"),
+        check_priority(request.priority, "priority"),
+        request.wait_for_settled_energy,
+    )
+    if request.WhichOneof("input") == "text" and not facts.pixel_shape:
+        return Asked(options, "text.texts", texts=check_texts(request.text.texts, limit, "text.texts"))
+    return Asked(options, "input", items_of(request, facts, limit))
+
+
+def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) -> list[Item]:
+    """The items of a request that holds tokens or tensors, checked against what the model takes.
+
+    Raises InvalidRequest for what the model does not take, texts for a model of images among it.
+    """
+    kind = request.WhichOneof("input")
+    if kind is None:
+        raise InvalidRequest("a request needs one of text, tokens or tensors", "input")
+    if facts.pixel_shape:
+        if kind != "tensors":
+            raise InvalidRequest(f"this model takes {describe_pixels(facts)}", kind)
+        return [*images_of_tensors(_given(request.tensors.tensors), _TENSORS, facts, max_sequences)]
+    if kind == "text":
+        raise InvalidRequest("texts are to be tokenised first", kind)
+    if kind == "tensors":
+        return [*ids_of_tensors(_given(request.tensors.tensors), _TENSORS, facts, max_sequences)]
+    sequences = request.tokens.sequences
+    if not sequences:
+        raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
+    check_count(len(sequences), max_sequences, "tokens.sequences")
+    given = [sequence.ids for sequence in sequences]
+    for index, ids in enumerate(given):  # before they are copied
+        if not 0 < len(ids) <= facts.max_tokens:
+            check_length(len(ids), facts, f"tokens.sequences[{index}]")
+    items = [np.array(ids[:], dtype=np.int64) for ids in given]
+    check_ids(items, facts, "tokens.sequences")
+    return [*items]
+
+
+def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
+    check_tensors(len(tensors), _TENSORS)
+    return [
+        GivenTensor(
+            tensor.name,
+            tensor.datatype,
+            check_rank(tensor.shape, f"{_TENSORS}[{index}].shape"),
+            tensor.data,
+            f"{_TENSORS}[{index}]",
+            f"{_TENSORS}[{index}].data",
+        )
+        for index, tensor in enumerate(tensors)
+    ]
+
+
+def write_response(message: pb.PredictResponse, request_id: str, host: Host, answered: Answered) -> None:
     """Every part in its place: a part that was made elsewhere would be copied."""
-    ready, done, times = answered
-    model = ready.engine.model
+    receipt, rows, times = answered
+    model = host.engine.model
     message.request_id = request_id
-    message.variant = done.variant
-    rows = [row for row in done.rows if row is not None]
-    convert.write_output(message.output, model.task.output_name, rows)
+    message.variant = receipt.variant
+    write_output(message.output, model.task.output_name, rows)
     for scores in model.task.scores(model.config, rows):
-        convert.write_classification(message.classifications.add(), scores, model.labels)
-    convert.write_receipt(message.receipt, done.receipt, ready.source_of(done.receipt))
+        write_classification(message.classifications.add(), scores, model.labels)
+    write_receipt(message.receipt, receipt, host.source_of(receipt))
     timing = message.timing
     timing.tokenize_ns = times.tokenize_ns
     timing.queue_ns = times.queue_ns
@@ -116,13 +225,99 @@ def _write_response(message: pb.PredictResponse, request_id: str, answered: Answ
     timing.total_ns = times.total_ns
 
 
-def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:
-    failure = failure_of(error)
-    told = pb.PredictError(
-        code=failure.kind.code.value[0],
-        message=failure.message,
-        reason=failure.kind.reason,
-        field=failure.field,
-        retry_after_ms=failure.kind.retry_after_ms,
+def write_output(message: pb.Tensor, name: str, rows: Sequence[NDArray[np.float32]]) -> None:
+    """rows: float32 [width] each."""
+    array = rows[0] if len(rows) == 1 else np.stack(rows)
+    message.name = name
+    message.datatype = "FP32"
+    message.shape.extend((len(rows), len(rows[0])))
+    message.data = array.astype("<f4", copy=False).tobytes()
+
+
+def write_classification(
+    message: pb.Classification, scores: NDArray[np.float32], labels: Sequence[str]
+) -> None:
+    numbers = scores.tolist()
+    best = numbers.index(max(numbers))  # argmax would give the interpreter's lock away, to the lane
+    message.label_index = best
+    message.label = labels[best]
+    message.scores.extend(numbers)
+
+
+def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
+    """What is known of the receipt now."""
+    message = pb.Receipt()
+    write_receipt(message, receipt, source)
+    return message
+
+
+def write_receipt(message: pb.Receipt, receipt: Receipt, source: pb.EnergySource) -> None:
+    """As `receipt_message`, into a message that holds nothing yet."""
+    state = known_state(receipt, source)
+    message.CopyFrom(
+        _alike(receipt.variant, receipt.device, receipt.split_rule, receipt.proxy, receipt.is_unverified)
     )
-    return pb.PredictStreamResponse(request_id=request_id, error=told)
+    message.source.CopyFrom(source)
+    message.receipt_id = receipt.receipt_id
+    message.request_id = receipt.request_id
+    message.outcome = _OUTCOMES[receipt.outcome]
+    message.state = _STATES[state]
+    message.created_unix_ns = receipt.created_unix_ns
+    if receipt.warnings:
+        message.warnings.extend(receipt.warnings)
+    for line in receipt.lines:
+        _write_line(message.lines.add(), line, state)
+    if (energy_uj := receipt.energy_uj) is not None:
+        message.energy_uj = energy_uj
+        message.unknown_reason = receipt.reason
+    else:
+        message.unknown_reason = unknown_reason(receipt, source)
+    if (interval := receipt.interval_uj()) is not None:
+        message.energy_low_uj, message.energy_high_uj = interval
+    if (idle_uj := receipt.idle_share_uj) is not None:
+        message.idle_share_uj = idle_uj
+    if (provisional_uj := receipt.provisional_uj) is not None:
+        message.provisional_energy_uj = provisional_uj
+
+
+@lru_cache(maxsize=256)
+def _alike(variant: str, device: str, split_rule: str, proxy: str, is_unverified: bool) -> pb.Receipt:
+    """What is the same on many receipts: to be copied, which takes a tenth of making it."""
+    return pb.Receipt(
+        variant=variant,
+        device=device,
+        idle_policy=IDLE_POLICY,
+        split_rule=split_rule,
+        proxy=proxy,
+        unverified=is_unverified,
+    )
+
+
+def known_state(receipt: Receipt, source: pb.EnergySource) -> State:
+    """Without a meter nothing will ever be known, so it is final at once."""
+    return State.UNKNOWN if source.quality == pb.ENERGY_QUALITY_NONE else receipt.state
+
+
+def unknown_reason(receipt: Receipt, source: pb.EnergySource) -> str:
+    """Why a receipt without a figure has none."""
+    if receipt.reason:
+        return receipt.reason
+    if source.quality == pb.ENERGY_QUALITY_NONE:
+        return source.note
+    return f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+
+
+def quality_word(source: pb.EnergySource) -> str:
+    return pb.EnergyQuality.Name(source.quality).removeprefix("ENERGY_QUALITY_").lower()
+
+
+def _write_line(message: pb.ReceiptLine, line: Line, state: State) -> None:
+    message.tokens = line.tokens
+    message.padded_tokens = line.padded_tokens
+    message.batch_size = line.batch_size
+    message.compute_ns = line.compute_ns
+    energy_uj = line.energy_uj if line.is_settled else line.provisional_uj
+    if energy_uj is not None and state is not State.UNKNOWN:
+        message.energy_uj = energy_uj
+    if line.idle_share_uj is not None:
+        message.idle_share_uj = line.idle_share_uj

@@ -1,30 +1,44 @@
-"""The gRPC server itself: what it listens on and what it registers."""
+"""The gRPC server itself: what it listens on, with which certificates, and what it registers: both protocols,
+health and reflection.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 import grpc
 from google.protobuf import duration_pb2
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from wattserve_proto.limits import message_sizes
+from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.oip import open_inference_pb2 as oip_pb
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.errors import ConfigError
-from wattserve_server.service import health
+from wattserve_server.errors import ConfigError, NotFound
+from wattserve_server.service.checks import shown
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.methods import handlers
 from wattserve_server.service.oip import OipService
-from wattserve_server.service.reflection import OIP_PACKAGE, REFLECTION_PACKAGE, reflection_pool
-from wattserve_server.service.tls import Tls
-from wattserve_server.telemetry.calls import Calls
+from wattserve_server.telemetry.observer import Observer
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""The same for every model, because it is set before one is loaded: 64 MiB hold 111 images of 3 x 224 x 224,
-or texts far beyond the limits on them. The client has the same limit."""
+OIP_PACKAGE = "inference"  # the public name of the Open Inference Protocol's package
+
+# Its messages are those of v1alpha, which is all that grpcio-reflection brings; tools ask for it first.
+REFLECTION_PACKAGE = "grpc.reflection.v1"
 
 _NATIVE = pb.DESCRIPTOR.services_by_name["Inference"]
 _OIP = oip_pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 _REFLECTION = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
 NATIVE_PATH = _NATIVE.full_name
@@ -41,8 +55,7 @@ _REFLECTED = (
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server would quietly share the port
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    *message_sizes(),
     # Clients may ask every 10 s whether the connection still stands, also while they wait for nothing.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -57,20 +70,26 @@ class Listener:
     until told so."""
 
     def __init__(
-        self, native: InferenceService, oip: OipService, calls: Calls, host: str, port: int, tls: Tls | None
+        self,
+        native: InferenceService,
+        oip: OipService,
+        observer: Observer,
+        host: str,
+        port: int,
+        tls: CertificateFiles | None,
     ) -> None:
-        """calls: counts them. port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
         self._server = grpc.aio.server(options=_OPTIONS)
-        self._health = health.HealthService((NATIVE_PATH, OIP_PATH))
-        names = (NATIVE_PATH, OIP_PATH, health.PATH, *REFLECTION_PATHS)
+        self._health = HealthService((NATIVE_PATH, OIP_PATH))
+        names = (NATIVE_PATH, OIP_PATH, _HEALTH.full_name, *REFLECTION_PATHS)
         pool = reflection_pool(_REFLECTED)
         mirror = reflection.aio.ReflectionServicer(names, pool)
         self._server.add_generic_rpc_handlers(
             (
-                handlers(NATIVE_PATH, _NATIVE, native, calls),
-                handlers(OIP_PATH, _OIP, oip, calls),
-                handlers(health.PATH, health.SERVICE, self._health, calls),
-                *(handlers(path, _REFLECTION, mirror, calls) for path in REFLECTION_PATHS),
+                handlers(NATIVE_PATH, _NATIVE, native, observer),
+                handlers(OIP_PATH, _OIP, oip, observer),
+                handlers(_HEALTH.full_name, _HEALTH, self._health, observer),
+                *(handlers(path, _REFLECTION, mirror, observer) for path in REFLECTION_PATHS),
             )
         )
         shown = f"[{host}]" if ":" in host else host
@@ -98,3 +117,141 @@ class Listener:
         """Refuse new calls at once; give those in progress `grace_s` to end."""
         self._health.end()
         await self._server.stop(grace_s)
+
+
+_Status = health_pb2.HealthCheckResponse
+
+
+class HealthService:
+    """`grpc.health.v1`, with the official messages: what is served, and whether it is.
+
+    The servicer that comes with grpcio-health-checking forgets everybody who watches a service as soon as one
+    of them leaves (1.81: they share one condition, which the first to go deletes), so this is our own.
+
+    services: names that may be asked for, besides the empty one for the server as a whole. Not serving
+    until told so."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._known = {"", *services}
+        self._serving = False
+        self._is_over = False
+        self._changed = asyncio.Event()
+
+    def say(self, serving: bool) -> None:
+        self._serving = serving
+        self._wake()
+
+    def end(self) -> None:
+        """End every watch: they would keep a server that stops from stopping."""
+        self._is_over = True
+        self._wake()
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        if request.service not in self._known:
+            raise NotFound(
+                f"unknown service {shown(request.service)}; known: {', '.join(sorted(self._known - {''}))}",
+                "service",
+            )
+        return self._reply(request.service)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """The status now, and whenever it changes; SERVICE_UNKNOWN for a service that is not here."""
+        last = None
+        while not self._is_over:
+            changed = self._changed
+            reply = self._reply(request.service)
+            if reply != last:
+                yield reply
+                last = reply
+            await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _reply(self, service: str) -> Any:
+        if service not in self._known:
+            return _Status(status=_Status.SERVICE_UNKNOWN)
+        return _Status(status=_Status.SERVING if self._serving else _Status.NOT_SERVING)
+
+
+def reflection_pool(files: Sequence[FileDescriptor]) -> DescriptorPool:
+    """What reflection shows: these files and, under their public names, what the process has under others.
+
+    The Open Inference Protocol's descriptors cannot stand in the process's own pool under their public name,
+    `inference`: a client library of it in the same process would clash. They do in a pool of their own.
+    """
+    pool = DescriptorPool()
+    for file in files:
+        pool.AddSerializedFile(file.serialized_pb)
+    pool.Add(_renamed(oip.DESCRIPTOR, OIP_PACKAGE))
+    pool.Add(_renamed(reflection_pb2.DESCRIPTOR, REFLECTION_PACKAGE))
+    return pool
+
+
+def _renamed(file: FileDescriptor, package: str) -> FileDescriptorProto:
+    """The file with another package's name. It imports nothing."""
+    own, public = f".{file.package}.", f".{package}."
+    proto = FileDescriptorProto()
+    file.CopyToProto(proto)
+    proto.package = package
+    proto.name = f"{package.replace('.', '/')}.proto"
+
+    def rename(message: DescriptorProto) -> None:
+        for field in message.field:
+            if field.type_name:
+                field.type_name = field.type_name.replace(own, public, 1)
+        for nested in message.nested_type:
+            rename(nested)
+
+    for message in proto.message_type:
+        rename(message)
+    for method in proto.service[0].method:
+        method.input_type = method.input_type.replace(own, public, 1)
+        method.output_type = method.output_type.replace(own, public, 1)
+    return proto
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFiles:
+    """The server's certificates, in PEM, checked before it listens."""
+
+    cert: str  # with its chain
+    key: str  # without a passphrase
+    client_ca: str = ""  # who signs the certificates that clients must show; empty: they need none
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Raises ConfigError for files that cannot be read, or do not fit together."""
+        cert, key = _read("--tls-cert", self.cert), _read("--tls-key", self.key)
+        client_ca = _read("--tls-client-ca", self.client_ca) if self.client_ca else None
+        self._check()
+        return grpc.ssl_server_credentials([(key, cert)], client_ca, client_ca is not None)
+
+    def _check(self) -> None:
+        """What grpc itself would only tell by refusing every connection."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigError(
+                f"--tls-cert {self.cert} and --tls-key {self.key}: not a certificate with its key, both in "
+                f"PEM, the key without a passphrase: {error}"
+            ) from error
+        if self.client_ca:
+            try:
+                context.load_verify_locations(self.client_ca)
+            except ssl.SSLError as error:
+                raise ConfigError(
+                    f"--tls-client-ca {self.client_ca}: not a certificate in PEM: {error}"
+                ) from error
+
+
+def _read(flag: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{flag} {path}: {error.strerror}") from error
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase")

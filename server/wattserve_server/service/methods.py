@@ -18,23 +18,24 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.deadlines import is_late
-from wattserve_server.service.status import failure_of
-from wattserve_server.telemetry.calls import Calls, MethodCalls
+from wattserve_server.service.status import failure_of, when_cut
+from wattserve_server.telemetry.observer import MethodCalls, Observer
 
+# By what a context says its code is: in some versions of grpc the code, in others its number.
 _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
-"""By what a context says its code is: in some versions of grpc the code, in others its number."""
 
 
-def handlers(path: str, service: ServiceDescriptor, servicer: object, calls: Calls) -> grpc.GenericRpcHandler:
-    """servicer: has async methods of the names of the service's. calls: counts them."""
-    found = {}
+def handlers(
+    path: str, service: ServiceDescriptor, servicer: object, observer: Observer
+) -> grpc.GenericRpcHandler:
+    """servicer: has async methods of the names of the service's."""
+    registered = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
             continue
-        counted = calls.method(_kind(method), path, method.name)
-        found[method.name] = _handler(method, getattr(servicer, method.name), counted)
-    return grpc.method_handlers_generic_handler(path, found)
+        counted = observer.method(_kind(method), path, method.name)
+        registered[method.name] = _handler(method, getattr(servicer, method.name), counted)
+    return grpc.method_handlers_generic_handler(path, registered)
 
 
 def _kind(method: MethodDescriptor) -> str:
@@ -130,13 +131,13 @@ class CountedCall:
 
     async def abort(self, error: Exception) -> NoReturn:
         failure = failure_of(error)
-        await self._context.abort(failure.kind.code, failure.message, failure.metadata())
+        await self._context.abort(failure.reaction.code, failure.message, failure.metadata())
         raise AssertionError("abort returned")
 
     def _code(self, kind: type[BaseException] | None) -> str:
         if kind is None:
             return "OK"
         if issubclass(kind, (asyncio.CancelledError, GeneratorExit)):  # so gRPC ends a late call, too
-            was_late = is_late(self._context.time_remaining(), self._total_s)
-            return "DEADLINE_EXCEEDED" if was_late else "CANCELLED"
+            reaction, _ = when_cut(self._context.time_remaining(), self._total_s)
+            return reaction.code.name
         return _CODES.get(self._context.code(), "UNKNOWN")

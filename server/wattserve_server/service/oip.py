@@ -1,30 +1,60 @@
-"""The Open Inference Protocol v2 with Triton's extensions, as `inference.GRPCInferenceService`."""
+"""The Open Inference Protocol v2 with Triton's extensions, as `inference.GRPCInferenceService`.
+
+Its methods, and what they say of the server and its model: metadata, configuration, statistics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
-from wattserve_server.engine.roster import State
+from wattserve_server.engine.engine import Engine
+from wattserve_server.engine.policy import LAST_PRIORITY, NORMAL_PRIORITY
+from wattserve_server.engine.roster import HostedVariant, Readiness
+from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
-from wattserve_server.service import oip_describe as describe
 from wattserve_server.service.checks import MAX_SHOWN
-from wattserve_server.service.oip_names import DESCRIBED, LOADED, alias, alias_of, entry_of
 from wattserve_server.service.oip_reply import parameter, response, stream_error
-from wattserve_server.service.oip_request import OipCall
-from wattserve_server.service.prediction import Predictor
-from wattserve_server.service.serving import Serving
+from wattserve_server.service.oip_request import (
+    DESCRIBED,
+    LOADED,
+    VERSION,
+    alias,
+    alias_of,
+    asked_of,
+    hosted_named,
+    hosted_of,
+)
+from wattserve_server.service.prediction import Host, Predictor, Serving, answers
 from wattserve_server.service.status import failure_of
-from wattserve_server.service.streams import answers
-from wattserve_server.telemetry.statistics import Statistics
+from wattserve_server.telemetry.observer import Duration, Observer, VariantStatistics
+
+SERVER_NAME = "wattserve"
+
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+)
+
+_STATES = {
+    Readiness.READY: "READY",
+    Readiness.LOADING: "LOADING",
+    Readiness.UNLOADED: "UNAVAILABLE",
+    Readiness.FAILED: "UNAVAILABLE",
+}
 
 
 class OipService:
-    def __init__(self, serving: Serving, predictor: Predictor, statistics: Statistics) -> None:
+    def __init__(self, serving: Serving, predictor: Predictor, observer: Observer) -> None:
         self._serving = serving
         self._predictor = predictor
-        self._statistics = statistics
+        self._observer = observer
 
     async def ServerLive(self, request: Any, context: Any) -> oip.ServerLiveResponse:
         return oip.ServerLiveResponse(live=True)
@@ -38,26 +68,28 @@ class OipService:
             return oip.ModelReadyResponse(ready=False)
         engine = self._serving.get().engine
         try:
-            state = entry_of(engine, request.name, request.version, DESCRIBED).state
+            state = hosted_named(engine, request.name, request.version, DESCRIBED).state
         except NotFound:  # as Triton says it: not ready, rather than an error
             return oip.ModelReadyResponse(ready=False)
-        would_load = engine.loader.rules.is_lazy and state is not State.FAILED
-        return oip.ModelReadyResponse(ready=state is State.READY or would_load)
+        would_load = engine.loader.rules.is_lazy and state is not Readiness.FAILED
+        return oip.ModelReadyResponse(ready=state is Readiness.READY or would_load)
 
     async def ServerMetadata(self, request: Any, context: Any) -> oip.ServerMetadataResponse:
-        return describe.server_metadata()
+        return oip.ServerMetadataResponse(
+            name=SERVER_NAME, version=version("wattserve"), extensions=EXTENSIONS
+        )
 
     async def ModelMetadata(
         self, request: oip.ModelMetadataRequest, context: Any
     ) -> oip.ModelMetadataResponse:
-        ready = self._serving.get()
-        entry_of(ready.engine, request.name, request.version, DESCRIBED)
-        return describe.model_metadata(request.name, ready)
+        host = self._serving.get()
+        hosted_named(host.engine, request.name, request.version, DESCRIBED)
+        return model_metadata(request.name, host)
 
     async def ModelConfig(self, request: oip.ModelConfigRequest, context: Any) -> oip.ModelConfigResponse:
-        ready = self._serving.get()
-        entry = entry_of(ready.engine, request.name, request.version, DESCRIBED)
-        return oip.ModelConfigResponse(config=describe.model_config(request.name, ready, entry.choice))
+        host = self._serving.get()
+        hosted = hosted_named(host.engine, request.name, request.version, DESCRIBED)
+        return oip.ModelConfigResponse(config=model_config(request.name, host, hosted.choice))
 
     async def ModelStatistics(
         self, request: oip.ModelStatisticsRequest, context: Any
@@ -70,9 +102,9 @@ class OipService:
         message = oip.ModelStatisticsResponse()
         for name in names:
             variant = alias_of(engine, name, request.version, DESCRIBED)
-            found = self._statistics.of(engine.roster.names if variant is None else [variant])
-            entry = None if variant is None else engine.roster.named(variant)
-            message.model_stats.append(describe.model_statistics(name, found, entry))
+            statistics = self._observer.statistics(engine.roster.names if variant is None else [variant])
+            hosted = None if variant is None else engine.roster.named(variant)
+            message.model_stats.append(model_statistics(name, statistics, hosted))
         return message
 
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Any) -> oip.ModelInferResponse:
@@ -84,7 +116,13 @@ class OipService:
         """Answers come in the order of the requests, as Triton's do for models that answer each once."""
 
         async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
-            return await self._streamed(request, context.time_remaining())
+            """An error ends its request, not the stream."""
+            try:
+                reply = await self._infer(request, context.time_remaining())
+            except Exception as error:
+                return stream_error(request, failure_of(error))
+            reply.parameters["triton_final_response"].CopyFrom(parameter(True))
+            return oip.ModelStreamInferResponse(infer_response=reply)
 
         async for reply in answers(request_iterator, answer, self._serving, in_order=True):
             yield reply
@@ -92,7 +130,7 @@ class OipService:
     async def RepositoryIndex(
         self, request: oip.RepositoryIndexRequest, context: Any
     ) -> oip.RepositoryIndexResponse:
-        return describe.model_index(self._serving.get(), request.ready)
+        return model_index(self._serving.get(), request.ready)
 
     async def RepositoryModelLoad(
         self, request: oip.RepositoryModelLoadRequest, context: Any
@@ -105,7 +143,7 @@ class OipService:
                 f"parameters[{name[:MAX_SHOWN]}]",
             )
         name = request.model_name or request.repository_name
-        variant = entry_of(engine, name, "", LOADED).choice.name
+        variant = hosted_named(engine, name, "", LOADED).choice.name
         await engine.loader.load_on_request(variant, LOADED.name)
         return oip.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
@@ -114,7 +152,7 @@ class OipService:
     ) -> oip.RepositoryModelUnloadResponse:
         engine = self._serving.get().engine
         name = request.model_name or request.repository_name
-        await engine.loader.unload(entry_of(engine, name, "", LOADED).choice.name)
+        await engine.loader.unload(hosted_named(engine, name, "", LOADED).choice.name)
         return oip.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def SystemSharedMemoryStatus(
@@ -133,15 +171,133 @@ class OipService:
     TraceSetting = LogSettings = _not_offered
 
     async def _infer(self, request: oip.ModelInferRequest, left_s: float | None) -> oip.ModelInferResponse:
-        return response(request, await self._predictor.predict(OipCall(request), left_s))
+        with self._predictor.accept(left_s) as prediction:
+            host = prediction.host
+            prediction.hosted = hosted_of(request, host.engine)
+            answered = await prediction.answer(asked_of(request, host))
+        return response(request, host, answered)
 
-    async def _streamed(
-        self, request: oip.ModelInferRequest, left_s: float | None
-    ) -> oip.ModelStreamInferResponse:
-        """An error ends its request, not the stream."""
-        try:
-            reply = await self._infer(request, left_s)
-        except Exception as error:
-            return stream_error(request, failure_of(error))
-        reply.parameters["triton_final_response"].CopyFrom(parameter(True))
-        return oip.ModelStreamInferResponse(infer_response=reply)
+
+def model_metadata(name: str, host: Host) -> oip.ModelMetadataResponse:
+    """Shapes with the batch dimension."""
+    return oip.ModelMetadataResponse(
+        name=name,
+        versions=[VERSION],
+        platform=SERVER_NAME,
+        inputs=[_with_batch(tensor) for tensor in _inputs(host)],
+        outputs=[_with_batch(tensor) for tensor in _outputs(host.engine)],
+    )
+
+
+def _with_batch(tensor: oip.ModelInput | oip.ModelOutput) -> oip.ModelMetadataResponse.TensorMetadata:
+    is_text = tensor.data_type == oip.TYPE_STRING
+    datatype = "BYTES" if is_text else oip.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+    return oip.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=datatype, shape=(-1, *tensor.dims)
+    )
+
+
+def model_config(name: str, host: Host, choice: Choice) -> oip.ModelConfig:
+    """Dimensions without that of the batch. choice: the variant that the name stands for."""
+    engine = host.engine
+    limits = engine.limits.batch[choice.device]
+    parameters = {
+        "task": engine.model.task.name,
+        "variant": choice.name,
+        "variants": ",".join(engine.roster.names),
+    }
+    return oip.ModelConfig(
+        name=name,
+        platform=SERVER_NAME,
+        backend=SERVER_NAME,
+        max_batch_size=engine.limits.max_request,
+        input=_inputs(host),
+        output=_outputs(engine),
+        dynamic_batching=oip.ModelDynamicBatching(
+            preferred_batch_size=[limits.max_sequences],
+            max_queue_delay_microseconds=limits.max_wait_ns // 1000,
+            priority_levels=LAST_PRIORITY,
+            default_priority_level=NORMAL_PRIORITY,
+        ),
+        parameters={key: oip.ModelParameter(string_value=value) for key, value in parameters.items()},
+        model_transaction_policy=oip.ModelTransactionPolicy(decoupled=False),
+    )
+
+
+def _inputs(host: Host) -> list[oip.ModelInput]:
+    """Token ids and texts are all optional, because either stands without the other: clients read of an input
+    that is not that it must always be sent."""
+    facts = host.engine.model.facts
+    if facts.pixel_shape:
+        return [oip.ModelInput(name="pixel_values", data_type=oip.TYPE_FP32, dims=facts.pixel_shape)]
+    inputs = [
+        oip.ModelInput(name=name, data_type=oip.TYPE_INT64, dims=[-1], allow_ragged_batch=True, optional=True)
+        for name in ("input_ids", "attention_mask")
+    ]
+    if host.tokenizer is not None:
+        inputs.append(oip.ModelInput(name="text", data_type=oip.TYPE_STRING, dims=[1], optional=True))
+    return inputs
+
+
+def _outputs(engine: Engine) -> list[oip.ModelOutput]:
+    """Its width is -1 when the model's config does not say."""
+    model = engine.model
+    width = len(model.labels) or getattr(model.config, "hidden_size", None) or -1
+    return [oip.ModelOutput(name=model.task.output_name, data_type=oip.TYPE_FP32, dims=[width])]
+
+
+def model_index(host: Host, only_ready: bool) -> oip.RepositoryIndexResponse:
+    """The model, in the state of its default variant, and each variant."""
+    engine = host.engine
+    named = [(engine.model.name, engine.roster.named(engine.default_variant))]
+    named += [(alias(engine, hosted.choice.name), hosted) for hosted in engine.roster]
+    message = oip.RepositoryIndexResponse()
+    for name, hosted in named:
+        if hosted.state is Readiness.READY or not only_ready:
+            message.models.add(
+                name=name, version=VERSION, state=_STATES[hosted.state], reason=_reason(hosted, engine)
+            )
+    return message
+
+
+def _reason(hosted: HostedVariant, engine: Engine) -> str:
+    if hosted.state is Readiness.UNLOADED:
+        return "unloaded; a request loads it" if engine.loader.rules.is_lazy else "unloaded"
+    return hosted.reason
+
+
+def model_statistics(
+    name: str, found: VariantStatistics, hosted: HostedVariant | None
+) -> oip.ModelStatistics:
+    """hosted: of the variant, when they are those of one."""
+    message = oip.ModelStatistics(
+        name=name,
+        version=VERSION,
+        last_inference=found.last_unix_ms,
+        inference_count=found.sequences,
+        execution_count=sum(duration.count for duration in found.batches.values()),
+        inference_stats=oip.InferStatistics(
+            success=_duration(found.success),
+            fail=_duration(found.fail),
+            queue=_duration(found.queue),
+            compute_input=_duration(found.tokenize),
+            compute_infer=_duration(found.compute),
+            compute_output=_duration(found.output),
+        ),
+        batch_stats=[
+            oip.InferBatchStatistics(batch_size=size, compute_infer=_duration(duration))
+            for size, duration in sorted(found.batches.items())
+        ],
+    )
+    if hosted is not None and hosted.variant is not None:
+        device = hosted.choice.device
+        message.memory_usage.add(
+            type="GPU" if device.type == "cuda" else "CPU",
+            id=device.index or 0,
+            byte_size=hosted.variant.parameter_bytes,
+        )
+    return message
+
+
+def _duration(duration: Duration) -> oip.StatisticDuration:
+    return oip.StatisticDuration(count=duration.count, ns=duration.total_ns)

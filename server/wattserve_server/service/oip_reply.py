@@ -1,7 +1,4 @@
-"""From an answered request to a ModelInferResponse: raw outputs, and what it cost in the parameters.
-
-Pure; errors name the field in the request message.
-"""
+"""From an answered request to a ModelInferResponse: raw outputs, and what it cost in the parameters. Pure."""
 
 from __future__ import annotations
 
@@ -13,45 +10,21 @@ from numpy.typing import NDArray
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Receipt
-from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.checks import shown
-from wattserve_server.service.convert import known_state, quality_word, unknown_reason
-from wattserve_server.service.oip_names import VERSION
-from wattserve_server.service.oip_parameters import whole_parameter
-from wattserve_server.service.prediction import Answered
+from wattserve_server.service.inference import known_state, quality_word, unknown_reason
+from wattserve_server.service.oip_request import VERSION, classes_asked
+from wattserve_server.service.prediction import Answered, Host
 from wattserve_server.service.status import Failure
 
 
-def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
-    """How many classes the request wants named; 0: it wants the array itself. name: of the one output there
-    is. Raises InvalidRequest."""
-    classes = 0
-    for index, output in enumerate(request.outputs):
-        field = f"outputs[{index}]"
-        if output.name != name:
-            raise InvalidRequest(
-                f"unknown output {shown(output.name)}; this model has {name!r}", f"{field}.name"
-            )
-        if index:
-            raise InvalidRequest(f"output {name!r} is asked for twice", f"{field}.name")
-        if "shared_memory_region" in output.parameters:
-            raise InvalidRequest(
-                "shared memory is not offered: the answer comes in the reply",
-                f"{field}.parameters[shared_memory_region]",
-            )
-        classes = whole_parameter(output.parameters, "classification", f"{field}.")
-    return classes
-
-
-def response(request: oip.ModelInferRequest, answered: Answered) -> oip.ModelInferResponse:
-    model = answered.ready.engine.model
+def response(request: oip.ModelInferRequest, host: Host, answered: Answered) -> oip.ModelInferResponse:
+    model = host.engine.model
     classes = classes_asked(request, model.task.output_name)
-    rows = np.stack([row for row in answered.request.rows if row is not None])
+    rows = np.stack(answered.rows)
     message = oip.ModelInferResponse(
         model_name=request.model_name,
         model_version=VERSION,
         id=request.id,
-        parameters=_parameters(answered),
+        parameters=_parameters(answered, host.source_of(answered.receipt)),
     )
     if classes:
         shape, data = _classification(rows, min(classes, rows.shape[1]), model.labels)
@@ -65,12 +38,12 @@ def response(request: oip.ModelInferRequest, answered: Answered) -> oip.ModelInf
 
 def stream_error(request: oip.ModelInferRequest, failure: Failure) -> oip.ModelStreamInferResponse:
     """What a stream has instead of a status and its details."""
-    told = {"error_reason": failure.kind.reason, "error_field": failure.field}
+    told = {"error_reason": failure.reaction.reason, "error_field": failure.field}
     parameters = {name: parameter(value) for name, value in told.items() if value}
-    if failure.kind.retry_after_ms:
-        parameters["retry_after_ms"] = parameter(failure.kind.retry_after_ms)
+    if failure.reaction.retry_after_ms:
+        parameters["retry_after_ms"] = parameter(failure.reaction.retry_after_ms)
     return oip.ModelStreamInferResponse(
-        error_message=f"[{failure.kind.code.name}] {failure.message}",
+        error_message=f"[{failure.reaction.code.name}] {failure.message}",
         infer_response=oip.ModelInferResponse(
             model_name=request.model_name, id=request.id, parameters=parameters
         ),
@@ -90,9 +63,9 @@ def _classification(
     return (len(rows), classes), bytes(data)
 
 
-def _parameters(answered: Answered) -> dict[str, oip.InferParameter]:
-    receipt, times = answered.request.receipt, answered.times
-    values = _energy(receipt, answered.ready.source_of(receipt)) | {
+def _parameters(answered: Answered, source: pb.EnergySource) -> dict[str, oip.InferParameter]:
+    receipt, times = answered.receipt, answered.times
+    values = _energy(receipt, source) | {
         "variant": receipt.variant,
         "receipt_id": receipt.receipt_id,
         "batch_size": max(line.batch_size for line in receipt.lines),

@@ -1,20 +1,144 @@
-"""From a ModelInferRequest to checked items. Pure; errors name the field in the request message."""
+"""From a ModelInferRequest to checked items of a variant, by the names that the protocol gives to models.
+
+`NAME` is the hosted model and stands for its default variant; `NAME@VARIANT` is one variant. There is one
+version, "1": a precision is no version, and clients read versions as whole numbers. Parameters that mean
+nothing here are ignored, unless their names are reserved. Pure; errors name the field in the request message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_server.engine.engine import Engine
+from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.errors import InvalidRequest, NotFound
-from wattserve_server.service.checks import check_count, check_rank, check_tensors, check_texts, shown
-from wattserve_server.service.oip_names import INFERRED, alias_of
-from wattserve_server.service.oip_parameters import read_options, text_parameter
-from wattserve_server.service.oip_reply import classes_asked
-from wattserve_server.service.prediction import Asked
-from wattserve_server.service.serving import Ready
-from wattserve_server.service.tensors import GivenTensor, ids_of_tensors, images_of_tensors
+from wattserve_server.service.checks import (
+    MAX_SHOWN,
+    GivenTensor,
+    check_count,
+    check_priority,
+    check_rank,
+    check_request_id,
+    check_tensors,
+    check_texts,
+    ids_of_tensors,
+    images_of_tensors,
+    shown,
+)
+from wattserve_server.service.prediction import Asked, Host, Options
+
+VERSION = "1"
+
+
+def alias(engine: Engine, variant: str) -> str:
+    """The name of one variant."""
+    return f"{engine.model.name}@{variant}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Where a message holds a model's name and version."""
+
+    name: str
+    version: str
+
+
+INFERRED = Fields("model_name", "model_version")
+DESCRIBED = Fields("name", "version")
+LOADED = Fields("model_name", "")
+
+
+def alias_of(engine: Engine, name: str, version: str, fields: Fields) -> str | None:
+    """The variant that a model's name holds; None for the plain name. Raises NotFound or InvalidRequest."""
+    if version not in ("", VERSION):
+        if not version.isdecimal():
+            raise InvalidRequest(
+                f"version {shown(version)}: a version is a whole number, here {VERSION!r} or none; a "
+                'variant is chosen by the parameter "variant" or the name MODEL@VARIANT',
+                fields.version,
+            )
+        raise NotFound(f"version {shown(version)}: this server has version {VERSION!r} only", fields.version)
+    own = engine.model.name
+    if name == own:
+        return None
+    prefix, variant = name[: len(own) + 1], name[len(own) + 1 :]
+    if prefix != f"{own}@":
+        raise NotFound(
+            f"unknown model {shown(name)}; this server has {own!r}, and each variant as {own}@VARIANT",
+            fields.name,
+        )
+    if variant not in engine.roster.names:
+        known = ", ".join(engine.roster.names)
+        raise NotFound(f"unknown variant {shown(variant)} of {own!r}; this server has {known}", fields.name)
+    return variant
+
+
+def hosted_named(engine: Engine, name: str, version: str, fields: Fields) -> HostedVariant:
+    """The variant that a name stands for. Raises as `alias_of`."""
+    return engine.hosted(alias_of(engine, name, version, fields) or "")
+
+
+Parameters = Mapping[str, oip.InferParameter]
+
+_OF_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
+# Always sent by perf_analyzer: asks for what only models with several answers per request have.
+_HARMLESS = ("triton_enable_empty_final_response",)
+
+_ENERGY = {"": False, "provisional": False, "settled": True}
+
+
+def read_options(request: oip.ModelInferRequest) -> Options:
+    """Raises InvalidRequest."""
+    parameters = request.parameters
+    for name in parameters:
+        if name.startswith("triton_") and name not in _HARMLESS:
+            raise InvalidRequest(f"{shown(name)} is reserved", _parameter(name[:MAX_SHOWN]))
+    for name in _OF_SEQUENCES:
+        if name in parameters and _value(parameters, name):
+            raise InvalidRequest("this model keeps nothing from one request to the next", _parameter(name))
+    energy = text_parameter(parameters, "energy")
+    if energy not in _ENERGY:
+        raise InvalidRequest(f"{shown(energy)}; either 'provisional' or 'settled'", _parameter("energy"))
+    timeout_us = whole_parameter(parameters, "timeout")
+    return Options(
+        check_request_id(request.id, "id"),
+        check_priority(whole_parameter(parameters, "priority"), _parameter("priority")),
+        _ENERGY[energy],
+        timeout_us * 1000 if timeout_us else None,
+    )
+
+
+def text_parameter(parameters: Parameters, name: str) -> str:
+    """Empty when it is not given."""
+    value = _value(parameters, name) if name in parameters else ""
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{value!r} is no string_param", _parameter(name))
+    return value
+
+
+def whole_parameter(parameters: Parameters, name: str, where: str = "") -> int:
+    """0 when it is not given. where: whose parameters they are, if not the request's."""
+    value = _value(parameters, name) if name in parameters else 0
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        given = shown(value) if isinstance(value, str) else repr(value)
+        raise InvalidRequest(f"{given} is no whole number from 0", f"{where}{_parameter(name)}")
+    return value
+
+
+def _value(parameters: Parameters, name: str) -> bool | int | str | float | None:
+    """None for a parameter without a value."""
+    parameter = parameters[name]
+    kind = parameter.WhichOneof("parameter_choice")
+    value: bool | int | str | float | None = None if kind is None else getattr(parameter, kind)
+    return value
+
+
+def _parameter(name: str) -> str:
+    return f"parameters[{name}]"
+
 
 Tensor = oip.ModelInferRequest.InferInputTensor
 
@@ -26,50 +150,66 @@ _CONTENTS = {
 }
 """Where the elements of a datatype stand when they are not sent as bytes."""
 
-_LENGTH_BYTES = 4
-"""Before each element of a BYTES tensor that is sent as bytes."""
+_LENGTH_BYTES = 4  # before each element of a BYTES tensor that is sent as bytes
 
 
-@dataclass(frozen=True, slots=True)
-class OipCall:
-    """A ModelInferRequest, to be read once there is a server to hold it against."""
+def hosted_of(request: oip.ModelInferRequest, engine: Engine) -> HostedVariant:
+    """The variant that a request names, in the model's name or by the parameter. Raises NotFound or
+    InvalidRequest."""
+    alias = alias_of(engine, request.model_name, request.model_version, INFERRED)
+    name = text_parameter(request.parameters, "variant")
+    if alias and name and alias != name:
+        raise InvalidRequest(
+            f"{shown(name)}, and the model's name says {alias!r}: give one of them",
+            "parameters[variant]",
+        )
+    if name and name not in engine.roster.names:
+        raise NotFound(
+            f"unknown variant {shown(name)}; this server has {', '.join(engine.roster.names)}",
+            "parameters[variant]",
+        )
+    return engine.hosted(alias or name)
 
-    request: oip.ModelInferRequest
 
-    @property
-    def variant_field(self) -> str:
-        return "parameters[variant]" if "variant" in self.request.parameters else "model_name"
+def asked_of(request: oip.ModelInferRequest, host: Host) -> Asked:
+    """Raises InvalidRequest."""
+    facts, limit = host.engine.model.facts, host.engine.limits.max_request
+    classes_asked(request, host.engine.model.task.output_name)  # so that wrong ones never run
+    asked = Asked(
+        read_options(request),
+        "inputs",
+        variant_field="parameters[variant]" if "variant" in request.parameters else "model_name",
+    )
+    tensors = _given(request)
+    if facts.pixel_shape:
+        return asked._replace(items=[*images_of_tensors(tensors, "inputs", facts, limit)])
+    if any(tensor.name == "text" for tensor in tensors):
+        if len(tensors) > 1:
+            raise InvalidRequest("text stands alone, and once: leave the other inputs out", "inputs")
+        return asked._replace(place=tensors[0].data_field, texts=_texts(tensors[0], limit))
+    or_else = "" if host.tokenizer is None else ", or text (BYTES)"
+    return asked._replace(items=[*ids_of_tensors(tensors, "inputs", facts, limit, or_else)])
 
-    def variant(self, ready: Ready) -> str:
-        request, engine = self.request, ready.engine
-        alias = alias_of(engine, request.model_name, request.model_version, INFERRED)
-        asked = text_parameter(request.parameters, "variant")
-        if alias and asked and alias != asked:
+
+def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
+    """How many classes the request wants named; 0: it wants the array itself. name: of the one output there
+    is. Raises InvalidRequest."""
+    classes = 0
+    for index, output in enumerate(request.outputs):
+        field = f"outputs[{index}]"
+        if output.name != name:
             raise InvalidRequest(
-                f"{shown(asked)}, and the model's name says {alias!r}: give one of them",
-                "parameters[variant]",
+                f"unknown output {shown(output.name)}; this model has {name!r}", f"{field}.name"
             )
-        if asked and asked not in engine.roster.names:
-            raise NotFound(
-                f"unknown variant {shown(asked)}; this server has {', '.join(engine.roster.names)}",
-                "parameters[variant]",
+        if index:
+            raise InvalidRequest(f"output {name!r} is asked for twice", f"{field}.name")
+        if "shared_memory_region" in output.parameters:
+            raise InvalidRequest(
+                "shared memory is not offered: the answer comes in the reply",
+                f"{field}.parameters[shared_memory_region]",
             )
-        return alias or asked or engine.default_variant
-
-    def read(self, ready: Ready) -> Asked:
-        """Raises InvalidRequest."""
-        request, facts = self.request, ready.engine.model.facts
-        limit = ready.engine.limits.max_request
-        classes_asked(request, ready.engine.model.task.output_name)  # so that wrong ones never run
-        options, inputs = read_options(request), _given(request)
-        if facts.pixel_shape:
-            return Asked(options, "inputs", [*images_of_tensors(inputs, "inputs", facts, limit)])
-        if any(tensor.name == "text" for tensor in inputs):
-            if len(inputs) > 1:
-                raise InvalidRequest("text stands alone, and once: leave the other inputs out", "inputs")
-            return Asked(options, inputs[0].data_field, texts=_texts(inputs[0], limit))
-        or_else = "" if ready.tokenizer is None else ", or text (BYTES)"
-        return Asked(options, "inputs", [*ids_of_tensors(inputs, "inputs", facts, limit, or_else)])
+        classes = whole_parameter(output.parameters, "classification", f"{field}.")
+    return classes
 
 
 def _given(request: oip.ModelInferRequest) -> list[GivenTensor]:

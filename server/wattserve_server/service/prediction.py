@@ -1,154 +1,289 @@
-"""The way of a prediction through the server, whatever protocol it came by: accepted, read, run, counted."""
+"""The way of a prediction through the server, whatever protocol it came by: accepted, run, counted.
+
+A protocol makes an `Asked` of its message, gets an `Answered`, and makes its reply of that.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Receipt
+from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.policy import NORMAL_PRIORITY
-from wattserve_server.engine.request import Request
+from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
-from wattserve_server.errors import NotPossibleHere
+from wattserve_server.engine.tasks.tokens import Tokenizer
+from wattserve_server.errors import NotPossibleHere, UnavailableError
+from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.checks import check_ids
-from wattserve_server.service.deadlines import is_late
-from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, Ready, Serving
-from wattserve_server.service.status import LATE, LEFT, Kind, kind_of
-from wattserve_server.telemetry.failures import FailedRequest, Failures
-from wattserve_server.telemetry.metrics import Metrics
-from wattserve_server.telemetry.statistics import Statistics, Times
+from wattserve_server.service.status import Reaction, reaction_of, when_cut
+from wattserve_server.telemetry.observer import Observer, Times
+
+SETTLEMENT_LIMIT_S = 10.0  # for how long a call waits for settled energy at the most
+
+IN_FLIGHT = 1024  # requests of one stream without an answer yet: the server reads no more until some have one
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMeter:
+    """One device's energy figures."""
+
+    device: str
+    sampler: Sampler
+    info: pb.MeterInfo  # what MeterInfo says, except for what changes
+
+
+@dataclass(slots=True)
+class Host:
+    """What answers requests, once there is something that can."""
+
+    engine: Engine
+    meters: dict[str, DeviceMeter]  # by device, that of the default variant first
+    tokenizer: Tokenizer | None
+    info: pb.ServerInfo  # what GetServerInfo says, except for what changes
+
+    def source_of(self, receipt: Receipt) -> pb.EnergySource:
+        """The source of a receipt's figures."""
+        return self.meters[receipt.device].info.source
+
+    async def until_settled(self, receipt: Receipt) -> None:
+        """Wait, but no longer than the settlement limit: then the receipt is given as it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLEMENT_LIMIT_S):
+                await self.engine.book.until_final(receipt)
+
+
+@dataclass(slots=True)
+class Serving:
+    """Whether the server takes requests, and how many it is working on."""
+
+    host: Host | None = None  # until the model is warm
+    draining: asyncio.Event = field(default_factory=asyncio.Event)  # set once the server shuts down
+    _accepted: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_accepting(self) -> bool:
+        """Whether a new request would be accepted."""
+        return self.host is not None and not self.draining.is_set()
+
+    def get(self) -> Host:
+        """Raises UnavailableError while there is nothing to serve yet."""
+        if self.host is None:
+            raise UnavailableError("the server is starting: its model is not warm yet")
+        return self.host
+
+    def check_not_draining(self) -> None:
+        """Raises UnavailableError when the server shuts down."""
+        if self.draining.is_set():
+            raise UnavailableError("the server is shutting down")
+
+    @contextmanager
+    def accept(self) -> Iterator[Host]:
+        """As `get`, for a new request, which is being worked on until the block ends."""
+        self.check_not_draining()
+        host = self.get()
+        self._accepted += 1
+        try:
+            yield host
+        finally:
+            self._accepted -= 1
+            if not self._accepted:
+                self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Wait until no accepted request is being worked on. For a server that accepts no more."""
+        while self._accepted:
+            self._idle.clear()
+            await self._idle.wait()
 
 
 class Options(NamedTuple):
-    """How a request wants to be treated. timeout_ns: how long it may wait in the queue, besides what the
-    call's own deadline says."""
+    """How a request wants to be treated."""
 
     request_id: str = ""
     priority: int = NORMAL_PRIORITY
     waits_for_energy: bool = False
-    timeout_ns: int | None = None
+    timeout_ns: int | None = None  # for which it may wait in the queue, besides the call's own deadline
 
 
 class Asked(NamedTuple):
-    """What a call asks for. items: checked; or texts, to be tokenised first. place: where in the request."""
+    """What a request asks for, checked."""
 
     options: Options
-    place: str
+    place: str  # where in the request the items or texts are
     items: Sequence[Item] = ()
-    texts: Sequence[str] = ()
-
-
-class Call(Protocol):
-    """A request of one of the protocols. Its methods raise RequestError."""
-
-    @property
-    def variant_field(self) -> str:
-        """Where it names the variant."""
-
-    def variant(self, ready: Ready) -> str:
-        """The variant that it names."""
-
-    def read(self, ready: Ready) -> Asked:
-        """What it holds, checked."""
+    texts: Sequence[str] = ()  # instead of items, which they become once they are tokenised
+    variant_field: str = "variant"  # where the request names its variant
 
 
 class Answered(NamedTuple):
-    """A request that has run. times: where its time went."""
+    """What a request that has run is told."""
 
-    ready: Ready
-    request: Request
+    receipt: Receipt
+    rows: list[NDArray[np.float32]]  # the model's output, one row for each sequence
     times: Times
+
+
+class AcceptedRequest:
+    """One request that was accepted. `hosted` is its variant, from when it is known on."""
+
+    def __init__(self, left_s: float | None) -> None:
+        self.begun_ns = time.monotonic_ns()
+        self.left_s = left_s
+        self.deadline_ns = None if left_s is None else self.begun_ns + int(left_s * 1e9)
+        self.host: Host
+        self.hosted: HostedVariant | None = None
+        self.answered: Answered | None = None
+
+    @property
+    def variant(self) -> str:
+        """Its variant's name; empty while it is not known to name one that exists."""
+        return "" if self.hosted is None else self.hosted.choice.name
+
+    async def answer(self, asked: Asked) -> Answered:
+        """Raises WattserveError."""
+        assert self.hosted is not None
+        engine, options = self.host.engine, asked.options
+        items, tokenize_ns = asked.items, 0
+        if asked.texts:
+            items = await self._encode(asked)
+            tokenize_ns = time.monotonic_ns() - self.begun_ns
+        deadlines_ns = [] if self.deadline_ns is None else [self.deadline_ns]
+        if options.timeout_ns is not None:
+            deadlines_ns.append(self.begun_ns + options.timeout_ns)
+        deadline_ns = min(deadlines_ns, default=None)
+        try:
+            ran = await engine.predict(items, self.hosted, options.request_id, deadline_ns, options.priority)
+        except NotPossibleHere as error:
+            error.field = error.field or asked.variant_field
+            raise
+        ran_ns = time.monotonic_ns()
+        if options.waits_for_energy:
+            await self.host.until_settled(ran.receipt)
+        times = Times(
+            tokenize_ns=tokenize_ns,
+            queue_ns=ran.queue_ns,
+            compute_ns=ran.compute_ns,
+            output_ns=max(0, ran_ns - ran.accepted_ns - ran.queue_ns - ran.compute_ns),
+            total_ns=time.monotonic_ns() - self.begun_ns,
+        )
+        self.answered = Answered(ran.receipt, ran.rows, times)
+        return self.answered
+
+    async def _encode(self, asked: Asked) -> list[Item]:
+        if self.host.tokenizer is None:
+            name = self.host.engine.model.name
+            raise NotPossibleHere(f"{name} has no tokenizer: send token ids", asked.place)
+        sequences = await self.host.tokenizer.encode(asked.texts)
+        check_ids(sequences, self.host.engine.model.facts, asked.place)
+        return [*sequences]
 
 
 class Predictor:
     """One per server: every prediction goes through it and is counted once."""
 
-    def __init__(
-        self, serving: Serving, metrics: Metrics, statistics: Statistics, failures: Failures
-    ) -> None:
+    def __init__(self, serving: Serving, observer: Observer) -> None:
         self._serving = serving
-        self._metrics = metrics
-        self._statistics = statistics
-        self._failures = failures
+        self._observer = observer
 
-    async def predict(self, call: Call, left_s: float | None = None) -> Answered:
-        """left_s: until the caller's deadline. Raises WattserveError."""
-        begun_ns = time.monotonic_ns()
-        deadline_ns = None if left_s is None else begun_ns + int(left_s * 1e9)
-        variant = ""
+    @contextmanager
+    def accept(self, left_s: float | None) -> Iterator[AcceptedRequest]:
+        """A request, counted when the block ends, by how it does. left_s: until its caller's deadline.
+
+        Raises UnavailableError.
+        """
+        prediction = AcceptedRequest(left_s)
         try:
-            ready = self._serving.accept()
-            try:
-                variant = call.variant(ready)
-                answered = await self._answer(ready, call, variant, begun_ns, deadline_ns)
-            finally:
-                self._serving.done()
+            with self._serving.accept() as prediction.host:
+                yield prediction
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
-            own_left_s = None if deadline_ns is None else (deadline_ns - time.monotonic_ns()) / 1e9
-            if is_late(own_left_s, left_s):
-                self._failed(variant, LATE, "the caller's deadline passed", begun_ns)
-            else:
-                self._failed(variant, LEFT, "the caller left", begun_ns)
+            own_left_s = None
+            if prediction.deadline_ns is not None:
+                own_left_s = (prediction.deadline_ns - time.monotonic_ns()) / 1e9
+            reaction, why = when_cut(own_left_s, left_s)
+            self._failed(prediction, reaction, why)
             raise
         except Exception as error:
-            self._failed(variant, kind_of(error), str(error), begun_ns)
+            self._failed(prediction, reaction_of(error), str(error))
             raise
-        self._metrics.request_answered(variant, answered.times, answered.request.receipt)
-        self._statistics.answered(variant, len(answered.request.sequences), answered.times)
-        return answered
+        answered = prediction.answered
+        assert answered is not None
+        self._observer.answered(prediction.variant, len(answered.rows), answered.times, answered.receipt)
 
-    def _failed(self, variant: str, kind: Kind, message: str, begun_ns: int) -> None:
-        self._metrics.request_ended(variant, kind.code.name)
-        self._failures.add(FailedRequest(time.time(), variant, kind.code.name, kind.reason, message))
-        if variant:
-            self._statistics.failed(variant, time.monotonic_ns() - begun_ns)
+    def _failed(self, prediction: AcceptedRequest, reaction: Reaction, message: str) -> None:
+        duration_ns = time.monotonic_ns() - prediction.begun_ns
+        self._observer.failed(prediction.variant, reaction.code.name, reaction.reason, message, duration_ns)
 
-    async def _answer(
-        self, ready: Ready, call: Call, variant: str, begun_ns: int, deadline_ns: int | None
-    ) -> Answered:
-        asked = call.read(ready)
-        items, tokenize_ns = asked.items, 0
-        if asked.texts:
-            items = await _encode(ready, asked)
-            tokenize_ns = time.monotonic_ns() - begun_ns
-        options = asked.options
-        if options.timeout_ns is not None:
-            own_ns = begun_ns + options.timeout_ns
-            deadline_ns = own_ns if deadline_ns is None else min(deadline_ns, own_ns)
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+async def answers(
+    requests: AsyncIterator[Request],
+    answer: Callable[[Request], Coroutine[Any, Any, Reply]],
+    serving: Serving,
+    in_order: bool,
+) -> AsyncIterator[Reply]:
+    """A stream's replies: in the order of the requests, or as they finish. Each is made by a task of its own.
+
+    answer: never raises; an error is a reply. When the server shuts down nothing more is read, what was read
+    is answered, and UnavailableError ends the stream. What `requests` raises ends it in the same way.
+    """
+    done: asyncio.Queue[asyncio.Task[Reply] | None] = asyncio.Queue()
+    room = asyncio.Semaphore(IN_FLIGHT)
+    running: set[asyncio.Task[Reply]] = set()
+
+    async def read() -> None:
+        async for request in requests:
+            await room.acquire()
+            task = asyncio.create_task(answer(request))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            if in_order:
+                done.put_nowait(task)
+            else:
+                task.add_done_callback(done.put_nowait)
+
+    async def read_all() -> None:
+        draining = asyncio.create_task(serving.draining.wait())
         try:
-            done = await ready.engine.predict(
-                items, variant, options.request_id, deadline_ns, options.priority
-            )
-        except NotPossibleHere as error:
-            error.field = error.field or call.variant_field
-            raise
-        ran_ns = time.monotonic_ns()
-        if options.waits_for_energy:
-            await until_settled(ready, done.receipt)
-        times = Times(
-            tokenize_ns=tokenize_ns,
-            queue_ns=done.queue_ns,
-            compute_ns=done.compute_ns,
-            output_ns=max(0, ran_ns - done.accepted_ns - done.queue_ns - done.compute_ns),
-            total_ns=time.monotonic_ns() - begun_ns,
-        )
-        return Answered(ready, done, times)
+            await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
+            was_cut_short = not reader.done()
+            reader.cancel()
+            if running:
+                await asyncio.wait(running)
+            if was_cut_short:
+                serving.check_not_draining()
+            else:
+                reader.result()
+        finally:
+            draining.cancel()
+            done.put_nowait(None)
 
-
-async def _encode(ready: Ready, asked: Asked) -> list[Item]:
-    if ready.tokenizer is None:
-        raise NotPossibleHere(f"{ready.info.model_name} has no tokenizer: send token ids", asked.place)
-    sequences = await ready.tokenizer.encode(asked.texts)
-    check_ids(sequences, ready.engine.model.facts, asked.place)
-    return [*sequences]
-
-
-async def until_settled(ready: Ready, receipt: Receipt) -> None:
-    """Wait, but no longer than the settlement limit: then the receipt is given as it is."""
+    reader = asyncio.create_task(read())
+    feeder = asyncio.create_task(read_all())
+    for task in (reader, feeder):  # whoever leaves early does not ask how they ended
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        async with asyncio.timeout(SETTLEMENT_LIMIT_S):
-            await ready.engine.book.until_final(receipt)
-    except TimeoutError:
-        pass
+        while (answered := await done.get()) is not None:
+            yield await answered
+            room.release()
+        await feeder
+    finally:
+        reader.cancel()  # first, or it might begin one more
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait((reader,))
+        feeder.cancel()
+        for answered in tuple(running):
+            answered.cancel()

@@ -1,32 +1,47 @@
-"""What the server says of itself: its description and its ledger, as messages."""
+"""What the server says of itself as messages: its description, its meters, its ledger."""
 
 from __future__ import annotations
 
 import platform
+import re
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.ledger import Gap, Ledger
+from wattserve_server.energy.probe import MeterPart, SensorProbe
+from wattserve_server.energy.reading import MeterStatus, Quality, Source
 from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
-from wattserve_server.engine.memory import shared_bytes
-from wattserve_server.engine.roster import Entry, State
-from wattserve_server.service.meter_info import add_status
-from wattserve_server.service.serving import SETTLEMENT_LIMIT_S, DeviceMeter, Ready
+from wattserve_server.engine.roster import HostedVariant, Readiness
+from wattserve_server.engine.weights import shared_bytes
+from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, DeviceMeter, Host
+
+M = TypeVar("M", bound=Message)
 
 _STATES = {
-    State.UNLOADED: pb.VARIANT_STATE_UNLOADED,
-    State.LOADING: pb.VARIANT_STATE_LOADING,
-    State.READY: pb.VARIANT_STATE_READY,
-    State.FAILED: pb.VARIANT_STATE_FAILED,
+    Readiness.UNLOADED: pb.VARIANT_STATE_UNLOADED,
+    Readiness.LOADING: pb.VARIANT_STATE_LOADING,
+    Readiness.READY: pb.VARIANT_STATE_READY,
+    Readiness.FAILED: pb.VARIANT_STATE_FAILED,
+}
+
+_QUALITIES = {
+    Quality.MEASURED: pb.ENERGY_QUALITY_MEASURED,
+    Quality.ESTIMATED: pb.ENERGY_QUALITY_ESTIMATED,
+    Quality.SIMULATED: pb.ENERGY_QUALITY_SIMULATED,
+    Quality.NONE: pb.ENERGY_QUALITY_NONE,
 }
 
 PACKAGES = ("wattserve", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy")
 
 
 def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.ServerInfo:
-    """What GetServerInfo says, but for the variants and the changing figures of the meters."""
+    """What GetServerInfo says, except for the variants and the changing figures of the meters."""
     model, limits = engine.model, engine.limits
     device = engine.roster.named(engine.default_variant).choice.device
     return pb.ServerInfo(
@@ -57,12 +72,12 @@ def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.Ser
     )
 
 
-def server_info(ready: Ready) -> pb.ServerInfo:
+def server_info(host: Host) -> pb.ServerInfo:
     info = pb.ServerInfo()
-    info.CopyFrom(ready.info)
-    info.default_variant = ready.engine.default_variant
-    info.variants.extend(variant_info(ready.engine, entry) for entry in ready.engine.roster)
-    first, *others = (meter_now(meter) for meter in ready.meters.values())
+    info.CopyFrom(host.info)
+    info.default_variant = host.engine.default_variant
+    info.variants.extend(variant_info(host.engine, hosted) for hosted in host.engine.roster)
+    first, *others = (meter_now(meter) for meter in host.meters.values())
     info.meter.CopyFrom(first)
     info.other_meters.extend(others)
     return info
@@ -71,18 +86,17 @@ def server_info(ready: Ready) -> pb.ServerInfo:
 def meter_now(meter: DeviceMeter) -> pb.MeterInfo:
     info = pb.MeterInfo()
     info.CopyFrom(meter.info)
-    add_status(info, meter.sampler.status)
-    return info
+    return fill(info, meter.sampler.status)
 
 
-def energy_report(ready: Ready) -> pb.EnergyReport:
+def energy_report(host: Host) -> pb.EnergyReport:
     """The ledger of the default variant's device, with those of other devices in it."""
-    first, *others = (device_report(ready, meter) for meter in ready.meters.values())
+    first, *others = (device_report(host, meter) for meter in host.meters.values())
     first.other_devices.extend(others)
     return first
 
 
-def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
+def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     ledger, status = meter.sampler.ledger, meter.sampler.status
     message = pb.EnergyReport(
         source=meter.info.source,
@@ -90,7 +104,7 @@ def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
         gap_count=ledger.gap_count,
         gap_seconds=ledger.gap_ns / 1e9,
         unknown_sequences=ledger.unknown_lines,
-        pending_receipts=ready.engine.book.pending,
+        pending_receipts=host.engine.book.pending,
         now_unix_ns=time.time_ns(),
     )
     if ledger.since_ns is None or ledger.until_ns is None:
@@ -99,16 +113,10 @@ def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
     offset_ns = time.time_ns() - time.monotonic_ns()
     message.since_unix_ns = ledger.since_ns + offset_ns
     message.until_unix_ns = ledger.until_ns + offset_ns
-    message.measured_uj = ledger.measured_uj
-    message.warmup_uj = ledger.warmup_uj
-    message.idle_uj = ledger.idle_uj
-    message.idle_shared_uj = ledger.idle_shared_uj
-    message.unattributed_uj = ledger.unattributed_uj
-    message.gap_uj = ledger.gap_uj
-    message.pending_uj = ledger.pending_uj
-    for entry in ready.engine.roster:
-        if str(entry.choice.device) == meter.device:
-            message.active.append(_variant_energy(ledger, entry.choice.name))
+    fill(message, ledger)
+    for hosted in host.engine.roster:
+        if str(hosted.choice.device) == meter.device:
+            message.active.append(_variant_energy(ledger, hosted.choice.name))
     gaps = [*ledger.recent_gaps, *([ledger.open_gap] if ledger.open_gap else [])]
     message.recent_gaps.extend(_gap_message(gap, offset_ns) for gap in gaps)
     if status.idle_watts is not None:
@@ -116,11 +124,11 @@ def device_report(ready: Ready, meter: DeviceMeter) -> pb.EnergyReport:
     return message
 
 
-def variant_info(engine: Engine, entry: Entry) -> pb.VariantInfo:
-    kind, device = entry.choice.kind, entry.choice.device
+def variant_info(engine: Engine, hosted: HostedVariant) -> pb.VariantInfo:
+    kind, device = hosted.choice.kind, hosted.choice.device
     support = kind.support(device)
     message = pb.VariantInfo(
-        name=entry.choice.name,
+        name=hosted.choice.name,
         device=str(device),
         dtype=support.dtype,
         native=support.native,
@@ -128,10 +136,10 @@ def variant_info(engine: Engine, entry: Entry) -> pb.VariantInfo:
         operands=support.operands,
         weights=kind.weights,
         proxy=kind.proxy,
-        state=_STATES[entry.state],
-        state_reason=entry.reason,
+        state=_STATES[hosted.state],
+        state_reason=hosted.reason,
     )
-    if (variant := entry.variant) is not None:
+    if (variant := hosted.variant) is not None:
         others = [other for other in engine.roster.ready if other is not variant]
         message.detail = variant.built.detail
         message.kept_layers.extend(variant.built.kept)
@@ -148,16 +156,7 @@ def variant_info(engine: Engine, entry: Entry) -> pb.VariantInfo:
 
 
 def _variant_energy(ledger: Ledger, name: str) -> pb.VariantEnergy:
-    totals = ledger.active.get(name)
-    if totals is None:
-        return pb.VariantEnergy(variant=name)
-    return pb.VariantEnergy(
-        variant=name,
-        active_uj=totals.active_uj,
-        sequences=totals.sequences,
-        tokens=totals.tokens,
-        padded_tokens=totals.padded_tokens,
-    )
+    return fill(pb.VariantEnergy(variant=name), ledger.active.get(name))
 
 
 def _gap_message(gap: Gap, offset_ns: int) -> pb.Gap:
@@ -173,3 +172,47 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+def fill(message: M, values: object) -> M:
+    """Copy the numbers and texts that `message` and `values` have by the same name; `_s` fills `_seconds`.
+    What is None stays absent."""
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(values, re.sub("_seconds$", "_s", field.name), None)
+        if isinstance(value, (bool, int, float, str)):
+            setattr(message, field.name, value)
+    return message
+
+
+def source_message(source: Source) -> pb.EnergySource:
+    return fill(pb.EnergySource(quality=_QUALITIES[source.quality]), source)
+
+
+def meter_info(
+    status: MeterStatus, probe: SensorProbe, parts: Sequence[MeterPart] = (), device: str = ""
+) -> pb.MeterInfo:
+    """What does not change while the server runs. parts: of a composite meter."""
+    return pb.MeterInfo(
+        device=device,
+        source=source_message(status.source),
+        poll_period_seconds=status.poll_period_s,
+        boundary=status.source.boundary,
+        probe=_probe_message(probe),
+        parts=[_part_message(part, status.poll_period_s) for part in parts],
+    )
+
+
+def _part_message(part: MeterPart, poll_period_s: float) -> pb.MeterInfo:
+    return pb.MeterInfo(
+        source=source_message(part.source),
+        poll_period_seconds=poll_period_s,
+        boundary=part.source.boundary,
+        idle_origin="unknown" if part.idle_watts is None else "configured",
+        idle_watts=part.idle_watts,
+        probe=None if part.probe is None else _probe_message(part.probe),
+    )
+
+
+def _probe_message(probe: SensorProbe) -> pb.SensorProbe:
+    checks = [fill(pb.CrossCheck(), check) for check in probe.cross_checks]
+    return fill(pb.SensorProbe(cross_checks=checks, unsupported=dict(probe.unsupported)), probe)

@@ -18,59 +18,55 @@ log = logging.getLogger(__name__)
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
-DOMAIN = "wattserve"
-"""ErrorInfo.domain: whose reasons these are."""
+DOMAIN = "wattserve"  # ErrorInfo.domain: whose reasons these are
 
-RETRY_AFTER_MS = 100
-"""What an overloaded server asks clients to wait; gRPC's own retries honour it."""
+RETRY_AFTER_MS = 100  # that an overloaded server asks clients to wait; gRPC's own retries honour it
 
-MAX_MESSAGE = 600
-"""Bytes of an error's message."""
+MAX_MESSAGE = 600  # bytes of an error's message
 
 INTERNAL_MESSAGE = "internal error; the server's log has the details"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What is told of one class of errors. reason: ErrorInfo.reason, which never changes."""
+class Reaction:
+    """What is told of one class of errors."""
 
     code: grpc.StatusCode
-    reason: str
+    reason: str  # ErrorInfo.reason, which never changes
     retry_after_ms: int = 0
 
 
-KINDS: dict[type[errors.WattserveError], Kind] = {
-    errors.InvalidRequest: Kind(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
-    errors.NotFound: Kind(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
-    errors.NotPossibleHere: Kind(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
-    errors.OverloadedError: Kind(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
-    errors.UnavailableError: Kind(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
-    errors.ExpiredError: Kind(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
-    errors.UnsupportedError: Kind(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
-    errors.InferenceError: Kind(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),
+REACTIONS: dict[type[errors.WattserveError], Reaction] = {
+    errors.InvalidRequest: Reaction(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
+    errors.NotFound: Reaction(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
+    errors.NotPossibleHere: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
+    errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
+    errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
+    errors.ExpiredError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
+    errors.UnsupportedError: Reaction(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
+    errors.InferenceError: Reaction(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),
 }
 
-LATE = Kind(grpc.StatusCode.DEADLINE_EXCEEDED, "")
-LEFT = Kind(grpc.StatusCode.CANCELLED, "")
-"""Callers who are not there any more to be told anything."""
+# Callers who are not there any more to be told anything.
+LATE = Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "")
+LEFT = Reaction(grpc.StatusCode.CANCELLED, "")
 
-BUG = Kind(grpc.StatusCode.INTERNAL, "INTERNAL")
-"""An error that is in no table."""
+BUG = Reaction(grpc.StatusCode.INTERNAL, "INTERNAL")  # an error that is in no table
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What the caller is told of one error. field: its path in the request, or empty."""
+    """What the caller is told of one error."""
 
-    kind: Kind
+    reaction: Reaction
     message: str
-    field: str = ""
+    field: str = ""  # its path in the request, or empty
     description: str = ""
 
     def metadata(self) -> Metadata:
         """The trailing metadata: the rich details, and gRPC's own push-back."""
-        status = status_pb2.Status(code=self.kind.code.value[0], message=self.message)
-        info = error_details_pb2.ErrorInfo(reason=self.kind.reason, domain=DOMAIN)
+        status = status_pb2.Status(code=self.reaction.code.value[0], message=self.message)
+        info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
         status.details.add().Pack(info)
         if self.field:
             violation = error_details_pb2.BadRequest.FieldViolation(
@@ -78,27 +74,39 @@ class Failure:
             )
             status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
         push_back: Metadata = ()
-        if self.kind.retry_after_ms:
+        if self.reaction.retry_after_ms:
             retry = error_details_pb2.RetryInfo()
-            retry.retry_delay.FromMilliseconds(self.kind.retry_after_ms)
+            retry.retry_delay.FromMilliseconds(self.reaction.retry_after_ms)
             status.details.add().Pack(retry)
-            push_back = (("grpc-retry-pushback-ms", str(self.kind.retry_after_ms)),)
+            push_back = (("grpc-retry-pushback-ms", str(self.reaction.retry_after_ms)),)
         return (("grpc-status-details-bin", status.SerializeToString()), *push_back)
 
 
-def kind_of(error: Exception) -> Kind:
-    return KINDS.get(type(error), BUG)  # type: ignore[arg-type]
+def reaction_of(error: Exception) -> Reaction:
+    return REACTIONS.get(type(error), BUG)  # type: ignore[arg-type]
 
 
 def failure_of(error: Exception) -> Failure:
     """What the caller is told. An unmapped error is a bug: it is logged and not shown."""
-    kind = kind_of(error)
-    if kind is BUG:
+    reaction = reaction_of(error)
+    if reaction is BUG:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
         return Failure(BUG, INTERNAL_MESSAGE)
     field, description = _shortened(getattr(error, "field", "")), _shortened(str(error))
     message = _shortened(f"{field}: {error}" if field else str(error))
-    return Failure(kind, message, field, description)
+    return Failure(reaction, message, field, description)
+
+
+def when_cut(left_s: float | None, total_s: float | None) -> tuple[Reaction, str]:
+    """What happened to a call that was cut: its deadline passed, or its caller left.
+
+    left_s: until the deadline, by this server's clock. total_s: what the caller gave. None: no deadline.
+    gRPC rounds a deadline up on the wire, by up to one percent, so a caller gives up a little before its
+    deadline passes here.
+    """
+    if left_s is not None and total_s is not None and left_s <= 0.005 + 0.01 * total_s:
+        return LATE, "the caller's deadline passed"
+    return LEFT, "the caller left"
 
 
 def _shortened(text: str) -> str:

@@ -1,11 +1,11 @@
-"""`python -m wattserve_server.telemetry.describe`: docs/metrics.md, from the declarations of the metrics."""
+"""`python -m wattserve_server.telemetry.describe`: docs/metrics.md, from the table of the metrics."""
 
 from __future__ import annotations
 
-from wattserve_server.telemetry import declared_events, declared_state
-from wattserve_server.telemetry.declaration import Declared, Kind
+from collections.abc import Iterable
 
-GROUPS = {**declared_events.GROUPS, **declared_state.GROUPS}
+from wattserve_server.telemetry import table
+from wattserve_server.telemetry.table import MetricSpec, SeriesType
 
 _HEAD = """\
 # Metrics
@@ -23,53 +23,42 @@ the variants, the queue, the devices and their meters is there once the server i
 Beside these there are Python's own `process_*` and `python_info`.
 """
 
+
+def _per(above: MetricSpec | str, below: MetricSpec | str, by: str) -> str:
+    """Of two counters: how much of the first for each of the second."""
+    return f"sum by ({by}) (rate({above}[5m])) / sum by ({by}) (rate({below}[5m]))"
+
+
+def _mean(histogram: MetricSpec) -> str:
+    return _per(f"{histogram}_sum", f"{histogram}_count", "variant")
+
+
+def _share(account: str) -> str:
+    return _per(f'{table.ACCOUNTS}{{account="{account}"}}', table.MEASURED, "device")
+
+
+_ERRORS = table.PROVISIONAL_ERROR
 _QUERIES = (
-    (
-        "Joules per request",
-        "sum by (variant) (rate(wattserve_request_energy_joules_sum[5m]))"
-        " / sum by (variant) (rate(wattserve_request_energy_joules_count[5m]))",
-    ),
-    (
-        "Joules per token",
-        "sum by (variant) (rate(wattserve_energy_active_joules_total[5m]))"
-        " / sum by (variant) (rate(wattserve_settled_tokens_total[5m]))",
-    ),
-    ("Watts by account", "sum by (device, account) (rate(wattserve_energy_account_joules_total[5m]))"),
-    (
-        "Idle share",
-        'sum by (device) (rate(wattserve_energy_account_joules_total{account="idle"}[5m]))'
-        " / sum by (device) (rate(wattserve_energy_measured_joules_total[5m]))",
-    ),
-    (
-        "Unattributed: above idle, with no batch to explain it",
-        'sum by (device) (rate(wattserve_energy_account_joules_total{account="unattributed"}[5m]))'
-        " / sum by (device) (rate(wattserve_energy_measured_joules_total[5m]))",
-    ),
+    ("Joules per request", _mean(table.REQUEST_ENERGY)),
+    ("Joules per token", _per(table.ACTIVE_ENERGY, table.SETTLED_TOKENS, "variant")),
+    ("Watts by account", f"sum by (device, account) (rate({table.ACCOUNTS}[5m]))"),
+    ("Idle share", _share("idle")),
+    ("Unattributed: above idle, with no batch to explain it", _share("unattributed")),
     (
         "Provisional figures off by less than 10 %",
-        'sum by (variant) (rate(wattserve_provisional_error_ratio_bucket{le="0.1"}[5m]))'
-        " / sum by (variant) (rate(wattserve_provisional_error_ratio_count[5m]))",
+        _per(f'{_ERRORS}_bucket{{le="0.1"}}', f"{_ERRORS}_count", "variant"),
     ),
-    ("Age of the last reading", "time() - wattserve_meter_last_reading_timestamp_seconds"),
-    ("Figures that are not measured", 'wattserve_meter_info{quality!="measured"}'),
+    ("Age of the last reading", f"time() - {table.LAST_READING}"),
+    ("Figures that are not measured", f'{table.METER}{{quality!="measured"}}'),
     (
         "95th percentile of a stage",
-        "histogram_quantile(0.95, sum by (le, variant, stage)"
-        " (rate(wattserve_stage_duration_seconds_bucket[5m])))",
+        f"histogram_quantile(0.95, sum by (le, variant, stage) (rate({table.STAGE_DURATION}_bucket[5m])))",
     ),
-    ("Errors by code", 'sum by (code) (rate(wattserve_requests_total{code!="OK"}[5m]))'),
-    (
-        "Mean batch",
-        "sum by (variant) (rate(wattserve_batch_sequences_sum[5m]))"
-        " / sum by (variant) (rate(wattserve_batch_sequences_count[5m]))",
-    ),
-    (
-        "Share of padding",
-        "1 - sum by (variant) (rate(wattserve_tokens_total[5m]))"
-        " / sum by (variant) (rate(wattserve_padded_tokens_total[5m]))",
-    ),
-    ("Saturation of the queue", "wattserve_queue_sequences / wattserve_queue_limit_sequences"),
-    ("Busy share of a device", "rate(wattserve_device_busy_seconds_total[5m])"),
+    ("Errors by code", f'sum by (code) (rate({table.REQUESTS}{{code!="OK"}}[5m]))'),
+    ("Mean batch", _mean(table.BATCH_SEQUENCES)),
+    ("Share of padding", "1 - " + _per(table.TOKENS, table.PADDED_TOKENS, "variant")),
+    ("Saturation of the queue", f"{table.QUEUE} / {table.QUEUE_LIMIT}"),
+    ("Busy share of a device", f"rate({table.DEVICE_BUSY}[5m])"),
 )
 
 _TOKENS = """\
@@ -80,32 +69,31 @@ what has got its energy, moments later, and never what has none. Only the latter
 
 def document() -> str:
     parts = [_HEAD]
-    for group, metrics in GROUPS.items():
-        parts.append(f"## {group}\n\n" + _table([_row(each) for each in metrics]))
+    for section in table.SECTIONS:
+        rows = _table(
+            ("Metric", "Type", "Unit", "Labels", "Meaning", "Absent"),
+            [_row(metric) for metric in section.rows],
+        )
+        parts.append(f"## {section.heading}\n\n{rows}")
     buckets = [
-        ("`" + each.name + "`", ", ".join(f"{bound:g}" for bound in each.buckets))
-        for metrics in GROUPS.values()
-        for each in metrics
-        if each.kind is Kind.HISTOGRAM
+        (f"`{metric}`", ", ".join(f"{bound:g}" for bound in metric.buckets))
+        for metric in table.all_metrics()
+        if metric.type is SeriesType.HISTOGRAM
     ]
-    parts.append("## Buckets\n\n" + _table([("Histogram", "Upper bounds, in its unit"), *buckets], False))
-    parts.append(
-        "## Queries\n\n" + _TOKENS + "\n" + "\n".join(f"- {name}: `{query}`" for name, query in _QUERIES)
-    )
+    parts.append("## Buckets\n\n" + _table(("Histogram", "Upper bounds, in its unit"), buckets))
+    queries = "\n".join(f"- {name}: `{query}`" for name, query in _QUERIES)
+    parts.append(f"## Queries\n\n{_TOKENS}\n{queries}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _row(each: Declared) -> tuple[str, ...]:
-    kind = f"{each.kind.value} with exemplars" if each.has_exemplars else each.kind.value
-    labels = ", ".join(f"`{label}`" for label in each.labels)
-    return f"`{each.name}`", kind, each.unit, labels, each.meaning, each.absent or "never"
+def _row(metric: MetricSpec) -> tuple[str, ...]:
+    type_ = f"{metric.type.value} with exemplars" if metric.has_exemplars else metric.type.value
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"`{metric}`", type_, metric.unit, labels, metric.meaning, metric.absent or "never"
 
 
-def _table(rows: list[tuple[str, ...]], has_metrics: bool = True) -> str:
-    if has_metrics:
-        rows = [("Metric", "Type", "Unit", "Labels", "Meaning", "Absent"), *rows]
-    head, *others = rows
-    lines = [head, ("---",) * len(head), *others]
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

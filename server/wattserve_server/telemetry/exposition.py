@@ -1,7 +1,8 @@
 """The HTTP side of the metrics: a few pages, to be read only.
 
-Each connection is one request on a thread of its own, so that a slow reader keeps nobody waiting. It has so
-long to ask and so long to take its answer, however it trickles, and there are so many at the most.
+Each connection is one request on a thread of its own, so that a slow reader keeps nobody waiting. A request
+has ASK_S to come and ANSWER_S to take its answer, however it trickles, and at most CONNECTIONS are served.
+Python's `http.server` keeps none of these limits, and answers requests whose end never came (ADR 11).
 """
 
 from __future__ import annotations
@@ -21,12 +22,10 @@ from wattserve_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
+# From the request's Accept header to the content type and the body of the page. Called on any thread.
 Route = Callable[[str], tuple[str, bytes]]
-"""From the request's Accept header to the content type and the body of the page. Called on any thread."""
 
-CONNECTIONS = 32
-"""At the same time; more are closed unanswered."""
-
+CONNECTIONS = 32  # at the same time; more are closed unanswered
 ASK_S = 5.0
 ANSWER_S = 10.0
 MAX_HEAD_BYTES = 16 * 1024
@@ -37,13 +36,11 @@ _METHODS = ("GET", "HEAD")
 
 
 class Exposition:
-    """Serves pages by their paths at http://host:port, on threads of its own.
-
-    routes: more may be added at any time."""
+    """Serves pages by their paths at http://host:port, on threads of its own."""
 
     def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
         """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
-        self.routes = dict(routes)
+        self.routes = dict(routes)  # more may be added at any time
         try:
             self._server = _Server(self.routes, host, port)
         except OSError as error:
@@ -72,8 +69,8 @@ class _Server(ThreadingMixIn, TCPServer):
     def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
         self.routes = routes
         self._room = threading.BoundedSemaphore(CONNECTIONS)
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = addresses[0]
         super().__init__(address, _Connection)  # type: ignore[arg-type]  # of IPv6 there are four
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -158,5 +155,5 @@ class _Connection(BaseRequestHandler):
 
 
 def _accept(fields: str) -> str:
-    found = (line.partition(":") for line in fields.splitlines())
-    return ",".join(value.strip() for name, _, value in found if name.lower() == "accept")
+    headers = (line.partition(":") for line in fields.splitlines())
+    return ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")

@@ -1,19 +1,76 @@
-"""The scrape: a registry, and the boards beside it, in the format that the scraper asks for."""
+"""The page that a scraper gets: what was counted, what is read now, and the GPU boards' gauges.
+
+It is plain text, or OpenMetrics with exemplars. The boards' four gauges are Triton's, which perf_analyzer
+reads. Its pattern takes digits and a point and stops before an exponent, which prometheus_client prints from
+a million on: so these gauges are printed here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import generate_latest as as_text
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
+from prometheus_client.registry import Collector
 
-from wattserve_server.telemetry import board
+from wattserve_server.telemetry import table
+from wattserve_server.telemetry.series import Read
+from wattserve_server.telemetry.state import BoardFigures, ServerState
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 _END = b"# EOF\n"
+
+LONGEST_READ_S = 0.25  # for which a scrape waits for a board's driver: long enough for one that is well
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateCollector(Collector):
+    """The metrics that are read at a scrape."""
+
+    state: Callable[[], ServerState]
+
+    def collect(self) -> Iterable[Metric]:
+        state, read = self.state(), Read()
+        for section in table.SECTIONS:
+            for metric, value, labels in section.samples(state):
+                read.add(metric, value, *labels)
+        return read.families()
+
+
+@dataclass(slots=True, eq=False)
+class BoardGauges:
+    """One board's figures, as they are when asked."""
+
+    uuid: str
+    read: Callable[[], BoardFigures]  # never raises, and may take for ever
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+
+    def figures(self) -> BoardFigures:
+        """What is known in time: a driver that hangs costs a scrape these figures and no others."""
+        answers: list[BoardFigures] = []
+        if not self._reading.acquire(timeout=LONGEST_READ_S):
+            return BoardFigures()
+
+        def read() -> None:
+            try:
+                answers.append(self.read())
+            finally:
+                self._reading.release()
+
+        thread = threading.Thread(target=read, name="wattserve-board", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads
+            self._reading.release()
+            return BoardFigures()
+        thread.join(LONGEST_READ_S)
+        return answers[0] if answers else BoardFigures()
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -32,12 +89,27 @@ def wants_openmetrics(accept: str) -> bool:
     return False
 
 
-def render(
-    registry: CollectorRegistry, boards: Sequence[board.BoardGauges], accept: str
-) -> tuple[str, bytes]:
-    """The content type, and the page. Exemplars are in OpenMetrics alone: plain text has no room for them."""
-    own = board.lines(boards).encode()
+def render(registry: CollectorRegistry, boards: Sequence[BoardGauges], accept: str) -> tuple[str, bytes]:
+    """The content type, and the page. Only OpenMetrics has exemplars: plain text has no room for them."""
+    board_lines = _board_lines(boards).encode()
     if not wants_openmetrics(accept):
-        return TEXT, as_text(registry) + own
+        return TEXT, as_text(registry) + board_lines
     page: bytes = as_openmetrics(registry)  # type: ignore[no-untyped-call]
-    return OPENMETRICS, page.removesuffix(_END) + own + _END
+    return OPENMETRICS, page.removesuffix(_END) + board_lines + _END
+
+
+def _board_lines(boards: Sequence[BoardGauges]) -> str:
+    """In the text format and in OpenMetrics, which are the same for gauges."""
+    figures = [(board.uuid, board.figures()) for board in boards]
+    lines = []
+    for metric, read in table.BOARDS.rows.items():
+        values = [(uuid, read(board)) for uuid, board in figures] if read is not None else []
+        samples = [
+            f'{metric}{{{metric.labels[0]}="{uuid}"}} {value if isinstance(value, int) else f"{value:.3f}"}\n'
+            for uuid, value in values
+            if value is not None
+        ]
+        if samples:
+            heading = f"# HELP {metric} {metric.meaning}\n# TYPE {metric} {metric.type.value}\n"
+            lines += [heading, *samples]
+    return "".join(lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -21,14 +21,14 @@ from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from wattserve_server.energy.receipt import Receipt
-from wattserve_server.telemetry.declaration import Declared
+from wattserve_server.telemetry.table import MetricSpec
 
+# A caller's request id that an exemplar shows: OpenMetrics gives its labels 128 characters in all, of which
+# `receipt_id` and `request_id` take 20 and a receipt's id about 20.
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,64}")
-"""A caller's request id that an exemplar shows: OpenMetrics gives its labels 128 characters in all, of which
-`receipt_id` and `request_id` take 20 and a receipt's id about 20."""
 
 
-class Seen(NamedTuple):
+class LastObservation(NamedTuple):
     """The last observation of a bucket whose request is known."""
 
     receipt_id: str
@@ -54,67 +54,65 @@ class Counter:
 
 
 class Histogram:
-    """seen: by the number of the bucket."""
-
     __slots__ = ("_bounds", "counts", "seen", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, LastObservation] = {}  # by the number of the bucket
 
     def observe(self, value: float, receipt: Receipt | None = None) -> None:
-        """receipt: of the request that it was, for an exemplar."""
+        """receipt: of the request that was observed, for an exemplar."""
         bucket = bisect_left(self._bounds, value)
         self.counts[bucket] += 1
         self.total += value
         if receipt is not None:
-            self.seen[bucket] = Seen(receipt.receipt_id, receipt.request_id, value, time.time())
+            self.seen[bucket] = LastObservation(receipt.receipt_id, receipt.request_id, value, time.time())
 
 
 class Counters(Collector):
     """The family of a counter: its series by the values of its labels, each there from its first mention."""
 
-    def __init__(self, declared: Declared, registry: CollectorRegistry) -> None:
-        self.declared = declared
+    def __init__(self, metric: MetricSpec, registry: CollectorRegistry) -> None:
+        self.metric = metric
         self._series: dict[tuple[str, ...], Counter] = {}
         registry.register(self)
 
     def of(self, *labels: str) -> Counter:
-        found = self._series.get(labels)
-        if found is None:
-            _labels(self.declared, labels)
-            found = self._series[labels] = Counter()
-        return found
+        series = self._series.get(labels)
+        if series is None:
+            _labels(self.metric, labels)
+            series = self._series[labels] = Counter()
+        return series
 
     def collect(self) -> Iterable[Metric]:
-        family = self.declared.new_family()
+        family = self.metric.new_family()
         for labels, series in tuple(self._series.items()):
-            family.add_sample(self.declared.name, _labels(self.declared, labels), series.value)
+            family.add_sample(self.metric.name, _labels(self.metric, labels), series.value)
         return [family]
 
 
 class Histograms(Collector):
     """The family of a histogram, as `Counters`."""
 
-    def __init__(self, declared: Declared, registry: CollectorRegistry) -> None:
-        self.declared = declared
+    def __init__(self, metric: MetricSpec, registry: CollectorRegistry) -> None:
+        self.metric = metric
         self._series: dict[tuple[str, ...], Histogram] = {}
-        self._bounds = [str(floatToGoString(bound)) for bound in (*declared.buckets, float("inf"))]  # type: ignore[no-untyped-call]
+        self._bounds = [str(floatToGoString(bound)) for bound in (*metric.buckets, float("inf"))]  # type: ignore[no-untyped-call]
         registry.register(self)
 
     def of(self, *labels: str) -> Histogram:
-        found = self._series.get(labels)
-        if found is None:
-            _labels(self.declared, labels)
-            found = self._series[labels] = Histogram(self.declared.buckets)
-        return found
+        series = self._series.get(labels)
+        if series is None:
+            _labels(self.metric, labels)
+            series = self._series[labels] = Histogram(self.metric.buckets)
+        return series
 
     def collect(self) -> Iterable[Metric]:
-        name, family = self.declared.name, self.declared.new_family()
+        name, family = self.metric.name, self.metric.new_family()
         for values, series in tuple(self._series.items()):
-            labels = _labels(self.declared, values)
+            labels = _labels(self.metric, values)
             counts, total, seen = tuple(series.counts), series.total, dict(series.seen)
             counted = 0
             for number, count in enumerate(counts):
@@ -131,23 +129,21 @@ class Read:
     """Families of what is read at a scrape: those with a sample, in the order of their first one."""
 
     def __init__(self) -> None:
-        self._families: dict[Declared, Metric] = {}
+        self._families: dict[MetricSpec, Metric] = {}
 
-    def add(self, declared: Declared, value: float | None, *labels: str) -> None:
+    def add(self, metric: MetricSpec, value: float | None, *labels: str) -> None:
         """value: None where it is not known, which leaves no series."""
-        self.add_labelled(declared, value, _labels(declared, labels))
-
-    def add_labelled(self, declared: Declared, value: float | None, labels: Mapping[str, str]) -> None:
+        names = _labels(metric, labels)
         if value is None:
             return
-        family = self._families.get(declared)
+        family = self._families.get(metric)
         if family is None:
-            family = self._families[declared] = declared.new_family()
-        family.add_sample(declared.name, dict(labels), float(value))
+            family = self._families[metric] = metric.new_family()
+        family.add_sample(metric.name, names, float(value))
 
     def families(self) -> Iterable[Metric]:
         return self._families.values()
 
 
-def _labels(declared: Declared, values: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(declared.labels, values, strict=True))
+def _labels(metric: MetricSpec, values: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(metric.labels, values, strict=True))

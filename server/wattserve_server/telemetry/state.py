@@ -1,4 +1,4 @@
-"""What is read at every scrape: the queue, the variants, the ledgers; the meters' figures beside them.
+"""What a scrape reads of a server that has its model, as plain values.
 
 Knows nothing of requests, transports and models.
 """
@@ -6,23 +6,17 @@ Knows nothing of requests, transports and models.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.reading import MeterStatus
-from wattserve_server.telemetry import declared_state as declared
-from wattserve_server.telemetry.board import BoardGauges
-from wattserve_server.telemetry.meter_figures import MeterFigures
-from wattserve_server.telemetry.series import Read
+from wattserve_server.energy.probe import MeterPart, SensorProbe
+from wattserve_server.energy.reading import MeterStatus, Quality
 
 
 @dataclass(frozen=True, slots=True)
-class VariantLabels:
-    """What the variant metrics say of one variant; all but the first three only of one that is ready."""
+class ServedVariant:
+    """One of the server's variants. Only one that is in memory has what follows `is_ready`."""
 
     name: str
     device: str
@@ -31,89 +25,74 @@ class VariantLabels:
     kernels: str = ""
     proxy: str = ""
     is_verified: bool = False
-    parameter_bytes: int = 0
-    warmup_seconds: float = 0.0
+    parameter_bytes: int | None = None
+    warmup_s: float | None = None
+
+    def labels(self) -> Mapping[tuple[str, ...], int]:
+        """What it really runs, as the values of labels."""
+        trust = (self.proxy, "true" if self.is_verified else "false")
+        return {(self.device, self.dtype, self.kernels, *trust): 1} if self.is_ready else {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class DeviceState:
-    """One device's ledger and meter, as they are when asked. busy_ns: for how long it has run batches.
-    boards: of a GPU metered by NVML."""
+    """One device's ledger and meter."""
 
     device: str
-    ledger: Callable[[], Ledger]
-    meter: Callable[[], MeterStatus]
-    figures: MeterFigures
-    busy_ns: Callable[[], int]
-    boards: Sequence[BoardGauges] = ()
+    ledger: Ledger
+    meter: MeterStatus
+    probe: SensorProbe | None = None  # what start-up found
+    parts: Sequence[MeterPart] = ()  # of a composite meter
+    busy_ns: int = 0  # for how long it has run batches
+    unix_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the ledger holds an interval between two readings."""
+        return self.ledger.since_ns is not None and self.ledger.until_ns is not None
+
+    @property
+    def has_meter(self) -> bool:
+        return self.meter.source.quality is not Quality.NONE
+
+    def unix_s(self, monotonic_ns: int | None) -> float | None:
+        return None if monotonic_ns is None else (monotonic_ns + self.unix_offset_ns) / 1e9
+
+    def source_labels(self) -> Mapping[tuple[str, ...], int]:
+        source = self.meter.source
+        return {(source.name, source.method, source.quality.value): 1}
+
+    def by_account(self) -> Mapping[tuple[str, ...], float]:
+        """Joules by account, without the pending ones."""
+        ledger = self.ledger
+        return {
+            ("active",): sum(totals.active_uj for totals in ledger.active.values()) / 1e6,
+            ("warmup",): ledger.warmup_uj / 1e6,
+            ("idle",): ledger.idle_uj / 1e6,
+            ("unattributed",): ledger.unattributed_uj / 1e6,
+            ("gap",): ledger.gap_uj / 1e6,
+        }
+
+    def by_part(self) -> Mapping[tuple[str, ...], float]:
+        """Joules by part of a composite meter, and its quality."""
+        return {(part.source.name, part.source.quality.value): part.energy.uj / 1e6 for part in self.parts}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ServerState:
-    """A server that has its model. queue_limit: of sequences that wait, all devices together. model: the
-    labels of wattserve_model_info."""
-
+    queued: int  # sequences that wait, for all devices together
+    queue_limit: int  # of these
+    pending_receipts: int
+    model: tuple[str, str, str]  # its name, source and task
+    variants: Sequence[ServedVariant]
     devices: Sequence[DeviceState]
-    queued: Callable[[], int]
-    queue_limit: int
-    pending_receipts: Callable[[], int]
-    model: dict[str, str]
-    variants: Callable[[], Sequence[VariantLabels]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StateCollector(Collector):
-    state: ServerState
+@dataclass(frozen=True, slots=True)
+class BoardFigures:
+    """What a GPU's board says of itself now; None: it does not say."""
 
-    def collect(self) -> Iterable[Metric]:
-        state, read = self.state, Read()
-        variants = state.variants()
-        read.add(declared.QUEUE, state.queued())
-        read.add(declared.QUEUE_LIMIT, state.queue_limit)
-        read.add(declared.PENDING_RECEIPTS, state.pending_receipts())
-        for device in state.devices:
-            read.add(declared.DEVICE_BUSY, device.busy_ns() / 1e9, device.device)
-        read.add_labelled(declared.MODEL, 1, state.model)
-        _add_variants(read, variants)
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        for device in state.devices:
-            device.figures.add(read, device.device, device.meter(), offset_ns)
-        for device in state.devices:
-            names = [variant.name for variant in variants if variant.device == device.device]
-            ledger = device.ledger()
-            if ledger.since_ns is not None and ledger.until_ns is not None:
-                _add_energy(read, device.device, ledger, names)
-                read.add(declared.LAST_CHANGE, (ledger.until_ns + offset_ns) / 1e9, device.device)
-        return read.families()
-
-
-def _add_variants(read: Read, variants: Sequence[VariantLabels]) -> None:
-    for variant in variants:
-        read.add(declared.VARIANT_READY, variant.is_ready, variant.name)
-        if variant.is_ready:
-            trust = (variant.proxy, "true" if variant.is_verified else "false")
-            labels = (variant.name, variant.device, variant.dtype, variant.kernels, *trust)
-            read.add(declared.VARIANT, 1, *labels)
-            read.add(declared.VARIANT_BYTES, variant.parameter_bytes, variant.name)
-            read.add(declared.VARIANT_WARMUP, variant.warmup_seconds, variant.name)
-
-
-def _add_energy(read: Read, device: str, ledger: Ledger, variants: Sequence[str]) -> None:
-    for variant in variants:
-        totals = ledger.active.get(variant)
-        read.add(declared.ACTIVE_ENERGY, totals.active_uj / 1e6 if totals else 0, device, variant)
-        read.add(declared.SETTLED_SEQUENCES, totals.sequences if totals else 0, device, variant)
-        read.add(declared.SETTLED_TOKENS, totals.tokens if totals else 0, device, variant)
-    for account, amount_uj in (
-        ("active", sum(totals.active_uj for totals in ledger.active.values())),
-        ("warmup", ledger.warmup_uj),
-        ("idle", ledger.idle_uj),
-        ("unattributed", ledger.unattributed_uj),
-        ("gap", ledger.gap_uj),
-    ):
-        read.add(declared.ACCOUNTS, amount_uj / 1e6, device, account)
-    read.add(declared.IDLE_SHOWN, ledger.idle_shared_uj / 1e6, device)
-    read.add(declared.MEASURED, ledger.measured_uj / 1e6, device)
-    read.add(declared.PENDING, ledger.pending_uj / 1e6, device)
-    read.add(declared.METER_GAPS, ledger.gap_count, device)
-    read.add(declared.METER_GAP_SECONDS, ledger.gap_ns / 1e9, device)
+    utilization: float | None = None
+    power_watts: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None

@@ -16,9 +16,8 @@ import numpy as np
 from tests.bench.attribution.realise import Realisation, to_ns
 from tests.bench.attribution.world import Floats, PollModel
 from wattserve_server.energy.costlaw import provisional_uj
-from wattserve_server.energy.reading import MeterStatus, Quality, Reading, Source
-from wattserve_server.energy.units import Energy
-from wattserve_server.energy.window import Charge, Window
+from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Reading, Source
+from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.meters.sampler import DITHER, Sampler
 
 

@@ -11,8 +11,7 @@ from tests.bench.attribution.device import Batch, History, simulate
 from tests.bench.attribution.shapley import exact_shares, rule_shares
 from tests.bench.attribution.trace import Published, Trace, publish
 from tests.bench.attribution.world import Floats, Workload, World
-from wattserve_server.energy.receipt import Line, Receipt
-from wattserve_server.energy.window import Window
+from wattserve_server.energy.receipt import Line, Receipt, Window
 
 START_NS = 7_000_000_123
 """The monotonic clock at the start of the simulation."""

@@ -13,18 +13,16 @@ import numpy as np
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.costlaw import provisional_uj
+from wattserve_server.energy.device import Response
 from wattserve_server.energy.probe import SensorProbe, poll_period_s
-from wattserve_server.energy.reading import Quality, Reading, Source
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
-from wattserve_server.energy.response import Response
+from wattserve_server.energy.reading import Energy, Quality, Reading, Source
+from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt, Window
 from wattserve_server.energy.trials import plan_trials
-from wattserve_server.energy.units import Energy
-from wattserve_server.energy.window import Charge, Window
 from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.lane import RunLog
 from wattserve_server.meters.sampler import DITHER, Sampler
-from wattserve_server.service.convert import receipt_message
-from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.service.inference import receipt_message
+from wattserve_server.telemetry.observer import Observer
 
 NS = 1_000_000_000
 RETENTION_S, RETENTION_COUNT = 600.0, 100_000
@@ -145,8 +143,8 @@ class Rig:
         self._known_until_ns = 0
         self._log = RunLog()
         self._charges: list[Charge] = []
-        metrics = Metrics({"version": "bench"})
-        self.book = ReceiptBook(RETENTION_S, RETENTION_COUNT, metrics.receipt_final, lambda: self._now_s)
+        observer = Observer("bench")
+        self.book = ReceiptBook(RETENTION_S, RETENTION_COUNT, observer.receipt_final, lambda: self._now_s)
         self.sampler = Sampler(
             self._device,
             lambda: (self._log.drain()[0], self._known_until_ns),

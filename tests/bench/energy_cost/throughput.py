@@ -22,26 +22,24 @@ from tests.bench.energy_cost.rig import CALIBRATION_S, RETENTION_COUNT, RETENTIO
 from tests.fixtures.models import tiny_config
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.probe import poll_period_s
+from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.energy.trials import plan_trials
-from wattserve_server.energy.window import Charge, Window
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.loader import LoadingRules
+from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.runlog import RunLog
+from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import InputFacts, task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.weights import Weights
-from wattserve_server.meters.estimate import EstimateMeter
-from wattserve_server.meters.none import NoMeter
-from wattserve_server.meters.port import Meter
+from wattserve_server.meters.laws import EstimateMeter, SimulatedMeter
+from wattserve_server.meters.port import Meter, NoMeter
 from wattserve_server.meters.probe import probe_meter
 from wattserve_server.meters.sampler import Sampler
-from wattserve_server.meters.simulated import SimulatedMeter
-from wattserve_server.service.convert import receipt_message
-from wattserve_server.telemetry.metrics import Metrics
+from wattserve_server.service.inference import receipt_message
+from wattserve_server.telemetry.observer import Observer
 
 MODES = ("off", "estimate", "simulated")
 """off: as under --meter none, with receipts, run log and a sampler that finds no reading."""
@@ -63,7 +61,7 @@ class Served:
         self._rests_since_ns = 0
         meter = self._meter(mode)
         probe = probe_meter(meter)
-        book = ReceiptBook(RETENTION_S, RETENTION_COUNT, Metrics({"version": "bench"}).receipt_final)
+        book = ReceiptBook(RETENTION_S, RETENTION_COUNT, Observer("bench").receipt_final)
 
         def on_charges(charges: Sequence[Charge]) -> None:
             loop.call_soon_threadsafe(book.charge, charges)
@@ -73,7 +71,7 @@ class Served:
         self._engine = Engine(
             model, Materials(model.weights), choose("fp32", CPU), "fp32", LoadingRules(is_verified=False),
             EngineLimits({CPU: BatchLimits(32, BATCH_TOKENS)}, 1024, 256), book,
-            {CPU: Metering(self._run_log, lambda: self._sampler.law)}, lambda result: None,
+            {CPU: Metering(self._run_log, self._sampler)}, lambda *result: None,
             lambda error: None,
         )  # fmt: skip
         self._source = pb.EnergySource(name="bench", method="bench")
@@ -123,7 +121,9 @@ class Served:
         async def client(position: int) -> None:
             nonlocal done
             while not is_over:
-                request = await self._engine.predict([inputs[position % len(inputs)]], "fp32")
+                request = await self._engine.predict(
+                    [inputs[position % len(inputs)]], self._engine.hosted("fp32")
+                )
                 receipt_message(request.receipt, self._source)
                 done += 1
                 position += CONCURRENCY

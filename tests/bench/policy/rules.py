@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.bench.policy.world import MakeRule, Request, Sequence
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import BatchCost, BatchLimits
-from wattserve_server.engine.queue import Queue
 
 OnExpired = Callable[[Request, int], None]
 
@@ -74,9 +74,9 @@ class SortedWindow(Fifo):
         return batch
 
 
-def ours(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Queue:
+def ours(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Batcher:
     """The server's queue, as it is."""
-    queue = Queue(limits, 1_000_000, on_expired)
+    queue = Batcher(limits, 1_000_000, on_expired)
     for variant, cost in costs.items():
         queue.set_cost(variant, cost)
     return queue

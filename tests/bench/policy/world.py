@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from wattserve_server.engine.packing import pack
 from wattserve_server.engine.policy import BatchCost, BatchLimits, turn_ns
+from wattserve_server.engine.variants.packing import pack
 
 LONGEST = 512
 """Tokens of the longest sequence that the model takes."""

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bench.speed.child import reply, whole_set
-from wattserve_server import cli
 from wattserve_server.config import ServerConfig
+from wattserve_tools import cli
 
 if TYPE_CHECKING:  # torch has to find the variables that `cli.main` sets
     from wattserve_server.engine.engine import Engine
@@ -124,7 +124,7 @@ class Bench:
                 if number and time.perf_counter() - begun >= seconds:
                     break
                 mine = items[number % len(items)]
-                request = await self._engine.predict(mine, variant)
+                request = await self._engine.predict(mine, self._engine.hosted(variant))
                 sizes = {line.batch_size for line in request.receipt.lines}
                 if sizes != {len(mine)}:
                     raise RuntimeError(f"a request of {len(mine)} sequences ran in batches of {sizes}")
@@ -166,13 +166,12 @@ class Bench:
 
 
 async def answer_all(config: ServerConfig) -> None:
-    from wattserve_server.starting import make_plan, start
-    from wattserve_server.telemetry.metrics import Metrics
-    from wattserve_server.telemetry.statistics import Statistics
+    from wattserve_server.app import make_plan, start
+    from wattserve_server.telemetry.observer import Observer
 
     plan = make_plan(config)
     async with AsyncExitStack() as undo:
-        ready = await start(config, plan, Metrics({"version": "bench"}), Statistics(), undo)
+        ready = await start(config, plan, Observer("bench"), undo)
         bench = Bench(ready.engine)
         while line := await asyncio.to_thread(sys.stdin.readline):
             asked = json.loads(line)

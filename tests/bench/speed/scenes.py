@@ -20,6 +20,8 @@ from tests.bench.speed.quiet import FOREIGN, Watch
 from tests.bench.speed.sequences import LONGEST, Ids, requests_of, sequences_like_sst2, sequences_of
 from tests.fixtures.server import running_server
 
+HOUSES = ("proto", "common", "client", "server", "loadgen", "tools")
+
 ALONE, CHUNK = 64, 16
 """Sequences sent one by one in a turn, and how many before the next process has its go."""
 
@@ -224,7 +226,7 @@ def _server(*flags: str, tree: str = "") -> Iterator[str]:
     say(f"starting wattserve serve {' '.join(flags)}" + (f" of {tree}" if tree else ""))
     extra: dict[str, str] = {}
     if tree:
-        extra["PYTHONPATH"] = ":".join(f"{tree}/{part}" for part in ("server", "proto", "client", "loadgen"))
+        extra["PYTHONPATH"] = ":".join(f"{tree}/{house}" for house in HOUSES)
     with ExitStack() as stack:
         try:
             server = stack.enter_context(running_server(*flags, extra=extra))

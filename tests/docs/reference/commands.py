@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import wattserve_client.cli
 import wattserve_loadgen.cli
-import wattserve_server.cli
+import wattserve_tools.cli
 from tests.docs.reference import NOTE, table
+from wattserve_loadgen.option import options_of
+from wattserve_loadgen.plan.options import LoadOptions, RunOptions, SweepOptions
 
 _HEAD = f"""\
 # Command line
@@ -27,13 +29,29 @@ Settings that `wattserve`'s commands share are explained in [Configuration](conf
 square brackets may be left out.
 """
 
+_PLAN_FILES = """\
+## Plan files of loadgen
+
+The keys of a file for `--plan` of `loadgen sweep`, and of `loadgen run` (`variant`, and no `variants` or
+`find-max`). Each means what the flag of its name means. Loads may also be listed one by one, as in the
+`plan.toml` of a results folder.
+"""
+
 
 def page() -> str:
     parts = [_HEAD]
-    for module in (wattserve_server.cli, wattserve_loadgen.cli, wattserve_client.cli):
+    for module in (wattserve_tools.cli, wattserve_loadgen.cli, wattserve_client.cli):
         for level, parser in _walk(module._parser(), 2):
             parts.append("\n".join(_section(level, parser)) + "\n")
+    parts.append("\n".join([_PLAN_FILES, *table(["key", "value"], _plan_file_keys())]) + "\n")
     return "\n".join(parts)
+
+
+def _plan_file_keys() -> list[list[str]]:
+    options = options_of(SweepOptions, LoadOptions) | options_of(RunOptions)
+    return [
+        [f"`{key}`", item.metadata["kind"].form] for key, item in options.items() if item.metadata["in_file"]
+    ]
 
 
 def _walk(parser: argparse.ArgumentParser, level: int) -> Iterator[tuple[int, argparse.ArgumentParser]]:

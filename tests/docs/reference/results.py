@@ -7,11 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 from tests.docs.reference import NOTE, table
-from wattserve_loadgen.figures import percentiles, stats
+from wattserve_common import stats
+from wattserve_loadgen.model import cells, results
 from wattserve_loadgen.plan import load, schedule
-from wattserve_loadgen.results import schema
-from wattserve_loadgen.results.csv_table import COLUMNS
-from wattserve_loadgen.results.meanings import meanings_of
+from wattserve_loadgen.results.csv_table import columns
+from wattserve_loadgen.results.json_schema import meanings_of
 
 _HEAD = f"""\
 # Results of a sweep
@@ -31,12 +31,12 @@ _HEAD = f"""\
   again.
 
 `results.schema.json`, which is installed with `wattserve_loadgen.results`, is a JSON Schema of `results.json`
-and of a record. Older versions are read by every command; they are not written again.
+and of a record.
 
 **Units** are in the names: `_ns` nanoseconds, `_uj` microjoules, `_us` microseconds, `_seconds`, `_watts`.
 `share` and `ratio` are of 1, not percent. Times of records count from the start of the sweep, on the client's
 clock. **What is not known is `null`**, never 0, and a `reason` beside it says why. `schema_version` (now
-{schema.SCHEMA_VERSION}) changes when a reader would break; new fields may come without that.
+{results.SCHEMA_VERSION}) changes when a reader would break; new fields may come without that.
 
 **Words.** An *arm* is what is compared: a variant on a server. The *baseline* is the first arm: ratios are
 relative to it. Its *twin* is the same variant once more under a second name: how far the two differ is what
@@ -57,35 +57,35 @@ its figures in spite of them.
 measured; whether they are measured, estimated or simulated, `targets[].meter.source.quality` says.
 """
 _CLASSES: tuple[tuple[Any, str], ...] = (
-    (schema.Record, "A line of `records.jsonl`: one request, those outside the window included."),
-    (schema.Results, "`results.json`."),
+    (cells.Record, "A line of `records.jsonl`: one request, those outside the window included."),
+    (results.Results, "`results.json`."),
     (schedule.Plan, "`plan`: what the sweep was to do."),
     (load.Arm, "`plan.arms`: what is compared."),
     (load.Load, "`plan.loads`: a way of offering requests."),
-    (schema.DatasetSummary, "`dataset`: what was replayed."),
-    (schema.TargetSummary, "`targets`: a server of the sweep."),
-    (schema.Ceiling, "`ceilings`: what this client alone can do, against a server that does nothing."),
-    (schema.Accuracy, "`accuracy`, by arm: rows whose highest logit is at the label. Each counts once."),
-    (schema.Search, "`searches`: what `--find-max` found for one arm."),
-    (schema.Trial, "`trials` of a search: one rate that it tried."),
-    (schema.Check, "`checks`: a line of `loadgen validate`."),
-    (schema.Point, "`points`: one arm under one load over all its blocks."),
+    (results.DatasetSummary, "`dataset`: what was replayed."),
+    (results.TargetSummary, "`targets`: a server of the sweep."),
+    (results.Ceiling, "`ceilings`: what this client alone can do, against a server that does nothing."),
+    (results.Accuracy, "`accuracy`, by arm: rows whose highest logit is at the label. Each counts once."),
+    (results.Search, "`searches`: what `--find-max` found for one arm."),
+    (results.Trial, "`trials` of a search: one rate that it tried."),
+    (results.Check, "`checks`: a line of `loadgen validate`."),
+    (results.Point, "`points`: one arm under one load over all its blocks."),
     (
-        schema.Figures,
+        results.Figures,
         "`figures` or `withheld` of a point. Percentiles pool the blocks.",
     ),
-    (schema.Ratios, "`ratios`: a figure over the baseline's under the same load, paired block by block."),
+    (results.Ratios, "`ratios`: a figure over the baseline's under the same load, paired block by block."),
     (stats.Interval, "Where a type says so: a mean over blocks with its two-sided 95 % interval."),
     (
-        percentiles.Percentiles,
+        cells.Percentiles,
         "`latency`, `service`, `lag`. Null: the sample is too small.",
     ),
-    (schema.Verdict, "`verdicts` of a point: why it must not be published as it is."),
-    (schema.CellResult, "`cells`, as they ran. Latencies: of requests of the window that were answered."),
-    (schema.CellEnergy, "`energy` of a cell. Accounts: the ledger's growth over it, settlement included."),
-    (schema.MeterWindow, "`meter`: the meter's own count over a window, interpolated at both edges."),
-    (schema.Slices, "`slices`: a window in equal parts; null where one has no answer."),
-    (schema.Conditions, "`conditions`: the client's machine when the cell began; null: it does not say."),
+    (results.Verdict, "`verdicts` of a point: why it must not be published as it is."),
+    (cells.CellResult, "`cells`, as they ran. Latencies: of requests of the window that were answered."),
+    (cells.CellEnergy, "`energy` of a cell. Accounts: the ledger's growth over it, settlement included."),
+    (cells.MeterWindow, "`meter`: the meter's own count over a window, interpolated at both edges."),
+    (cells.Slices, "`slices`: a window in equal parts; null where one has no answer."),
+    (cells.Conditions, "`conditions`: the client's machine when the cell began; null: it does not say."),
 )
 _NAMES = {cls.__name__ for cls, _ in _CLASSES}
 
@@ -100,7 +100,7 @@ def page() -> str:
         "A row for each point. A figure that is not published is an empty cell. Beside a mean over blocks\n"
         "stand its `_low` and `_high`, the ends of its 95 % interval."
     )
-    shown = [[f"`{one.name}`", one.meaning] for one in COLUMNS if not one.name.endswith(("_low", "_high"))]
+    shown = [[f"`{one.name}`", one.meaning] for one in columns() if not one.name.endswith(("_low", "_high"))]
     parts.append(_section("results.csv", about, ["column", "meaning"], shown))
     return "\n".join(parts)
 
@@ -110,6 +110,7 @@ def _section(name: str, about: str, head: list[str], rows: list[list[str]]) -> s
 
 
 def _kind(text: str) -> str:
+    text = re.sub(r"^Annotated\[(.*?), \w+\(.*$", r"\1", text)
     for python, shown in (
         ("dict[str, Any]", "object"), ("str", "text"), ("int", "integer"), ("float", "number"),
         ("bool", "true/false"), ("None", "null"),

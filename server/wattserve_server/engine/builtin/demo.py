@@ -10,14 +10,16 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
+from statistics import fmean, median, quantiles
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from transformers.utils import logging as transformers_logging
 
-from wattserve_server.engine.builtin.card import model_card
-from wattserve_server.engine.builtin.progress import progress_on_stderr
-from wattserve_server.engine.builtin.recipe import Recipe
-from wattserve_server.engine.builtin.training import Trained, train
+from wattserve_server.engine.builtin.recipe import Recipe, versions
+from wattserve_server.engine.builtin.training import Report, Trained, train
 from wattserve_server.errors import ConfigError
 
 HELDOUT = "heldout.jsonl"
@@ -102,7 +104,32 @@ def _write(trained: Trained, recipe: Recipe, folder: Path) -> None:
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
     rows = ({"text": review.text, "label": review.label} for review in trained.heldout)
     (folder / HELDOUT).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    (folder / _CARD).write_text(model_card(trained, recipe), encoding="utf-8")
+    (folder / _CARD).write_text(_model_card(trained, recipe), encoding="utf-8")
+
+
+def _model_card(trained: Trained, recipe: Recipe) -> str:
+    """Markdown. Holds nothing that differs between two runs of the same recipe, such as dates."""
+    lengths = trained.lengths
+    return (
+        (files(__package__) / "card.md")
+        .read_text("utf-8")
+        .format(
+            recipe=recipe,
+            trained=trained,
+            parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
+            vocabulary=len(trained.tokenizer),
+            training=sum(lesson.reviews for lesson in recipe.course),
+            last_lesson=recipe.course[-1],
+            heldout=len(trained.heldout),
+            positive=sum(review.label for review in trained.heldout) / len(trained.heldout),
+            shortest=min(lengths),
+            median=median(lengths),
+            mean=fmean(lengths),
+            p95=quantiles(lengths, n=20)[-1],
+            longest=max(lengths),
+            software="\n".join(f"- {name} {version}" for name, version in versions().items()),
+        )
+    )
 
 
 @contextmanager
@@ -115,3 +142,29 @@ def _quiet_transformers() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def progress_on_stderr(title: str) -> Iterator[Report]:
+    """Tells the operator how far it is: a bar on a terminal, a few lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield _ProgressLines(title)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=1.0)
+        yield lambda stage, done: progress.update(task, completed=done, description=f"{title}: {stage}")
+
+
+class _ProgressLines:
+    """One line for each new stage and for each further quarter of the work."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._last: tuple[str, int] | None = None
+
+    def __call__(self, stage: str, done: float) -> None:
+        mark = stage, int(done * 4)
+        if mark != self._last:
+            self._last = mark
+            print(f"{self._title}: {stage} ({done:.0%})", file=sys.stderr, flush=True)

@@ -4,49 +4,92 @@ A review has a stance, and each of its sentences agrees with the stance or not. 
 follow from what they say: negation turns and dampens, contrast prefers one side, hearsay counts for little,
 irony means the opposite, asides use loaded words without an opinion. The label is the sign of the sum plus
 noise, so it is a matter of reading everything, and sometimes of taste. Pure: the same `Random` gives the same
-review.
+review. The words themselves are in words.toml.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 from random import Random
-
-from wattserve_server.engine.builtin import lexicon
-from wattserve_server.engine.builtin.domains import DOMAINS
-from wattserve_server.engine.builtin.lexicon import Domain, Weighted
+from typing import Any
 
 MAX_WORDS = 94  # with [CLS], [SEP] and a few split words this stays near 100 tokens
 _LENGTH_SPREAD = 0.68  # of the log-normal wish; the last sentence may overshoot it
 _ASIDE_RATE = 0.28
 _TYPO_RATE = 0.12
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _A_BEFORE_VOWEL = re.compile(r"\b([Aa])(?= [aeiou])")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 Clause = tuple[float, str]  # sentiment weight, text without a final stop
+Weighted = list[tuple[float, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """One kind of thing that people review."""
+
+    subjects: list[str]
+    singular: list[str]  # aspects
+    plural: list[str]
+    adjectives: Weighted
+    facts: Weighted
+    turncoats: Weighted  # an aspect and an adjective that is praise here and blame elsewhere
+    asides: list[str]  # sentences without an opinion, some full of words that usually carry one
+
+
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """What can be reviewed, what can be said of it, and how much that weighs; words.toml explains each."""
+
+    adjectives: Weighted
+    intensifiers: Weighted
+    statements: list[str]
+    verbs: Weighted
+    verdicts: Weighted
+    irony: Weighted
+    negations: Weighted
+    hearsay: Weighted
+    contrasts: list[tuple[float, float, str]]
+    friends: list[str]
+    days: list[str]
+    name_parts: list[tuple[str, ...]]
+    domains: list[Domain]
+
+
+def _read_lexicon() -> Lexicon:
+    table = tomllib.loads(files(__package__).joinpath("words.toml").read_text("utf-8"))
+    domains = [Domain(**_fields(domain)) for domain in table.pop("domains")]
+    return Lexicon(**_fields(table), domains=domains)
+
+
+def _fields(table: dict[str, list[Any]]) -> dict[str, Any]:
+    """Rows of a weight and a text as tuples; adjectives, of which a row holds several, with a weight each."""
+    rows = {
+        name: [tuple(row) if isinstance(row, list) else row for row in value] for name, value in table.items()
+    }
+    adjectives = [(weight, word) for weight, line in table["adjectives"] for word in line.split()]
+    return rows | {"adjectives": adjectives}
+
+
+LEXICON = _read_lexicon()
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How far the label strays from what the text says.
+    """How far the label strays from what the text says."""
 
-    taste: standard deviation of what the reader adds to the text's sentiment.
-    flip_rate: share of labels that are simply wrong.
-    """
-
-    taste: float
-    flip_rate: float
+    taste: float  # standard deviation of what the reader adds to the text's sentiment
+    flip_rate: float  # share of labels that are simply wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """label: 1 positive, 0 negative; because of the noise not always the sign of `sentiment`."""
-
     sentences: tuple[Clause, ...]
-    label: int
+    label: int  # 1 positive, 0 negative; because of the noise not always the sign of `sentiment`
 
     @property
     def text(self) -> str:
@@ -118,10 +161,10 @@ class _Writer:
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._domain: Domain = rng.choice(DOMAINS)
+        self._domain: Domain = rng.choice(LEXICON.domains)
         self._subject = rng.choice(self._domain.subjects)
         self._be = rng.choice((("is", "are"), ("was", "were")))
-        self._adjectives: Weighted = lexicon.ADJECTIVES + self._domain.adjectives * 3
+        self._adjectives: Weighted = LEXICON.adjectives + self._domain.adjectives * 3
 
     def aside(self) -> str:
         return self._fill(self._rng.choice(self._domain.asides))
@@ -153,7 +196,7 @@ class _Writer:
 
     def _plain(self, sign: int) -> Clause:
         weight, phrase = self._adjective_phrase(sign)
-        return weight, self._fill(self._rng.choice(lexicon.STATEMENTS), phrase=phrase)
+        return weight, self._fill(self._rng.choice(LEXICON.statements), phrase=phrase)
 
     def _pair(self, sign: int) -> Clause:
         (first, a), (second, b) = self._adjective_phrase(sign), self._adjective_phrase(sign)
@@ -161,17 +204,17 @@ class _Writer:
         return first + second, joined
 
     def _negated(self, sign: int) -> Clause:
-        factor, frame = self._rng.choice(lexicon.NEGATIONS)
+        factor, frame = self._rng.choice(LEXICON.negations)
         weight, adjective = self._adjective(sign if factor > 0 else -sign)
         return factor * weight, self._fill(frame, adj=adjective)
 
     def _liking(self, sign: int) -> Clause:
         if self._rng.random() < 0.35:
-            weight, verb = self._signed(lexicon.VERBS, -sign)
+            weight, verb = self._signed(LEXICON.verbs, -sign)
             stem = {"loathed": "loathe", "regretted": "regret"}.get(verb, verb.removesuffix("d"))
             stem = stem.removesuffix("e") if stem in ("enjoye", "resente") else stem
             return -0.6 * weight, self._fill(f"I did not {stem} the {{aspect}}")
-        weight, verb = self._signed(lexicon.VERBS, sign)
+        weight, verb = self._signed(LEXICON.verbs, sign)
         return weight, self._fill(f"I {verb} the {{aspect}}")
 
     def _blurt(self, sign: int) -> Clause:
@@ -179,7 +222,7 @@ class _Writer:
         return weight, self._fill(self._rng.choice((f"{phrase} {{aspect}}", f"simply {phrase}", phrase)))
 
     def _verdict(self, sign: int) -> Clause:
-        return self._signed(lexicon.VERDICTS, sign)
+        return self._signed(LEXICON.verdicts, sign)
 
     def _fact(self, sign: int) -> Clause:
         weight, text = self._signed(self._domain.facts, sign)
@@ -188,20 +231,20 @@ class _Writer:
     def _turncoat(self, sign: int) -> Clause:
         weight, pair = self._signed(self._domain.turncoats, sign)
         aspect, _, adjective = pair.rpartition(" ")
-        degree, adverb = self._rng.choice(lexicon.INTENSIFIERS)
+        degree, adverb = self._rng.choice(LEXICON.intensifiers)
         return weight * degree, f"the {aspect} {self._agree(aspect)} {adverb} {adjective}"
 
     def _irony(self, sign: int) -> Clause:
-        weight, frame = self._signed(lexicon.IRONY, sign)
+        weight, frame = self._signed(LEXICON.irony, sign)
         return weight, self._fill(frame, good=self._adjective(1)[1], bad=self._adjective(-1)[1])
 
     def _hearsay(self, sign: int) -> Clause:
-        factor, frame = self._rng.choice(lexicon.HEARSAY)
+        factor, frame = self._rng.choice(LEXICON.hearsay)
         weight, clause = self._claim(sign if factor > 0 else -sign)
         return factor * weight, self._fill(frame, clause=clause)
 
     def _contrast(self, sign: int) -> Clause:
-        first, second, frame = self._rng.choice(lexicon.CONTRASTS)
+        first, second, frame = self._rng.choice(LEXICON.contrasts)
         strong = sign if second > first else -sign
         (left, a), (right, b) = self._clause(-strong), self._clause(strong)
         return first * left + second * right, self._fill(frame, a=a, b=b)
@@ -213,7 +256,7 @@ class _Writer:
         weight, adjective = self._adjective(sign)
         if self._rng.random() < 0.5:
             return weight, adjective
-        degree, adverb = self._rng.choice(lexicon.INTENSIFIERS)
+        degree, adverb = self._rng.choice(LEXICON.intensifiers)
         return weight * degree, f"{adverb} {adjective}"
 
     def _signed(self, pairs: Weighted, sign: int) -> Clause:
@@ -230,13 +273,13 @@ class _Writer:
         if "{" not in frame:
             return frame
         aspect = self._rng.choice(self._domain.singular + self._domain.plural)
-        name = "".join(self._rng.choice(part) for part in lexicon.NAME_PARTS)
+        name = "".join(self._rng.choice(part) for part in LEXICON.name_parts)
         return frame.format(
             aspect=aspect,
             be=self._agree(aspect),
             subject=self._subject,
-            friend=self._rng.choice(lexicon.FRIENDS),
-            day=self._rng.choice(_DAYS),
+            friend=self._rng.choice(LEXICON.friends),
+            day=self._rng.choice(LEXICON.days),
             name=name.capitalize(),
             n=self._rng.randint(2, 90),
             **parts,

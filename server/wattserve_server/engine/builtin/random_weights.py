@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,17 +14,13 @@ from transformers import (
     ResNetForImageClassification,
 )
 
-from wattserve_server.engine.builtin.seeding import seeded
 from wattserve_server.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class RandomModel:
-    """make: a new module, with weights from torch's own randomness. tasks: what it can be served for, by
-    name, the usual one first."""
-
-    make: Callable[[], torch.nn.Module]
-    tasks: tuple[str, ...]
+    make: Callable[[], torch.nn.Module]  # with weights from torch's own randomness
+    tasks: tuple[str, ...]  # that it can be served for, by name, the usual one first
 
 
 def _distilbert_base() -> torch.nn.Module:
@@ -63,8 +60,8 @@ RANDOM_MODELS: dict[str, RandomModel] = {
 def random_model(name: str) -> RandomModel:
     """Raises ConfigError for an unknown name."""
     if name not in RANDOM_MODELS:
-        known = ", ".join(f"random:{known}" for known in RANDOM_MODELS)
-        raise ConfigError(f"no built-in model random:{name}; known: {known}")
+        names = ", ".join(f"random:{model}" for model in RANDOM_MODELS)
+        raise ConfigError(f"no built-in model random:{name}; known: {names}")
     return RANDOM_MODELS[name]
 
 
@@ -73,3 +70,14 @@ def build_random_model(name: str, seed: int = 0) -> torch.nn.Module:
     model = random_model(name)
     with seeded(seed):
         return model.make().eval()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """torch's randomness inside repeats, and the caller's is undisturbed.
+
+    `torch.manual_seed` would also reseed every GPU's generator, which nobody would restore.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield

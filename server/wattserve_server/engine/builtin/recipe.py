@@ -12,15 +12,7 @@ import transformers
 
 from wattserve_server.engine.builtin.grammar import Noise
 
-_SOURCES = (
-    "domains.py",
-    "grammar.py",
-    "lexicon.py",
-    "recipe.py",
-    "seeding.py",
-    "tokenizer.py",
-    "training.py",
-)
+_SOURCES = ("words.toml", "grammar.py", "random_weights.py", "recipe.py", "training.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +28,11 @@ _NOISE = Noise(taste=0.35, flip_rate=0.02)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """course: lessons from short to long. A sentence is learned quickly alone; which words belong to which
-    sentence is learned quickly from two; only then is it worth paying for whole reviews.
-    heldout: reviews kept for measuring, of the last lesson's lengths.
-    sentence_weight: of the auxiliary loss on each sentence's sentiment, relative to the label's loss.
-    workers: threads that share each batch; fixed, because the order of additions, and so the last bits of the
-    weights, depends on it.
-    """
-
     seed: int = 2026
     noise: Noise = _NOISE
-    heldout: int = 2000
+    heldout: int = 2000  # reviews kept for measuring, of the last lesson's lengths
+    # From short to long. A sentence is learned quickly alone; which words belong to which sentence is learned
+    # quickly from two; only then is it worth paying for whole reviews.
     course: tuple[Lesson, ...] = (Lesson(6000, 4.0), Lesson(14000, 12.0), Lesson(8000, 21.0))
     vocabulary: int = 3000
     max_tokens: int = 128
@@ -58,7 +44,8 @@ class Recipe:
     learning_rate: float = 1e-3
     embedding_rate: float = 2e-3
     warm_up: float = 0.08
-    sentence_weight: float = 3.0
+    sentence_weight: float = 3.0  # of the loss on each sentence's sentiment, relative to the label's loss
+    # Threads that share each batch; fixed, for the weights' last bits depend on the order of additions.
     workers: int = 2
 
     @property

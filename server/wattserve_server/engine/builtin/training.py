@@ -8,23 +8,33 @@ that answers is thrown away; what remains is a plain sequence classifier.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
 from torch.nn import functional
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedTokenizerFast
 
 from wattserve_server.engine.builtin.grammar import Review, reviews
-from wattserve_server.engine.builtin.progress import Report
+from wattserve_server.engine.builtin.random_weights import seeded
 from wattserve_server.engine.builtin.recipe import Recipe
-from wattserve_server.engine.builtin.seeding import seeded
-from wattserve_server.engine.builtin.tokenizer import train_tokenizer
 
 LABELS = ("negative", "positive")
+_SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+_INSIDE_WORDS = string.ascii_lowercase + string.digits
+
+# Takes what is being done, and which share of all the work is behind, 0 to 1.
+Report = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +47,20 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """accuracy: of the model on the held-out reviews. ceiling: of the text's own sentiment there, which errs
-    only by the label noise. lengths: tokens of each held-out review, specials included."""
-
     model: DistilBertForSequenceClassification
     tokenizer: PreTrainedTokenizerFast
     heldout: list[Review]
-    accuracy: float
-    ceiling: float
-    lengths: list[int]
+    accuracy: float  # of the model on the held-out reviews
+    ceiling: float  # of the text's own sentiment there, which errs only by the label noise
+    lengths: list[int]  # tokens of each held-out review, specials included
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A tokenised review. stops: index and sentiment of each sentence's last token."""
+class _Encoded:
+    """A tokenised review."""
 
     ids: list[int]
-    stops: list[tuple[int, float]]
+    stops: list[tuple[int, float]]  # index and sentiment of each sentence's last token
     label: int
 
 
@@ -92,6 +99,43 @@ def write_corpus(recipe: Recipe) -> Corpus:
     return Corpus(heldout, [write(lesson.reviews, lesson.median_words) for lesson in recipe.course])
 
 
+def train_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
+    """Lower-casing, [CLS] … [SEP] around each text, [PAD] is id 0; every ASCII text can be spelled."""
+    draft = _untrained_tokenizer(WordPiece(unk_token="[UNK]"))
+    # The trainer numbers "##x" pieces in the order of a hash map that differs from run to run, and breaks
+    # ties by number. Given as special tokens they are numbered first, in this order; the final tokenizer,
+    # below, is built from the vocabulary alone and does not treat them as special.
+    pieces = [f"##{letter}" for letter in _INSIDE_WORDS]
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=_SPECIAL + pieces,
+        initial_alphabet=list(_INSIDE_WORDS + string.punctuation),
+        show_progress=False,
+    )
+    draft.train_from_iterator(texts, trainer)
+    tokenizer = _untrained_tokenizer(WordPiece(vocab=draft.get_vocab(), unk_token="[UNK]"))
+    tokenizer.add_special_tokens(_SPECIAL)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        **{f"{token[1:-1].lower()}_token": token for token in _SPECIAL},
+    )
+
+
+def _untrained_tokenizer(model: WordPiece) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    return tokenizer
+
+
 def _untrained(recipe: Recipe, vocabulary: int) -> DistilBertForSequenceClassification:
     config = DistilBertConfig(
         vocab_size=vocabulary,
@@ -111,7 +155,10 @@ def _untrained(recipe: Recipe, vocabulary: int) -> DistilBertForSequenceClassifi
 
 
 def _fit(
-    model: DistilBertForSequenceClassification, lessons: Sequence[list[_Row]], recipe: Recipe, report: Report
+    model: DistilBertForSequenceClassification,
+    lessons: Sequence[list[_Encoded]],
+    recipe: Recipe,
+    report: Report,
 ) -> DistilBertForSequenceClassification:
     sentence_head = torch.nn.Linear(recipe.dim, 1)
     parameters = [*model.parameters(), *sentence_head.parameters()]
@@ -120,7 +167,7 @@ def _fit(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_down(len(batches), recipe.warm_up))
     model.train()
 
-    def gradients(rows: Sequence[_Row]) -> tuple[torch.Tensor, ...]:
+    def gradients(rows: Sequence[_Encoded]) -> tuple[torch.Tensor, ...]:
         return torch.autograd.grad(_loss(model, sentence_head, rows, recipe.sentence_weight), parameters)
 
     with ThreadPoolExecutor(recipe.workers) as workers:
@@ -138,7 +185,7 @@ def _fit(
 def _loss(
     model: DistilBertForSequenceClassification,
     sentence_head: torch.nn.Linear,
-    rows: Sequence[_Row],
+    rows: Sequence[_Encoded],
     sentence_weight: float,
 ) -> torch.Tensor:
     """Runs in several threads at once: it only reads the model."""
@@ -173,7 +220,7 @@ def _warm_up_then_down(steps: int, warm_up: float) -> Callable[[int], float]:
     return lambda step: min(1.0, (step + 1) / (steps * warm_up), 1.0 - step / steps)
 
 
-def tokenise(written: Sequence[Review], tokenizer: PreTrainedTokenizerFast) -> list[_Row]:
+def tokenise(written: Sequence[Review], tokenizer: PreTrainedTokenizerFast) -> list[_Encoded]:
     """Sentence by sentence, to know where each ends; WordPiece gives the same ids as for the whole text."""
     sentences = [text for review in written for _, text in review.sentences]
     pieces = iter(tokenizer(sentences, add_special_tokens=False)["input_ids"])
@@ -184,11 +231,11 @@ def tokenise(written: Sequence[Review], tokenizer: PreTrainedTokenizerFast) -> l
         for sentiment, _ in review.sentences:
             ids += next(pieces)
             stops.append((len(ids) - 1, sentiment))
-        rows.append(_Row([*ids, tokenizer.sep_token_id], stops, review.label))
+        rows.append(_Encoded([*ids, tokenizer.sep_token_id], stops, review.label))
     return rows
 
 
-def _batches(rows: Sequence[_Row], size: int) -> Iterator[list[_Row]]:
+def _batches(rows: Sequence[_Encoded], size: int) -> Iterator[list[_Encoded]]:
     """Rows of similar length together, in an order drawn from torch's generator."""
     order = torch.randperm(len(rows)).tolist()
     pool = size * 32  # rows sorted together: wide enough to waste little padding, narrow enough to mix
@@ -198,7 +245,7 @@ def _batches(rows: Sequence[_Row], size: int) -> Iterator[list[_Row]]:
         yield from (batches[index] for index in torch.randperm(len(batches)).tolist())
 
 
-def _padded(rows: Sequence[_Row]) -> tuple[torch.Tensor, torch.Tensor]:
+def _padded(rows: Sequence[_Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask, both int64 [rows, longest]; [PAD] is 0."""
     longest = max(len(row.ids) for row in rows)
     ids = torch.tensor([row.ids + [0] * (longest - len(row.ids)) for row in rows])
@@ -207,7 +254,7 @@ def _padded(rows: Sequence[_Row]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def _accuracy(model: DistilBertForSequenceClassification, rows: Sequence[_Row], batch: int) -> float:
+def _accuracy(model: DistilBertForSequenceClassification, rows: Sequence[_Encoded], batch: int) -> float:
     ordered = sorted(rows, key=lambda row: len(row.ids))
     right = 0
     for start in range(0, len(ordered), batch):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from transformers.utils import cached_file
 
-from wattserve_server.engine.tasks.labels import LabelAnswers
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
+from wattserve_server.engine.tasks.tokens import LabelAnswers
 from wattserve_server.errors import ConfigError
 
 _USUAL_SIZE = (224, 224)
@@ -67,10 +67,10 @@ def _preprocessed_size(source: str) -> tuple[int, int] | None:
     """
     try:
         path = cached_file(source, _PREPROCESSOR)
-        found = json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+        settings = json.loads(Path(path).read_text(encoding="utf-8")) if path else None
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         return None
-    cropped = _pair(found.get("crop_size")) if found.get("do_center_crop", True) else None
-    return cropped or _pair(found.get("size"))
+    cropped = _pair(settings.get("crop_size")) if settings.get("do_center_crop", True) else None
+    return cropped or _pair(settings.get("size"))

@@ -10,39 +10,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+# What one sequence consists of, as a request brings it; its task knows the shape and the dtype.
 Item = NDArray[Any]
-"""What one sequence consists of, as a request brings it; its task knows the shape and the dtype."""
 
+# A batch, by the model's argument names, the first dimension being the sequences.
 Inputs = dict[str, torch.Tensor]
-"""A batch, by the model's argument names, the first dimension being the sequences."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What a model takes. max_tokens: the longest item. vocabulary_size: token ids lie in
-    [0, vocabulary_size); 0 for a model that takes none. pixel_shape: (channels, height, width) for a
-    model that takes images, else empty. pad_id: what fills the ends of shorter items."""
+    """What a model takes."""
 
-    max_tokens: int
-    vocabulary_size: int = 0
-    pixel_shape: tuple[int, ...] = ()
-    pad_id: int = 0
+    max_tokens: int  # of the longest item
+    vocabulary_size: int = 0  # token ids lie in [0, vocabulary_size); 0 for a model that takes none
+    pixel_shape: tuple[int, ...] = ()  # (channels, height, width) for a model that takes images
+    pad_id: int = 0  # what fills the ends of shorter items
 
 
 class Task(Protocol):
-    """One kind of work. All its methods are pure; modules are passed in.
+    """One kind of work. All its methods are pure; modules are passed in."""
 
-    name: as `--task` takes it. auto_class: the transformers class that loads its models.
-    output_name: of the array in the answer. unused_weights: prefixes of weights that the task does
-    not use, so that a checkpoint may lack them. takes_text: whether its items can be made from text by
-    the model's tokenizer.
-    """
-
-    name: str
-    auto_class: str
-    output_name: str
-    unused_weights: tuple[str, ...]
-    takes_text: bool
+    name: str  # as `--task` takes it
+    auto_class: str  # the transformers class that loads its models
+    output_name: str  # of the array in the answer
+    unused_weights: tuple[str, ...]  # prefixes of those that it does not use: a checkpoint may lack them
+    takes_text: bool  # whether its items can be made from text by the model's tokenizer
 
     def facts(self, source: str, config: Any, tokenizer: Any | None) -> InputFacts:
         """What a model of that config takes. Raises ConfigError when it cannot do this task."""

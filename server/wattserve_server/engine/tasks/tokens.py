@@ -1,25 +1,30 @@
-"""What tasks on token ids have in common: an item is int64 [tokens]."""
+"""Tasks on token ids: an item is int64 [tokens]. With them, the tokenizer, and what all classifiers share."""
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
 from wattserve_server.errors import ConfigError
 
+# Architectures whose position table starts after the padding id: those of transformers' classifiers and
+# encoders of text that look positions up from `padding_idx + 1` on.
 _PADDED_POSITIONS = (
     "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm",
     "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
 )  # fmt: skip
-"""Architectures whose position table starts after the padding id: those of transformers' classifiers and
-encoders of text that look positions up from `padding_idx + 1` on."""
 
-_MPNET_PADDING = 1
-"""MPNet's positions start after this, whatever the padding id."""
+_MPNET_PADDING = 1  # MPNet's positions start after this, whatever the padding id
+
+_FEW = 16  # labels for which numpy's calls take longer than the arithmetic
 
 
 class TokenItems:
@@ -88,3 +93,86 @@ def _pad_id(source: str, config: Any) -> int:
             "batch: set pad_token_id in its config.json to an id that its texts do not use"
         )
     return int(pad_id)
+
+
+class Tokenizer:
+    """The model's tokenizer on a thread of its own: tokenizers are not safe to share."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
+
+    async def encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
+        """Token ids of each text, special tokens included, not truncated."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, list(texts))
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    def _encode(self, texts: list[str]) -> list[NDArray[np.int64]]:
+        encoded = self._tokenizer(texts, truncation=False, padding=False, verbose=False)
+        return [np.array(ids, dtype=np.int64) for ids in encoded["input_ids"]]
+
+
+class LabelAnswers:
+    """The methods of a Task that concern its answers."""
+
+    output_name = "logits"
+    unused_weights: tuple[str, ...] = ()
+
+    def labels(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        logits: torch.Tensor = module(**inputs).logits
+        return logits
+
+    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        """Softmax; sigmoid for multi-label models; the raw value for a regression."""
+        kind = getattr(config, "problem_type", None)
+        if kind == "regression" or (kind is None and config.num_labels == 1):
+            return list(rows)
+        if kind == "multi_label_classification":
+            return [_sigmoid(row) for row in rows]
+        return [_softmax(row) for row in rows]
+
+
+def _softmax(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    if len(row) <= _FEW:
+        numbers = row.tolist()
+        highest = max(numbers)
+        powers = [math.exp(number - highest) for number in numbers]
+        total = sum(powers)
+        return np.array([power / total for power in powers], dtype=np.float32)
+    exponentials: NDArray[np.float32] = np.exp(row - row.max())
+    scores: NDArray[np.float32] = exponentials / exponentials.sum()
+    return scores
+
+
+def _sigmoid(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    scores: NDArray[np.float32] = np.reciprocal(1 + np.exp(-row), dtype=np.float32)
+    return scores
+
+
+class SequenceClassification(TokenItems, LabelAnswers):
+    name = "sequence-classification"
+    auto_class = "AutoModelForSequenceClassification"
+
+
+class FeatureExtraction(TokenItems):
+    name = "feature-extraction"
+    auto_class = "AutoModel"
+    output_name = "embedding"
+    unused_weights: tuple[str, ...] = ("pooler.",)
+
+    def labels(self, config: Any) -> list[str]:
+        return []
+
+    def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
+        hidden = module(**inputs).last_hidden_state.float()
+        weights = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        mean: torch.Tensor = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+        return mean
+
+    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        return []

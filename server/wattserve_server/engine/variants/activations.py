@@ -7,13 +7,14 @@ thousandth saturates.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 
 import torch
 from torch import nn
 
 from wattserve_server.engine.tasks.port import Inputs
-from wattserve_server.engine.variants.int8_arithmetic import LEVELS
+from wattserve_server.engine.variants.int8 import LEVELS
 from wattserve_server.engine.variants.linears import linear_paths
 from wattserve_server.engine.variants.port import ActivationScales
 from wattserve_server.errors import ConfigError
@@ -21,8 +22,8 @@ from wattserve_server.errors import ConfigError
 MIN_SAMPLES = 512
 _MASK = "attention_mask"
 
+# Takes a layer's path, its input's magnitudes [n], and whether only those of real tokens are among them.
 _See = Callable[[str, torch.Tensor, bool], None]
-"""Of a layer's path, its input's magnitudes [n], and whether only those of real tokens are among them."""
 
 
 def measure_scales(module: nn.Module, batches: Iterable[Inputs], origin: str) -> ActivationScales:
@@ -79,18 +80,12 @@ def _run(module: nn.Module, batches: list[Inputs], see: _See) -> None:
         chosen = x[mask.bool()] if mask is not None and by_token else x
         see(path, chosen.abs().flatten(), by_token)
 
-    hooks = [
-        part.register_forward_pre_hook(partial(look, path))
-        for path, part in module.named_modules()
-        if isinstance(part, nn.Linear)
-    ]
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                module(**batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.inference_mode():
+        for path in linear_paths(module):
+            hook = module.get_submodule(path).register_forward_pre_hook(partial(look, path))
+            hooks.callback(hook.remove)
+        for batch in batches:
+            module(**batch)
 
 
 def _samples(batch: Inputs) -> int:
@@ -103,12 +98,12 @@ def _tokens(batch: Inputs) -> int:
 
 
 class _Largest:
-    """The largest thousandth of a layer's inputs. most: no more of them will come. count: that came."""
+    """The largest thousandth of a layer's inputs. most: no more of them will come."""
 
     def __init__(self, path: str, most: int) -> None:
         self._path = path
         self._keep = _rank(most)[0] + 1
-        self.count = 0
+        self.count = 0  # inputs that came
         self._values = torch.empty(0)
         self._least = 0.0
 

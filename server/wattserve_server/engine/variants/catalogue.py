@@ -8,35 +8,23 @@ from dataclasses import dataclass
 import torch
 
 from wattserve_server.engine.device import resolve_device
-from wattserve_server.engine.variants import (
-    bf16,
-    fp8,
-    fp16,
-    fp16_as_int8_proxy,
-    fp32,
-    int8,
-    int8_simulated,
-    int8_static,
-    int8_weight_only,
-    llm_int8,
-    tf32,
-)
+from wattserve_server.engine.variants import floats, fp8, int8, llm_int8
 from wattserve_server.engine.variants.port import Kind
 from wattserve_server.errors import ConfigError
 
-_MODULES = (
-    fp32, tf32, bf16, fp16, int8, int8_static, int8_weight_only, llm_int8, fp8, int8_simulated,
-    fp16_as_int8_proxy,
+_KINDS = (
+    floats.FP32, floats.TF32, floats.BF16, floats.FP16,
+    int8.INT8, int8.INT8_STATIC, int8.INT8_WEIGHT_ONLY, llm_int8.KIND, fp8.KIND,
+    int8.INT8_SIMULATED, floats.FP16_AS_INT8_PROXY,
 )  # fmt: skip
-
-KINDS: dict[str, Kind] = {module.KIND.name: module.KIND for module in _MODULES}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A variant to serve. name: as requests name it, e.g. ``int8`` or ``int8@cpu``."""
+    """A variant to serve."""
 
-    name: str
+    name: str  # as requests name it, e.g. int8 or int8@cpu
     kind: Kind
     device: torch.device
 
@@ -66,7 +54,7 @@ def choose(
         ]
     chosen: list[Choice] = []
     for name in (part.strip() for part in names.split(",")):
-        choice = _choice(name, device, kinds, only)
+        choice = choice_of(name, device, kinds, only)
         if (choice.kind, choice.device) in [(other.kind, other.device) for other in chosen]:
             raise ConfigError(f"variant {name!r} is listed twice")
         support = choice.kind.support(choice.device)
@@ -81,7 +69,8 @@ def choose(
     return chosen
 
 
-def _choice(name: str, default: torch.device, kinds: Mapping[str, Kind], only: str) -> Choice:
+def choice_of(name: str, default: torch.device, kinds: Mapping[str, Kind], only: str = "") -> Choice:
+    """As `choose` reads one name, whether the device runs it or not."""
     kind_name, at, place = name.partition("@")
     kind = kinds.get(kind_name)
     if kind is None and only:

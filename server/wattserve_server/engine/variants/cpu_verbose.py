@@ -24,14 +24,12 @@ _PREFIXES = ("onednn_verbose", "dnnl_verbose", "MKL_VERBOSE")
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """What multiplied. library: oneDNN or MKL. name: the library's for it, e.g.
-    ``brg_matmul:avx512_core_amx`` or ``SGEMM``. operands: e.g. ``bf16 x bf16``, empty where it is not told.
-    fpmath: the lower precision that fp32 operands were rounded to, if any. calls: how often."""
+    """What multiplied."""
 
-    library: str
-    name: str
-    operands: str
-    fpmath: str
+    library: str  # oneDNN or MKL
+    name: str  # the library's for it, e.g. brg_matmul:avx512_core_amx or SGEMM
+    operands: str  # e.g. bf16 x bf16; empty where it is not told
+    fpmath: str  # the lower precision that fp32 operands were rounded to, if any
     calls: int
 
     def __str__(self) -> str:
@@ -41,21 +39,19 @@ class Implementation:
 
 @dataclass(slots=True)
 class CpuReport:
-    """implementations: of matrix products and convolutions, the most called first; empty: not reported.
-    instructions: the most that oneDNN uses on this CPU, in its words; empty: not reported."""
+    """What is empty was not reported."""
 
-    implementations: tuple[Implementation, ...] = ()
-    instructions: str = ""
+    implementations: tuple[Implementation, ...] = ()  # of products and convolutions, the most called first
+    instructions: str = ""  # the most that oneDNN uses on this CPU, in its words
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A C stream into memory, kept for good: another thread may still hold the pointer when it is done with.
-    instructions: oneDNN prints them once in a process."""
+    """A C stream into memory, kept for good: another thread may still hold the pointer afterwards."""
 
     pointer: int = 0
     descriptor: int = -1
-    instructions: str = ""
+    instructions: str = ""  # oneDNN prints them once in a process
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -81,9 +77,9 @@ def cpu_report() -> Iterator[CpuReport]:
         finally:
             lines = _read().splitlines()
             _hand_on(libc, [line for line in lines if not line.startswith(_PREFIXES)])
-            found = parse(lines)
-            _STREAM.instructions = found.instructions or _STREAM.instructions
-            report.implementations, report.instructions = found.implementations, _STREAM.instructions
+            parsed = parse(lines)
+            _STREAM.instructions = parsed.instructions or _STREAM.instructions
+            report.implementations, report.instructions = parsed.implementations, _STREAM.instructions
 
 
 def _libc() -> ctypes.CDLL | None:
@@ -164,22 +160,22 @@ def parse(lines: list[str]) -> CpuReport:
     counted: Counter[tuple[str, str, str, str]] = Counter()
     instructions = ""
     for line in lines:
-        if found := _ONEDNN.search(line):
-            types = {role: _TYPES.get(name, name) for role, name in _OPERAND.findall(found["operands"])}
-            mode = _FPMATH.search(found["attributes"])
-            name = found["name"] or found["what"]
+        if match := _ONEDNN.search(line):
+            types = {role: _TYPES.get(name, name) for role, name in _OPERAND.findall(match["operands"])}
+            mode = _FPMATH.search(match["attributes"])
+            name = match["name"] or match["what"]
             operands = " x ".join(types[role] for role in ("src", "wei") if role in types)
             counted["oneDNN", name, operands, mode["mode"] if mode else ""] += 1
-        elif found := _MKL.match(line):
-            counted["MKL", found["name"], _mkl_operands(found["name"]), ""] += 1
-        elif found := _INSTRUCTIONS.search(line):
-            instructions = found["isa"].strip()
+        elif match := _MKL.match(line):
+            counted["MKL", match["name"], _mkl_operands(match["name"]), ""] += 1
+        elif match := _INSTRUCTIONS.search(line):
+            instructions = match["isa"].strip()
     return CpuReport(tuple(Implementation(*key, count) for key, count in counted.most_common()), instructions)
 
 
 def _mkl_operands(name: str) -> str:
-    found = next((precision for part, precision in _MKL_OPERANDS if part in name), "")
-    return f"{found} x {found}" if found else ""
+    precision = next((precision for part, precision in _MKL_OPERANDS if part in name), "")
+    return f"{precision} x {precision}" if precision else ""
 
 
 # What an implementation's name says of the instructions in it; the first that it holds counts.

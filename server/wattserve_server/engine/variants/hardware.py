@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import torch
 
 from wattserve_server.engine.device import cpu_has
 from wattserve_server.engine.variants.port import Support
-from wattserve_server.engine.variants.tf32_switch import library_override
+
+_TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+
+# By operands: the compute capability from which on Tensor Cores take them, its name, the activations' dtype.
+# fp8 from Hopper on: Ada multiplies it too, but not with a scale for each row.
+_TENSOR_CORES = {
+    "tf32": ((8, 0), "Ampere", "fp32"),
+    "bf16": ((8, 0), "Ampere", "bf16"),
+    "fp16": ((7, 0), "Volta", "fp16"),
+    "int8": ((7, 5), "Turing", "fp16"),
+    "fp8": ((9, 0), "Hopper", "bf16"),
+}
 
 
 def fp32_support(device: torch.device) -> Support:
     if device.type == "cuda":
-        if library_override():
+        if _tf32_override():
             return Support(False, "NVIDIA_TF32_OVERRIDE=1 is set: fp32 would really be TF32; unset it")
         return Support(True, "CUDA cores, TF32 off", "fp32 GEMM (TF32 off)", "fp32", "fp32")
     return Support(
@@ -22,14 +36,14 @@ def fp32_support(device: torch.device) -> Support:
 def tf32_support(device: torch.device) -> Support:
     if device.type != "cuda":
         return Support(False, "TF32 is a format of NVIDIA's Tensor Cores; no CPU has it")
-    if library_override() is False:
+    if _tf32_override() is False:
         return Support(False, "NVIDIA_TF32_OVERRIDE=0 is set: tf32 would really be fp32; unset it")
-    return tensor_cores(device, (8, 0), "tf32", "Ampere", dtype="fp32")
+    return _tensor_cores(device, "tf32")
 
 
 def bf16_support(device: torch.device) -> Support:
     if device.type == "cuda":
-        return tensor_cores(device, (8, 0), "bf16", "Ampere")
+        return _tensor_cores(device, "bf16")
     if torch.cpu._is_amx_tile_supported():
         return Support(True, "AMX", "bf16 GEMM (AMX)", "bf16", "bf16")
     if torch.ops.mkldnn._is_mkldnn_bf16_supported() and cpu_has("avx512_bf16"):
@@ -39,7 +53,7 @@ def bf16_support(device: torch.device) -> Support:
 
 def fp16_support(device: torch.device) -> Support:
     if device.type == "cuda":
-        return tensor_cores(device, (7, 0), "fp16", "Volta")
+        return _tensor_cores(device, "fp16")
     if torch.ops.mkldnn._is_mkldnn_fp16_supported() and (cpu_has("amx_fp16") or cpu_has("avx512_fp16")):
         return Support(True, "AVX512-FP16 or AMX-FP16", "fp16 GEMM (AVX512-FP16 or AMX-FP16)", "fp16", "fp16")
     return Support(False, "this CPU has neither AVX512-FP16 nor AMX-FP16; fp16 would be emulated, and slow")
@@ -47,10 +61,7 @@ def fp16_support(device: torch.device) -> Support:
 
 def int8_support(device: torch.device) -> Support:
     if device.type == "cuda":
-        found = tensor_cores(device, (7, 5), "int8", "Turing")
-        if not found.native:
-            return found
-        return Support(True, found.why, "int8 x int8 -> int32 GEMM (Tensor Cores)", "fp16", "int8")
+        return _tensor_cores(device, "int8")
     if torch.cpu._is_amx_tile_supported():
         return Support(True, "AMX", "int8 x int8 -> int32 GEMM (AMX)", "fp32", "int8")
     if torch.cpu._is_vnni_supported():
@@ -59,19 +70,28 @@ def int8_support(device: torch.device) -> Support:
 
 
 def fp8_support(device: torch.device) -> Support:
-    """From Hopper on: Ada multiplies fp8 too, but not with a scale for each row."""
     if device.type != "cuda":
         return Support(False, "no CPU multiplies fp8; it would be emulated in fp32")
-    return tensor_cores(device, (9, 0), "fp8", "Hopper", dtype="bf16")
+    return _tensor_cores(device, "fp8")
 
 
-def tensor_cores(
-    device: torch.device, least: tuple[int, int], operands: str, family: str, dtype: str = ""
-) -> Support:
-    """Support for `operands` from compute capability `least` on; activations are of `dtype`, or of
-    the same."""
+def _tensor_cores(device: torch.device, operands: str) -> Support:
+    least, family, dtype = _TENSOR_CORES[operands]
     capability = torch.cuda.get_device_capability(device)
     have = f"compute capability {capability[0]}.{capability[1]}"
-    if capability >= least:
-        return Support(True, have, f"{operands} GEMM (Tensor Cores)", dtype or operands, operands)
-    return Support(False, f"{have}; {operands} Tensor Cores need {least[0]}.{least[1]} ({family}) or later")
+    if capability < least:
+        need = f"{operands} Tensor Cores need {least[0]}.{least[1]} ({family}) or later"
+        return Support(False, f"{have}; {need}")
+    product = "int8 x int8 -> int32" if operands == "int8" else operands
+    return Support(True, have, f"{product} GEMM (Tensor Cores)", dtype, operands)
+
+
+def with_kernels(support: Support, addition: str) -> Support:
+    """The same with more said of its kernels, where it is native."""
+    return replace(support, kernels=f"{support.kernels}, {addition}") if support.native else support
+
+
+def _tf32_override() -> bool | None:
+    """What NVIDIA's libraries were told of TF32, over any program's head: on, off, or None for nothing."""
+    value = os.environ.get(_TF32_OVERRIDE, "").strip()
+    return None if not value else value != "0"

@@ -1,39 +1,258 @@
-"""int8 (W8A8, dynamic): weights quantised per output channel, activations per token at run time, and an
-integer matrix product between them.
+"""The kinds whose weights are quantised to int8 per output channel; `llm_int8` builds upon them.
 
-A token's scale depends on that token alone, so an answer does not depend on its batch mates.
+They share what stands first: symmetric quantisation to 127 levels either side of zero, the integer product
+(`torch._int_mm`: VNNI or AMX on a CPU, Tensor Cores on a GPU), and the way back.
 """
 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from wattserve_server.engine.variants.hardware import int8_support
-from wattserve_server.engine.variants.int8_arithmetic import (
-    Int8Weights,
-    integer_product,
-    quantise_tokens,
-    scale_back,
+from wattserve_server.engine.variants.hardware import (
+    bf16_support,
+    fp16_support,
+    fp32_support,
+    int8_support,
+    with_kernels,
 )
-from wattserve_server.engine.variants.linears import convert_linears, rest_dtype
-from wattserve_server.engine.variants.port import Built, Kind, Materials
+from wattserve_server.engine.variants.linears import QuantisedLinear, convert_linears, rest_dtype
+from wattserve_server.engine.variants.port import OPERANDS, ActivationScales, Built, Kind, Materials, Support
+from wattserve_server.errors import ConfigError
+
+LEVELS = 127
+_CUDA_MIN_ROWS = 17  # torch._int_mm on CUDA wants more than 16 rows
+_TINY = 1e-12  # keeps a row of zeros from a division by zero
+
+
+def quantise_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[out, in] -> int8 [out, in] and fp32 scales [out], symmetric, one scale per output channel."""
+    weight = weight.detach().float()
+    scale = weight.abs().amax(dim=1).clamp(min=_TINY) / LEVELS
+    return torch.round(weight / scale[:, None]).to(torch.int8), scale
+
+
+def token_peaks(rows: torch.Tensor) -> torch.Tensor:
+    """[tokens, in] -> [tokens, 1]: the largest magnitude in each row."""
+    return rows.abs().amax(dim=1, keepdim=True)
+
+
+def token_scales(peaks: torch.Tensor) -> torch.Tensor:
+    """`token_peaks` -> fp32 [tokens, 1]: what one level is worth in each row."""
+    return peaks.float().clamp(min=_TINY).mul_(1 / LEVELS)
+
+
+def to_levels(scaled: torch.Tensor) -> torch.Tensor:
+    """fp32 within [-127.5, 127.5] -> int8, halves to even. Overwrites its argument."""
+    return scaled.round_().to(torch.int8)
+
+
+def quantise_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """[tokens, in] -> int8 [tokens, in] and fp32 scales [tokens, 1], symmetric, one scale per token."""
+    scales = token_scales(token_peaks(rows))
+    return to_levels(rows / scales), scales
+
+
+def integer_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """int8 [tokens, in] times int8 [out, in], transposed -> int32 [tokens, out], exact."""
+    count = rows.shape[0]
+    if rows.is_cuda and count < _CUDA_MIN_ROWS:
+        rows = nn.functional.pad(rows, (0, 0, 0, _CUDA_MIN_ROWS - count))
+    return torch._int_mm(rows, weight.t())[:count]
+
+
+def scale_back(
+    product: torch.Tensor,
+    row_scales: torch.Tensor | None,
+    channel_scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """product * row_scales * channel_scales + bias, computed in fp32 -> [tokens, out] of `dtype`.
+
+    product: [tokens, out], overwritten if it is fp32. row_scales: fp32, anything that broadcasts to it; None
+    for 1. channel_scales, bias: fp32 [out].
+    """
+    if product.is_cuda:  # as few kernels as can be; a CPU is slow where one of them mixes types
+        scaled = product if row_scales is None else product * row_scales
+        result = scaled.new_empty(scaled.shape, dtype=dtype)
+    else:
+        scaled = product.float()
+        if row_scales is not None:
+            scaled.mul_(row_scales)
+        result = scaled
+    if bias is None:
+        torch.mul(scaled, channel_scales, out=result)
+    else:
+        torch.addcmul(bias, scaled, channel_scales, out=result)
+    return result.to(dtype)
+
+
+class Int8Weights(QuantisedLinear):
+    weight_dtype = torch.int8
+    bias_dtype = torch.float32
+    quantise = staticmethod(quantise_weight)
+
+
+# -- int8 (W8A8, dynamic)
 
 
 class Int8Linear(Int8Weights):
-    """y = x W^T + b with int8 operands and int32 accumulation; x: [..., in] of any float dtype."""
+    """Activations are quantised per token at run time: a token's scale depends on that token alone, so an
+    answer does not depend on its batch mates."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        levels, scales = quantise_tokens(x.reshape(-1, x.shape[-1]))
-        product = integer_product(levels, self.weight)
-        result = scale_back(product, scales, self.weight_scale, self.bias, x.dtype)
-        return result.reshape(*x.shape[:-1], -1)
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        levels, scales = quantise_tokens(rows)
+        return scale_back(
+            integer_product(levels, self.weight), scales, self.weight_scale, self.bias, rows.dtype
+        )
 
 
-def _build(materials: Materials, device: torch.device) -> Built:
+def _build_dynamic(materials: Materials, device: torch.device) -> Built:
     how = "weights per channel, activations per token"
     return convert_linears(
         materials, device, rest_dtype(device), "int8", how, lambda _, layer: Int8Linear.of(layer)
     )
 
 
-KIND = Kind("int8", weights="int8", support=int8_support, build=_build)
+INT8 = Kind("int8", weights="int8", support=int8_support, build=_build_dynamic)
+
+
+# -- int8-static (W8A8, static)
+
+
+class StaticInt8Linear(Int8Weights):
+    """Activations are quantised by one scale per layer that was measured beforehand (see activations.py).
+
+    Inputs beyond the scale's range saturate: they are taken for the largest level. Infinity and NaN do not:
+    they are no large inputs but a fault, and their token's answer is NaN.
+    """
+
+    input_scale: torch.Tensor  # fp32 [], what one level of the input is worth
+
+    def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
+        super().__init__(in_features, out_features, has_bias)
+        self.register_buffer("input_scale", torch.ones(()))
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        wide = rows.float()
+        levels = to_levels((wide / self.input_scale).clamp_(-LEVELS, LEVELS))
+        product = integer_product(levels, self.weight)
+        return scale_back(product, self._row_scales(wide), self.weight_scale, self.bias, rows.dtype)
+
+    def _row_scales(self, rows: torch.Tensor) -> torch.Tensor:
+        """fp32 [tokens, in] -> [tokens, 1]: the input's scale, but NaN for rows that are not finite, which
+        their levels no longer tell."""
+        # A sum is the cheapest way to look at all of a row. It is itself beyond fp32 where the magnitudes add
+        # up to more than 1e38, which no norm (it squares them) survives in fp32 either.
+        return rows.sum(dim=1, keepdim=True).mul_(0).add_(self.input_scale)
+
+
+def _build_static(materials: Materials, device: torch.device) -> Built:
+    measured = materials.activation_scales
+    if measured is None:
+        raise ConfigError("int8-static needs activation scales: give it --calibration DIR")
+
+    def make(path: str, linear: nn.Linear) -> nn.Module:
+        layer = StaticInt8Linear.of(linear)
+        layer.input_scale.fill_(_scale_of(measured, path))
+        return layer
+
+    how = f"weights per channel, activations by one scale per layer from {measured.origin}"
+    return convert_linears(materials, device, rest_dtype(device), "int8-static", how, make)
+
+
+def _scale_of(measured: ActivationScales, path: str) -> float:
+    scale = measured.scales.get(path)
+    if scale is None:
+        raise ConfigError(f"int8-static: the activation scales from {measured.origin} lack layer {path!r}")
+    if not scale > 0:
+        raise ConfigError(
+            f"int8-static: the activation scale of layer {path!r} from {measured.origin} is {scale}: it must "
+            "be above 0"
+        )
+    return scale
+
+
+INT8_STATIC = Kind(
+    "int8-static", weights="int8", support=int8_support, build=_build_static, needs_calibration=True
+)
+
+
+# -- int8-weight-only (W8A16)
+
+
+class WeightOnlyInt8Linear(Int8Weights):
+    """Weights are widened for every product, which runs in the dtype of the activations. It saves memory, not
+    arithmetic."""
+
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        dtype = rows.dtype
+        if dtype == torch.float16:  # sums of whole levels would leave fp16's range: scale the weights first
+            widened = torch.empty_like(self.weight, dtype=dtype)
+            weight = torch.mul(self.weight, self.weight_scale[:, None], out=widened)
+            return nn.functional.linear(rows, weight, None if self.bias is None else self.bias.to(dtype))
+        product = nn.functional.linear(rows, self.weight.to(dtype))  # whole levels are exact even in bf16
+        return scale_back(product, None, self.weight_scale, self.bias, dtype)
+
+
+def _widened_support(device: torch.device) -> Support:
+    """Everywhere in what the device multiplies best: fp16 on a GPU, bf16 or else fp32 on a CPU."""
+    support = fp16_support(device) if device.type == "cuda" else bf16_support(device)
+    if device.type == "cpu" and not support.native:
+        support = fp32_support(device)
+    return with_kernels(support, "weights widened from int8")
+
+
+def _build_weight_only(materials: Materials, device: torch.device) -> Built:
+    name = _widened_support(device).dtype
+    how = f"weights per channel, widened to {name} for every product"
+    return convert_linears(
+        materials,
+        device,
+        OPERANDS[name],
+        "int8-weight-only",
+        how,
+        lambda _, layer: WeightOnlyInt8Linear.of(layer),
+    )
+
+
+INT8_WEIGHT_ONLY = Kind(
+    "int8-weight-only", weights="int8", support=_widened_support, build=_build_weight_only
+)
+
+
+# -- int8-simulated: what int8 does to accuracy, with neither its speed nor its memory
+
+
+def rounded(linear: nn.Linear, dtype: torch.dtype) -> nn.Linear:
+    """A linear layer of `dtype` whose weights are int8 levels times their channel's scale."""
+    levels, scale = quantise_weight(linear.weight)
+    layer = nn.Linear(
+        linear.in_features, linear.out_features, linear.bias is not None, device="meta", dtype=dtype
+    )
+    layer.weight = nn.Parameter((levels * scale[:, None]).to(dtype), requires_grad=False)
+    if linear.bias is not None:
+        layer.bias = nn.Parameter(linear.bias.detach().to(dtype, copy=True), requires_grad=False)
+    return layer
+
+
+def _simulated_support(device: torch.device) -> Support:
+    return fp16_support(device) if device.type == "cuda" else fp32_support(device)
+
+
+def _build_simulated(materials: Materials, device: torch.device) -> Built:
+    dtype = rest_dtype(device)
+    how = "weights rounded to int8 levels per channel, activations not; no int8 product"
+    return convert_linears(
+        materials, device, dtype, "int8-simulated", how, lambda _, layer: rounded(layer, dtype)
+    )
+
+
+INT8_SIMULATED = Kind(
+    "int8-simulated",
+    weights="floating point, rounded to int8 levels",
+    support=_simulated_support,
+    build=_build_simulated,
+    proxy="int8 weights simulated: rounded to int8 levels, stored and multiplied in floating point",
+)

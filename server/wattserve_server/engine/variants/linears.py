@@ -1,8 +1,10 @@
-"""Converting a model's linear layers, the part that all quantised kinds share."""
+"""What all quantised kinds share: a linear layer with quantised weights, and its way into a model."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import ClassVar, Self
 
 import torch
 from torch import nn
@@ -10,27 +12,68 @@ from torch import nn
 from wattserve_server.engine.variants.port import Built, Materials
 from wattserve_server.errors import ConfigError
 
+# Integer products on a GPU want dimensions that are multiples of 8; what no GPU takes is not converted on a
+# CPU either, so that a variant is the same model everywhere.
 MULTIPLE = 8
-"""Integer products on a GPU want dimensions that are multiples of 8; what no GPU takes is not converted
-on a CPU either, so that a variant is the same model everywhere."""
 
+# Takes a layer's path and itself (fp32, on the CPU): makes what computes it in the kind's precision.
 MakeLayer = Callable[[str, nn.Linear], nn.Module]
-"""Of a layer's path and itself (fp32, on the CPU): what computes it in the kind's precision."""
+
+
+class QuantisedLinear(nn.Module, ABC):
+    """y = x W^T + b with weights that are quantised per output channel; x: [..., in] of any float dtype.
+
+    Made empty, to be filled by load_state_dict; `of` makes one of a linear layer.
+    """
+
+    weight_dtype: ClassVar[torch.dtype]
+    bias_dtype: ClassVar[torch.dtype]
+    weight: torch.Tensor
+    weight_scale: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.empty(out_features, in_features, dtype=self.weight_dtype))
+        self.register_buffer("weight_scale", torch.empty(out_features))
+        bias = torch.empty(out_features, dtype=self.bias_dtype) if has_bias else None
+        self.register_buffer("bias", bias)
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> Self:
+        """Of an fp32 layer on the CPU."""
+        layer = cls(linear.in_features, linear.out_features, linear.bias is not None)
+        layer.weight, layer.weight_scale = cls.quantise(linear.weight.detach().float())
+        if linear.bias is not None:
+            layer.bias = linear.bias.detach().to(cls.bias_dtype, copy=True)
+        return layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.product(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+
+    @staticmethod
+    @abstractmethod
+    def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """fp32 [out, in] -> [out, in] and fp32 scales [out]"""
+
+    @abstractmethod
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
+        """[tokens, in] -> [tokens, out] of the same dtype"""
 
 
 def convert_linears(
     materials: Materials,
     device: torch.device,
     dtype: torch.dtype,
-    kind: str,
-    how: str,
+    kind: str,  # for people, e.g. ``int8``
+    how: str,  # as well, e.g. ``weights per channel``
     make: MakeLayer,
     multiple: int = MULTIPLE,
 ) -> Built:
     """The model with `make`'s layers in place of its linear ones, everything else in `dtype`.
 
-    kind, how: for people, e.g. ``int8`` and ``weights per channel``. Raises ConfigError when most of the
-    model's multiplied weights would stay as they are: it would not be what its name says.
+    Raises ConfigError when most of the model's multiplied weights would stay as they are: it would not be
+    what its name says.
     """
     converted: list[str] = []
     kept: list[str] = []

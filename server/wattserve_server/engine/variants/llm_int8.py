@@ -12,8 +12,8 @@ from typing import Self
 import torch
 from torch import nn
 
-from wattserve_server.engine.variants.hardware import int8_support
-from wattserve_server.engine.variants.int8_arithmetic import (
+from wattserve_server.engine.variants.hardware import int8_support, with_kernels
+from wattserve_server.engine.variants.int8 import (
     Int8Weights,
     integer_product,
     scale_back,
@@ -28,12 +28,7 @@ THRESHOLD = 6.0
 
 
 class LLMInt8Linear(Int8Weights):
-    """y = x W^T + b; x: [..., in] of any float dtype.
-
-    original: fp16 [in, out], the weights themselves, transposed so that an outlier's feature is a row.
-    """
-
-    original: torch.Tensor
+    original: torch.Tensor  # fp16 [in, out], the weights themselves: an outlier's feature is a row
 
     def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
         super().__init__(in_features, out_features, has_bias)
@@ -45,16 +40,13 @@ class LLMInt8Linear(Int8Weights):
         layer.original = linear.weight.detach().t().to(torch.float16, memory_format=torch.contiguous_format)
         return layer
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.reshape(-1, x.shape[-1])
+    def product(self, rows: torch.Tensor) -> torch.Tensor:
         peaks = token_peaks(rows)
         if bool((peaks > THRESHOLD).any()):
-            result = self._with_outliers(rows).to(x.dtype)
-        else:
-            result = self._product(rows, peaks, x.dtype)
-        return result.reshape(*x.shape[:-1], -1)
+            return self._with_outliers(rows).to(rows.dtype)
+        return self._of_levels(rows, peaks, rows.dtype)
 
-    def _product(self, rows: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _of_levels(self, rows: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         scales = token_scales(peaks)
         product = integer_product(to_levels(rows / scales), self.weight)
         return scale_back(product, scales, self.weight_scale, self.bias, dtype)
@@ -71,14 +63,11 @@ class LLMInt8Linear(Int8Weights):
             exact = (outliers @ original).float()
         else:  # few CPUs multiply fp16; widened, the operands keep their values
             exact = outliers.float() @ original.float()
-        return self._product(rest, token_peaks(rest), torch.float32).add_(exact)
+        return self._of_levels(rest, token_peaks(rest), torch.float32).add_(exact)
 
 
 def _support(device: torch.device) -> Support:
-    found = int8_support(device)
-    if not found.native:
-        return found
-    return Support(True, found.why, f"{found.kernels}, outliers in fp16", found.dtype, found.operands)
+    return with_kernels(int8_support(device), "outliers in fp16")
 
 
 def _build(materials: Materials, device: torch.device) -> Built:

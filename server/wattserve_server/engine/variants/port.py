@@ -1,4 +1,4 @@
-"""The port that every kind of variant implements, one small file each."""
+"""The port that every kind of variant implements."""
 
 from __future__ import annotations
 
@@ -10,67 +10,65 @@ import torch
 
 from wattserve_server.engine.weights import Weights
 
-OPERANDS = ("fp32", "tf32", "bf16", "fp16", "int8", "fp8")
-"""In what linear layers may multiply."""
+# The precisions in which linear layers may multiply, and the dtype of weights that are stored so.
+OPERANDS = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether a device runs a kind natively. why: the reason, either way; kernels: what would do
-    the matrix work; dtype: of the activations between layers; operands: the precision in which the
-    linear layers multiply there, one of OPERANDS, which the profiler must see. Only `why` is set where
-    it is not native."""
+    """Whether a device runs a kind natively. Only `why` is set where it does not."""
 
     native: bool
-    why: str
-    kernels: str = ""
-    dtype: str = ""
-    operands: str = ""
+    why: str  # the reason, either way
+    kernels: str = ""  # what would do the matrix work
+    dtype: str = ""  # of the activations between layers
+    operands: str = ""  # one of OPERANDS: in what linear layers multiply there, which the profiler must see
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationScales:
-    """For static quantisation. scales: of each linear layer's input, by its path; origin: the data that
-    they were read from, for people."""
+    """For static quantisation."""
 
-    scales: dict[str, float]
-    origin: str
+    scales: dict[str, float]  # of each linear layer's input, by its path
+    origin: str  # the data that they were read from, for people
 
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """What a variant is made from. activation_scales: None where no calibration data was given."""
+    """What a variant is made from."""
 
     weights: Weights
-    activation_scales: ActivationScales | None = None
+    activation_scales: ActivationScales | None = None  # None where no calibration data was given
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A made module, on its device, ready to run. detail: how it was made, for people. converted: the
-    paths of the linear layers that run in the kind's precision; kept: those left in a higher one, and the
-    other modules with weights of their own that the kind has no form of, such as convolutions."""
+    """A made module, on its device, ready to run."""
 
     module: torch.nn.Module
-    detail: str
-    converted: tuple[str, ...]
+    detail: str  # how it was made, for people
+    converted: tuple[str, ...]  # the paths of the linear layers that run in the kind's precision
+    # The paths of linear layers left in a higher one, and of other modules with weights of their own that the
+    # kind has no form of, such as convolutions.
     kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One precision.
-
-    weights: how its linear layers' weights are stored. proxy: empty, or, for what only stands in for a
-    precision, what really runs. needs_calibration: see ActivationScales. support: asks a device. build:
-    makes the module; raises ConfigError for a model that it cannot convert. running: of its device; entered
-    around every batch.
-    """
+    """One precision."""
 
     name: str
-    weights: str
+    weights: str  # how its linear layers' weights are stored
     support: Callable[[torch.device], Support]
-    build: Callable[[Materials, torch.device], Built]
-    proxy: str = ""
-    needs_calibration: bool = False
+    build: Callable[[Materials, torch.device], Built]  # raises ConfigError for a model that it cannot convert
+    proxy: str = ""  # for what only stands in for a precision: what really runs
+    needs_calibration: bool = False  # see ActivationScales
+    # Of its device; entered around every batch.
     running: Callable[[torch.device], AbstractContextManager[object]] = field(default=nullcontext)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from torch import nn
 from torch.autograd.profiler import profile, record_function
 
 from wattserve_server.engine.variants.cpu_verbose import CpuReport, Implementation, cpu_report, unit
-from wattserve_server.engine.variants.kernel_names import on_tensor_cores, told_precision
 from wattserve_server.engine.variants.port import Built
 from wattserve_server.engine.variants.trace import CONVOLUTION, LAYER_MARK, MatrixCall, read_trace
 
@@ -32,6 +32,65 @@ _WIDTHS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
 
 
 @dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What the name of a CUDA kernel says of the arithmetic in it."""
+
+    precision: str = ""  # of the operands; empty where the name does not tell
+    tensor_cores: bool | None = None  # None where the name does not tell
+
+
+UNTOLD = KernelFacts()
+
+# NVIDIA documents no scheme; the table is what cuBLAS, cuBLASLt, cuDNN, CUTLASS and flash attention have been
+# seen to call their kernels. What it does not know it says nothing about. The first pattern found in the name
+# counts, so the special ones stand above the general ones.
+_KERNELS: tuple[tuple[str, KernelFacts], ...] = (
+    # Helpers around a product: copies, fills, the sums of split products, casts, packing.
+    (r"splitk.?reduce|^void at::native|^mem(set|cpy)|reduce_kernel|nchwtonhwc|nhwctonchw", UNTOLD),
+    # nvjet_qqtst_...: cuBLAS on Hopper and later; q is e4m3 (or e5m2), t bf16, h fp16.
+    (r"e4m3|e5m2|qgmma|nvjet_(sm\d+_)?(qq|oo|qo|oq)|fp8", KernelFacts("fp8", True)),
+    (r"simt_igemm|simt_i8|igemm_int8|dp4a", KernelFacts("int8", False)),
+    # cutlass_80_tensorop_i16832gemm_s8_..., sm90_xmma_gemm_i8i32_i8i32_i32_..., turing_int8_i8816gemm...
+    (r"imma|i8816|i16832|i16864|igmma|xmma_\w+?_(i8|s8|u8)|gemm_s8|int8_", KernelFacts("int8", True)),
+    (r"bf16|bfloat16_t|nvjet_(sm\d+_)?t", KernelFacts("bf16", True)),
+    # ahead of s1688, which is the shape of both Turing's fp16 and Ampere's tf32 products
+    (
+        r"_f16_s1688|fp16_s1688|h1688|s16816|h16816|[sh]884|hmma|hgmma|nvjet_(sm\d+_)?h|half_t|"
+        r"xmma_\w+?_f16|fp16_\w*gemm|_f16_\w*(gemm|fprop)|tensorop_f16|fmha_cutlassf_f16",
+        KernelFacts("fp16", True),
+    ),
+    (r"tf32|s1688", KernelFacts("tf32", True)),
+    # sm80_xmma_gemm_f32f32_f32f32_f32_...: xmma without Tensor Cores
+    (r"xmma_\w+?_f32f32_f32f32_f32|simt_sgemm|simt_s|ffma", KernelFacts("fp32", False)),
+    (r"tensorop|gmma|nvjet|flash_fwd", KernelFacts("", True)),
+    (
+        r"sgemm|scudnn|gemmsn|gemmk1|implicit_convolve|convolve_common|winograd.*sgemm",
+        KernelFacts("fp32", False),
+    ),
+    (r"hgemm", KernelFacts("fp16", False)),
+    (r"gemv|gemvx|gemvns|dot_kernel", KernelFacts("", False)),
+)
+_KERNEL_FACTS = tuple((re.compile(pattern), facts) for pattern, facts in _KERNELS)
+
+
+def kernel_facts(name: str) -> KernelFacts:
+    """Of a kernel's (demangled) name."""
+    lowered = name.lower()
+    return next((facts for pattern, facts in _KERNEL_FACTS if pattern.search(lowered)), UNTOLD)
+
+
+def told_precision(names: Iterable[str]) -> str:
+    """The first that any of the kernels of one product tells; empty where none does."""
+    return next((facts.precision for name in names if (facts := kernel_facts(name)).precision), "")
+
+
+def on_tensor_cores(names: Iterable[str]) -> bool | None:
+    """Whether any of the kernels of one product runs there; None where no name tells."""
+    told = [facts.tensor_cores for name in names if (facts := kernel_facts(name)).tensor_cores is not None]
+    return any(told) if told else None
+
+
+@dataclass(frozen=True, slots=True)
 class Fp32Flags:
     """What fp32 products and convolutions were allowed to be while the batch ran, in torch's words: ieee,
     tf32, bf16 or none."""
@@ -42,14 +101,11 @@ class Fp32Flags:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """device: cpu or cuda. calls: every matrix product. layers: the variant's linear layers that ran.
-    hardware: the compute capability, or the most that oneDNN uses on this CPU. implementations: on a CPU."""
-
-    device: str
-    calls: tuple[MatrixCall, ...]
-    layers: frozenset[str]
-    hardware: str = NOT_REPORTED
-    implementations: tuple[Implementation, ...] = ()
+    device: str  # cpu or cuda
+    calls: tuple[MatrixCall, ...]  # every matrix product
+    layers: frozenset[str]  # the variant's linear layers that ran
+    hardware: str = NOT_REPORTED  # the compute capability, or the most that oneDNN uses on this CPU
+    implementations: tuple[Implementation, ...] = ()  # on a CPU
     flags: Fp32Flags = Fp32Flags()
 
     @property
@@ -66,7 +122,7 @@ class Profile:
         flag = self.flags.convolutions if call.op == CONVOLUTION else self.flags.products
         if self.device == "cuda":
             return told_precision(call.kernels) or ("tf32" if flag == "tf32" else "fp32")
-        rounded = {each.fpmath for each in self.implementations} - {""}
+        rounded = {code.fpmath for code in self.implementations} - {""}
         if flag in ("bf16", "tf32") and (rounded or not self.implementations):
             return flag
         return "fp32"
@@ -77,16 +133,15 @@ class Profile:
             told = [on_tensor_cores(call.kernels) for call in self.calls if call.kernels]
             if not told:
                 return f"kernels {NOT_REPORTED}"
-            count = sum(1 for each in told if each)
-            return f"Tensor Cores by kernel name in {count} of {len(told)} products"
+            return f"Tensor Cores by kernel name in {told.count(True)} of {len(told)} products"
         if not self.implementations:
             return f"instructions {NOT_REPORTED}"
-        named = dict.fromkeys(unit(each) for each in self.implementations if unit(each))
+        named = dict.fromkeys(unit(code) for code in self.implementations if unit(code))
         untold = dict.fromkeys(
-            f"{each.library} {each.name}" for each in self.implementations if not unit(each)
+            f"{code.library} {code.name}" for code in self.implementations if not unit(code)
         )
-        found = [", ".join(named)] if named else []
-        return "; ".join([*found, *(f"{name} (instructions not named)" for name in untold)])
+        words = [", ".join(named)] if named else []
+        return "; ".join([*words, *(f"{name} (instructions not named)" for name in untold)])
 
 
 def profile_batch(variant: Variant, batch: Batch, with_kernels: bool = False) -> Profile:

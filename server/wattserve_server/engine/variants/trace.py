@@ -8,51 +8,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# Before a layer's path, the name of the range that is recorded around every run of it.
 LAYER_MARK = "wattserve layer: "
-"""Before a layer's path, the name of the range that is recorded around every run of it."""
-
 CONVOLUTION = "aten::convolution"
 
+# The shapes of an operator's arguments; empty for those that are no tensors.
 Dims = Sequence[Sequence[int]]
-"""The shapes of an operator's arguments; empty for those that are no tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCall:
-    """One matrix product, by the innermost operator that names it.
-
-    operands: the precisions of the two. macs: multiply-accumulates, from the shapes. microseconds: of its
-    kernels, or, where none are reported, of the operator. layer: the path of the layer that it ran in, empty
-    outside of the layers that were marked. on_weights: whether one operand is a weight; otherwise both are
-    activations, as in attention. kernels: CUDA kernels that it launched.
-    """
+    """One matrix product, by the innermost operator that names it."""
 
     op: str
-    operands: tuple[str, str]
-    macs: int
-    microseconds: float
-    layer: str
-    on_weights: bool
-    kernels: tuple[str, ...] = ()
+    operands: tuple[str, str]  # the precisions of the two
+    macs: int  # multiply-accumulates, from the shapes
+    microseconds: float  # of its kernels, or, where none are reported, of the operator
+    layer: str  # the path of the layer that it ran in; empty outside of the layers that were marked
+    on_weights: bool  # one operand is a weight; otherwise both are activations, as in attention
+    kernels: tuple[str, ...] = ()  # CUDA kernels that it launched
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """calls: in the order of their ends. layers: the marked layers that ran."""
-
-    calls: tuple[MatrixCall, ...]
-    layers: frozenset[str]
+    calls: tuple[MatrixCall, ...]  # in the order of their ends
+    layers: frozenset[str]  # the marked layers that ran
 
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """left, right: which arguments are the operands. macs: of the shapes and of the arguments as text, the
-    two operands' shapes first. between_activations: what it is for, unless it runs in a marked layer."""
-
-    left: int
+    left: int  # which argument is the left operand
     right: int
+    # From the two operands' shapes, all shapes, and the arguments as text.
     macs: Callable[[Sequence[int], Sequence[int], Dims, Sequence[str]], int]
-    between_activations: bool = False
+    between_activations: bool = False  # what it is for, unless it runs in a marked layer
 
 
 def _plain(left: Sequence[int], right: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
@@ -93,32 +82,26 @@ def _numbers(text: str, count: int) -> list[int]:
 
 # Operators that multiply matrices. One that calls another of them leaves the work to it and is not counted.
 _OPERATORS: dict[str, _Operator] = {
-    "aten::linear": _Operator(0, 1, _transposed),
-    "aten::matmul": _Operator(0, 1, _plain, between_activations=True),
-    "aten::mm": _Operator(0, 1, _plain),
-    "aten::mv": _Operator(0, 1, _plain),
-    "aten::addmv": _Operator(1, 2, _plain),
-    "aten::addmm": _Operator(1, 2, _plain),
-    "aten::_addmm_activation": _Operator(1, 2, _plain),
-    "aten::_int_mm": _Operator(0, 1, _plain),
-    "aten::_scaled_mm": _Operator(0, 1, _plain),
-    "aten::_scaled_mm_v2": _Operator(0, 1, _plain),
-    "aten::_grouped_mm": _Operator(0, 1, _plain),
-    "aten::_scaled_grouped_mm": _Operator(0, 1, _plain),
-    "aten::_weight_int8pack_mm": _Operator(0, 1, _transposed),
-    "aten::mkldnn_linear": _Operator(0, 1, _transposed),
-    "mkldnn::_linear_pointwise": _Operator(0, 1, _transposed),
-    "mkl::_mkl_linear": _Operator(0, 2, _transposed),
-    CONVOLUTION: _Operator(0, 1, _convolution),
-    "aten::bmm": _Operator(0, 1, _plain, between_activations=True),
-    "aten::baddbmm": _Operator(1, 2, _plain, between_activations=True),
-    "aten::scaled_dot_product_attention": _Operator(0, 1, _attention, between_activations=True),
-    "aten::_scaled_dot_product_flash_attention": _Operator(0, 1, _attention, between_activations=True),
-    "aten::_scaled_dot_product_efficient_attention": _Operator(0, 1, _attention, between_activations=True),
-    "aten::_scaled_dot_product_cudnn_attention": _Operator(0, 1, _attention, between_activations=True),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _Operator(
-        0, 1, _attention, between_activations=True
-    ),
+    name: operator
+    for operator, names in (
+        (_Operator(0, 1, _plain), "aten::mm aten::mv aten::_int_mm"),
+        (_Operator(0, 1, _plain), "aten::_scaled_mm aten::_scaled_mm_v2"),
+        (_Operator(0, 1, _plain), "aten::_grouped_mm aten::_scaled_grouped_mm"),
+        (_Operator(1, 2, _plain), "aten::addmv aten::addmm aten::_addmm_activation"),
+        (_Operator(0, 1, _transposed), "aten::linear aten::_weight_int8pack_mm"),
+        (_Operator(0, 1, _transposed), "aten::mkldnn_linear mkldnn::_linear_pointwise"),
+        (_Operator(0, 2, _transposed), "mkl::_mkl_linear"),
+        (_Operator(0, 1, _convolution), CONVOLUTION),
+        (_Operator(0, 1, _plain, between_activations=True), "aten::matmul aten::bmm"),
+        (_Operator(1, 2, _plain, between_activations=True), "aten::baddbmm"),
+        (
+            _Operator(0, 1, _attention, between_activations=True),
+            "aten::scaled_dot_product_attention aten::_scaled_dot_product_flash_attention "
+            "aten::_scaled_dot_product_efficient_attention aten::_scaled_dot_product_cudnn_attention "
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
+        ),
+    )
+    for name in names.split()
 }
 
 # Names that torch's profiler gives to element types -> ours; others are shown as they are.
@@ -167,8 +150,8 @@ def read_trace(events: Sequence[Mapping[str, Any]]) -> Trace:
     """events: `traceEvents` of the JSON that torch's profiler exports, recorded with shapes."""
     ranges = _nested([event for event in events if event.get("ph") == "X" and event.get("cat") in _RANGES])
     _hand_out([event for event in events if event.get("cat") == "kernel"], ranges)
-    calls = (_call(each) for each in ranges if each.counts)
-    layers = (layer for each in ranges if (layer := _layer(each)))
+    calls = (_call(product) for product in ranges if product.counts)
+    layers = (layer for inside in ranges if (layer := _layer(inside)))
     return Trace(tuple(call for call in calls if call is not None), frozenset(layers))
 
 
@@ -188,19 +171,19 @@ def _hand_out(kernels: list[Mapping[str, Any]], ranges: list[_Range]) -> None:
     """To the products that launched them: by the operator's id, or by the runtime call's correlation."""
     by_id: dict[object, _Range] = {}
     by_correlation: dict[object, _Range] = {}
-    for each in ranges:
-        arguments = each.event.get("args", {})
-        if each.event["cat"] == "cpu_op" and "External id" in arguments:
-            by_id[arguments["External id"]] = each
-        if each.event["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in arguments:
-            by_correlation[arguments["correlation"]] = each
+    for span in ranges:
+        arguments = span.event.get("args", {})
+        if span.event["cat"] == "cpu_op" and "External id" in arguments:
+            by_id[arguments["External id"]] = span
+        if span.event["cat"] in ("cuda_runtime", "cuda_driver") and "correlation" in arguments:
+            by_correlation[arguments["correlation"]] = span
     for kernel in kernels:
         arguments = kernel.get("args", {})
-        found = by_id.get(arguments.get("External id")) or by_correlation.get(arguments.get("correlation"))
-        while found is not None and not found.counts:
-            found = found.parent
-        if found is not None:
-            found.kernels.append(kernel)
+        owner = by_id.get(arguments.get("External id")) or by_correlation.get(arguments.get("correlation"))
+        while owner is not None and not owner.counts:
+            owner = owner.parent
+        if owner is not None:
+            owner.kernels.append(kernel)
 
 
 def _call(product: _Range) -> MatrixCall | None:

@@ -5,7 +5,6 @@ What is done is tried: a variant that would answer differently, or not at all, i
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,23 +13,46 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from transformers.activations import GELUActivation
 
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.engine.packing import pack
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
-from wattserve_server.engine.variants.onednn_linear import OneDnnLinear, is_gelu, takes
-from wattserve_server.engine.variants.packed import Packing, find_encoder
+from wattserve_server.engine.variants.packing import Packing, find_encoder, pack
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.weights import tensor_bytes
 
 log = logging.getLogger(__name__)
 
+# Tokens of the sequences that a variant is tried on: they fit into fewer rows.
 _LENGTHS = (5, 24, 9, 17)
-"""Tokens of the sequences that it is tried on: they fit into fewer rows."""
-
+# How far answers may move, as a part of how they differ from sequence to sequence: of fp32, and of kinds that
+# round more than that themselves.
 _EXACT, _ROUNDED = 1e-3, 0.1
-"""How far answers may move, as a part of how they differ from sequence to sequence: of fp32, and of kinds
-that round more than that themselves."""
+
+# A linear layer by oneDNN has its weight in the order in which oneDNN reads it; torch reorders it for every
+# product, and multiplies fp32 by MKL, which uses half of what some CPUs have (AVX2 where there is AVX-512).
+_ORDERED_FOR = 512  # tokens that the order is chosen for; any other number works
+# Layers with fewer on either side, such as classifiers, gain nothing, and variants share them.
+_LEAST_FEATURES = 16
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class OneDnnLinear(nn.Module):
+    """y = x W^T + b; x: [..., in]. Of a layer on the CPU. has_gelu: y = gelu(x W^T + b), in the same pass."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.has_gelu = False
+        packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _ORDERED_FOR)
+        self.register_buffer("weight", packed, persistent=False)
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.reshape(-1, self.in_features)
+        then, kind = ("gelu", "none") if self.has_gelu else ("none", "")
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(flat, self.weight, self.bias, then, [], kind)
+        return y.view(*x.shape[:-1], self.out_features)
 
 
 def tune(variant: Variant) -> None:
@@ -65,7 +87,7 @@ def _is_packable(model: LoadedModel) -> bool:
 def _attempt(
     variant: Variant,
     what: str,
-    change: Callable[[Variant, list[Callable[[], None]]], int],
+    change: Callable[[Variant, ExitStack], int],
     is_exact: bool | None = None,
 ) -> int:
     """What the change says it did; 0 where it was undone. is_exact: whether answers have to stay as they are
@@ -73,21 +95,20 @@ def _attempt(
     if is_exact is None:
         is_exact = variant.kind.support(variant.device).operands == "fp32"
     before = _answers(variant)
-    undo: list[Callable[[], None]] = []
-    try:
-        count = change(variant, undo)
-        if not count or _alike(before, _answers(variant), is_exact):
-            return count
-        reason = "its answers would change"
-    except Exception as error:  # whatever a model raises when it is not as expected
-        reason = f"{type(error).__name__}: {error}"
-    for step in undo:
-        step()
+    with ExitStack() as undo:
+        try:
+            count = change(variant, undo)
+            if not count or _alike(before, _answers(variant), is_exact):
+                undo.pop_all()
+                return count
+            reason = "its answers would change"
+        except Exception as error:  # whatever a model raises when it is not as expected
+            reason = f"{type(error).__name__}: {error}"
     log.info("variant %s runs without %s: %s", variant.name, what, reason)
     return 0
 
 
-def _use_onednn(variant: Variant, undo: list[Callable[[], None]]) -> int:
+def _use_onednn(variant: Variant, undo: ExitStack) -> int:
     module = variant.built.module
     paths = [path for path, part in module.named_modules() if path and takes(part)]
     for path in paths:
@@ -97,18 +118,18 @@ def _use_onednn(variant: Variant, undo: list[Callable[[], None]]) -> int:
     return len(paths)
 
 
-def _use_gelu(variant: Variant, undo: list[Callable[[], None]]) -> int:
+def _use_gelu(variant: Variant, undo: ExitStack) -> int:
     """Where a layer's output is what a GELU takes, in a batch that is run to see it."""
     module = variant.built.module
-    made: dict[int, tuple[OneDnnLinear, torch.Tensor]] = {}
+    outputs: dict[int, tuple[OneDnnLinear, torch.Tensor]] = {}
     before: dict[nn.Module, list[OneDnnLinear | None]] = {}
 
     def after_layer(layer: nn.Module, args: object, output: torch.Tensor) -> None:
         assert isinstance(layer, OneDnnLinear)
-        made[id(output)] = layer, output  # kept, so that no other tensor gets its id
+        outputs[id(output)] = layer, output  # kept, so that no other tensor gets its id
 
     def before_gelu(gelu: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-        layer, _ = made.get(id(args[0]), (None, None))
+        layer, _ = outputs.get(id(args[0]), (None, None))
         before.setdefault(gelu, []).append(layer)
 
     with ExitStack() as hooks:
@@ -118,16 +139,33 @@ def _use_gelu(variant: Variant, undo: list[Callable[[], None]]) -> int:
             elif is_gelu(part):
                 hooks.callback(part.register_forward_pre_hook(before_gelu).remove)
         _answers(variant)
-    found = [(gelu, layers[0]) for gelu, layers in before.items() if len(layers) == 1 and layers[0]]
+    pairs = [(gelu, layers[0]) for gelu, layers in before.items() if len(layers) == 1 and layers[0]]
     paths = {part: path for path, part in module.named_modules()}
-    for gelu, layer in found:
+    for gelu, layer in pairs:
         _set(module, paths[gelu], nn.Identity(), undo)
         layer.has_gelu = True
-        undo.append(functools.partial(setattr, layer, "has_gelu", False))
-    return len(found)
+        undo.callback(setattr, layer, "has_gelu", False)
+    return len(pairs)
 
 
-def _use_packing(variant: Variant, undo: list[Callable[[], None]]) -> int:
+def is_gelu(module: nn.Module) -> bool:
+    """The exact one, torch's or transformers'."""
+    if isinstance(module, nn.GELU):
+        return module.approximate == "none"
+    return isinstance(module, GELUActivation)
+
+
+def takes(layer: nn.Module) -> bool:
+    """Whether it can stand in for a layer here."""
+    if type(layer) is not nn.Linear or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    weight = layer.weight
+    if min(weight.shape) < _LEAST_FEATURES:
+        return False
+    return weight.device.type == "cpu" and weight.dtype in _DTYPES and type(weight.data) is torch.Tensor
+
+
+def _use_packing(variant: Variant, undo: ExitStack) -> int:
     encoder = find_encoder(variant.built.module)
     width = getattr(variant.model.config, "hidden_size", None)
     if encoder is None or not isinstance(width, int):
@@ -136,19 +174,15 @@ def _use_packing(variant: Variant, undo: list[Callable[[], None]]) -> int:
     if pack(_lengths(variant), width, limit) is None:  # it could not be tried
         return 0
     variant.packing = Packing(encoder, width, limit)
-
-    def stop(packing: Packing = variant.packing) -> None:
-        packing.remove()
-        variant.packing = None
-
-    undo.append(stop)
+    undo.callback(setattr, variant, "packing", None)
+    undo.callback(variant.packing.remove)
     return 1
 
 
-def _set(module: nn.Module, path: str, part: nn.Module, undo: list[Callable[[], None]]) -> None:
+def _set(module: nn.Module, path: str, part: nn.Module, undo: ExitStack) -> None:
     parent_path, _, name = path.rpartition(".")
     parent = module.get_submodule(parent_path)
-    undo.append(functools.partial(setattr, parent, name, module.get_submodule(path)))
+    undo.callback(setattr, parent, name, module.get_submodule(path))
     setattr(parent, name, part)
 
 

@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.engine.packing import Layout
 from wattserve_server.engine.tasks import Inputs, Item
 from wattserve_server.engine.variants.catalogue import Choice
-from wattserve_server.engine.variants.packed import Packing
+from wattserve_server.engine.variants.packing import Layout, Packing
 from wattserve_server.engine.variants.port import Built, Kind, Materials
 from wattserve_server.engine.variants.verification import UNVERIFIED, Verification
 from wattserve_server.engine.weights import tensor_bytes
@@ -22,12 +21,11 @@ from wattserve_server.engine.weights import tensor_bytes
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items ready to run: nothing is left to convert. length: tokens of each row that is computed. layout:
-    how sequences share rows; None where each has its own."""
+    """Items ready to run: nothing is left to convert."""
 
     inputs: Inputs
-    length: int
-    layout: Layout | None = None
+    length: int  # tokens of each row that is computed
+    layout: Layout | None = None  # how sequences share rows; None where each has its own
 
     @property
     def packed_rows(self) -> int:
@@ -37,25 +35,20 @@ class Batch:
 
 @dataclass(slots=True)
 class Variant:
-    """name: as requests name it. dtype, kernels: what really runs. built: the module and how it was made.
-    parameter_bytes: weights and scales, those that it shares with other variants included.
-    verification: whether the profiler saw what the kind declares. tuning: how it was made fast, for people;
-    packing: of tokens, where it packs them. threads: that compute a batch; 0: as many as torch is set to."""
-
-    name: str
+    name: str  # as requests name it
     kind: Kind
     device: torch.device
-    dtype: str
+    dtype: str  # of the activations that really run
     kernels: str
-    built: Built
+    built: Built  # the module and how it was made
     model: LoadedModel
-    parameter_bytes: int
-    verification: Verification = UNVERIFIED
+    parameter_bytes: int  # weights and scales, those that it shares with other variants included
+    verification: Verification = UNVERIFIED  # whether the profiler saw what the kind declares
     warmup_seconds: float = 0.0
     warmup_shapes: int = 0
-    tuning: str = ""
-    packing: Packing | None = None
-    threads: int = 0
+    tuning: str = ""  # how it was made fast, for people
+    packing: Packing | None = None  # of tokens, where it packs them
+    threads: int = 0  # that compute a batch; 0: as many as torch is set to
     _input_dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:

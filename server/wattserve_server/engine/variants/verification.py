@@ -1,4 +1,5 @@
-"""What a profiled batch says of the precision in which a variant really multiplies."""
+"""Whether a variant is what its name says: in what it multiplies, by a profiled batch, and in what it stores
+its weights, by its module: products do not show it, for weights may be widened ahead of them."""
 
 from __future__ import annotations
 
@@ -7,27 +8,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
 from wattserve_server.engine.tasks import Item
-from wattserve_server.engine.variants.kernel_names import UNTOLD, kernel_facts
-from wattserve_server.engine.variants.port import OPERANDS
-from wattserve_server.engine.variants.profile import NOT_REPORTED, Profile, profile_batch
-from wattserve_server.engine.variants.storage import stored_otherwise
+from wattserve_server.engine.variants.port import OPERANDS, Built, Kind
+from wattserve_server.engine.variants.profile import (
+    NOT_REPORTED,
+    UNTOLD,
+    Profile,
+    kernel_facts,
+    profile_batch,
+)
 from wattserve_server.engine.variants.trace import CONVOLUTION, MatrixCall
+from wattserve_server.engine.weights import stored_tensors
 from wattserve_server.errors import ConfigError
 
 if TYPE_CHECKING:  # a variant holds its verification
     from wattserve_server.engine.variants.variant import Variant
 
-LEAST = 0.9
-"""The share of multiply-accumulates that must run as declared, in the layers that the kind converts."""
-
-LEAST_MIXED = 0.5
-"""The same for a kind that openly mixes precisions inside its layers."""
-
+# The share of multiply-accumulates that must run as declared, in the layers that the kind converts; and the
+# same for a kind that openly mixes precisions inside its layers.
+LEAST, LEAST_MIXED = 0.9, 0.5
+# The share of all multiplication by weights, kept layers and convolutions included: no variant is named after
+# the lesser part of its work.
 LEAST_OVERALL = 0.5
-"""The share of all multiplication by weights, kept layers and convolutions included: no variant is named
-after the lesser part of its work."""
 
+# What libraries pack several weights in, as GPTQ does its int8.
+_CONTAINERS = (torch.int32, torch.uint8)
 _SEQUENCES = 2
 _TOKENS = 32
 _KERNEL_NAME = 60  # characters of a kernel's name that words show
@@ -35,11 +43,9 @@ _KERNEL_NAME = 60  # characters of a kernel's name that words show
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """verified: the profiler saw the variant's linear layers multiply at the precision that its kind
-    declares, and they store their weights as it declares. words: what it saw, or why it was not asked."""
-
+    # The profiler saw the linear layers multiply as the variant's kind declares, and they store weights so.
     verified: bool
-    words: str
+    words: str  # what it saw, or why it was not asked
 
 
 UNVERIFIED = Verification(False, "not verified")
@@ -84,7 +90,6 @@ def judge(variant: Variant, profile: Profile) -> Verification:
     """Whether the profile bears out what the kind declares on that device.
 
     Products between activations do not count. Layers that the kind says it kept count only among the whole.
-    How weights are stored does not show in products, which may widen them first: the module itself tells.
     """
     operands = declared(variant)
     unseen = sorted(profile.unseen)
@@ -102,12 +107,8 @@ def judge(variant: Variant, profile: Profile) -> Verification:
     if _share(judged, profile, operands) < least:
         return Verification(False, _others(judged, profile, operands, "its linear layers' work"))
     if _share(on_weights, profile, operands) < LEAST_OVERALL:
-        return Verification(
-            False,
-            _others(
-                on_weights, profile, operands, "its work by weights, kept layers and convolutions included,"
-            ),
-        )
+        whole = "its work by weights, kept layers and convolutions included,"
+        return Verification(False, _others(on_weights, profile, operands, whole))
     otherwise = stored_otherwise(variant.kind, variant.built)
     if otherwise:
         return Verification(False, otherwise)
@@ -151,8 +152,8 @@ def _others(calls: Sequence[MatrixCall], profile: Profile, operands: str, whose:
     ran: dict[str, dict[str, None]] = {}
     for call in sorted(wrong, key=lambda call: -call.macs):
         ran.setdefault(profile.precision(call), {})[call.op] = None
-    found = " and ".join(f"{precision} ({', '.join(ops)})" for precision, ops in ran.items())
-    return f"{_percent(_macs(wrong), _macs(calls))} of {whose} ran in {found}"
+    precisions = " and ".join(f"{precision} ({', '.join(ops)})" for precision, ops in ran.items())
+    return f"{_percent(_macs(wrong), _macs(calls))} of {whose} ran in {precisions}"
 
 
 def _hardware(profile: Profile, right: Sequence[MatrixCall], operands: str) -> str:
@@ -167,10 +168,10 @@ def _hardware(profile: Profile, right: Sequence[MatrixCall], operands: str) -> s
             return f"TF32 {'on' if profile.flags.products == 'tf32' else 'off'} by torch's flag"
         return f"kernels {NOT_REPORTED}"
     wanted = f"{operands} x {operands}"
-    found = [each for each in profile.implementations if each.operands == wanted]
+    matching = [code for code in profile.implementations if code.operands == wanted]
     if any(call.op.startswith("mkldnn::") for call in right):  # attention may use another
-        found = [each for each in found if each.library == "oneDNN"]
-    return f"{found[0].library} {found[0].name}" if found else f"implementation {NOT_REPORTED}"
+        matching = [code for code in matching if code.library == "oneDNN"]
+    return f"{matching[0].library} {matching[0].name}" if matching else f"implementation {NOT_REPORTED}"
 
 
 def _kept_words(rest: Sequence[MatrixCall], on_weights: Sequence[MatrixCall], profile: Profile) -> str:
@@ -193,3 +194,39 @@ def _count(macs: int) -> str:
         if macs >= size:
             return f"{macs / size:.1f} {unit}"
     return str(macs)
+
+
+def stored_otherwise(kind: Kind, built: Built) -> str:
+    """What the converted layers hold instead of what the kind declares, for people. Empty where they hold
+    that, or where the kind names no dtype that is known here: weights rounded to levels and stored in
+    floating point, or packed by another library in fewer than 8 bits."""
+    names = kind.weights.split(" and ")
+    if not set(names) <= OPERANDS.keys():
+        return ""
+    wanted = {OPERANDS[name] for name in names}
+    parts = dict(built.module.named_modules())
+    held = {path: stored_in(parts[path]) if path in parts else set() for path in built.converted}
+    wrong = {path: dtypes for path, dtypes in held.items() if dtypes != wanted}
+    if not wrong:
+        return ""
+    path, dtypes = next(iter(wrong.items()))
+    words = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+    return (
+        f"{len(wrong)} of its {len(held)} converted layers, such as {path}, hold their weights in "
+        f"{words or 'nothing'}, not in {kind.weights} as declared"
+    )
+
+
+def stored_in(layer: nn.Module) -> set[torch.dtype]:
+    """The dtypes of a linear layer's weights: of the tensors in it that have the most numbers, however many
+    copies it holds. int8 for weights of 8 bits that are packed in a wider dtype."""
+    tensors = list(stored_tensors((*layer.parameters(), *layer.buffers())))
+    most = max((tensor.numel() for tensor in tensors), default=0)
+    return {_unpacked(tensor, layer) for tensor in tensors if tensor.numel() == most}
+
+
+def _unpacked(tensor: torch.Tensor, layer: nn.Module) -> torch.dtype:
+    weights = getattr(layer, "in_features", 0) * getattr(layer, "out_features", 0)
+    if tensor.dtype in _CONTAINERS and tensor.numel() * tensor.element_size() == weights:
+        return torch.int8
+    return tensor.dtype

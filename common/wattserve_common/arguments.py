@@ -1,0 +1,86 @@
+"""Values on a command line: text in, a value or a clear complaint out. For argparse's `type=`.
+
+Numbers, lists, addresses and durations of every program; what only one program reads stands there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+def whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def count(text: str) -> int:
+    """1 or more."""
+    value = whole(text)
+    if value < 1:
+        raise ArgumentTypeError(f"{text} must be at least 1")
+    return value
+
+
+def positive(text: str) -> float:
+    """More than 0, and finite."""
+    value = number(text)
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"{text} must be more than 0")
+    return value
+
+
+def port(text: str) -> int:
+    """A TCP port; 0: any free one."""
+    value = whole(text)
+    if not 0 <= value < 65536:
+        raise ArgumentTypeError(f"{text} is not a port: 0 to 65535")
+    return value
+
+
+def address(text: str) -> str:
+    """HOST:PORT."""
+    host, _, digits = text.rpartition(":")
+    if not host or not digits.isdecimal() or not 0 < int(digits) < 65536:
+        raise ArgumentTypeError(f"{text!r} is not HOST:PORT, like 127.0.0.1:50051")
+    return text
+
+
+def duration(text: str) -> float:
+    """Seconds: `90`, `90s`, `10m`, `1h30m`; more than 0."""
+    parts = _DURATION.fullmatch(text.strip())
+    units = zip(parts.groups(), (3600, 60, 1), strict=True) if parts else ()
+    seconds = sum(float(part or 0) * unit for part, unit in units)
+    if seconds <= 0:
+        raise ArgumentTypeError(f"{text!r} is not a duration like 90s, 10m or 1h30m")
+    return seconds
+
+
+def listed(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """A reader of values between commas."""
+
+    def read_list(text: str) -> tuple[T, ...]:
+        if not text.strip(" ,"):
+            raise ArgumentTypeError("the list is empty; leave the option out for its default")
+        try:
+            return tuple(read(part.strip()) for part in text.split(",") if part.strip())
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a list like 1,2,4") from None
+
+    return read_list

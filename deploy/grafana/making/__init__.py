@@ -1,1 +1,0 @@
-"""`python -m deploy.grafana.making` writes deploy/grafana/dashboards/*.json; a test compares."""

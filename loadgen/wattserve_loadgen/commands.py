@@ -1,0 +1,208 @@
+"""The commands of `loadgen` beside `run` and `sweep`: of a dataset, the client's ceiling, results folders."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattserve_common.arguments import count, positive, whole
+from wattserve_loadgen.errors import LoadgenError
+from wattserve_loadgen.option import NUMBER, SWITCH, TEXT, WHOLE, WHOLES, add_options, given, option
+from wattserve_loadgen.sweep_commands import DONE, FAILED, add_command
+
+if TYPE_CHECKING:
+    from wattserve_loadgen.sweep_commands import Commands
+
+_PREPARE_HELP = """\
+Makes a dataset folder (input_ids.pt, attention_mask.pt, labels.pt, dataset.json) from a file of texts with
+the model's own tokenizer; or of random tokens or images, for a model with random weights. A folder of real
+images is pixel_values.pt ([rows, channels, height, width] floats, preprocessed) and labels.pt ([rows]
+integers), both written by torch.save.
+"""
+
+_CALIBRATE_HELP = """\
+Measures how many requests per second this client can send at all, against a server on this machine that
+answers nothing but canned bytes, and keeps the result: a point whose rate is above half of it is not valid.
+`run` and `sweep` do it by themselves for the size of their own requests, where no result is kept.
+"""
+
+_MARKS = {True: "ok", False: "FAILED", None: "does not apply"}
+
+
+def _pixel_shape(text: str) -> tuple[int, ...]:
+    """C,H,W."""
+    try:
+        channels, height, width = (int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not C,H,W, like 3,224,224") from None
+    return channels, height, width
+
+
+_texts, _tokens, _images = (
+    partial(option, group=group) for group in ("from a file", "random tokens", "random images")
+)
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions:
+    """Beside where the rows come from and go to."""
+
+    max_length: int | None = option(
+        None, WHOLE, "cut longer rows (default: the tokenizer's limit; random: 128)", "TOKENS")
+    tokenizer: str = _texts("", TEXT, "the model's name or folder: its tokenizer and label names", "MODEL")
+    text_column: str = _texts("text", TEXT, "where the text is (default: text)", "NAME")
+    label_column: str | None = _texts(
+        None, TEXT, "where the label is (default: `label` if there; without it, no accuracy)", "NAME")
+    limit: int | None = _texts(None, WHOLE, "only the first N rows", "N", read=count)
+    vocabulary_size: int | None = _tokens(None, WHOLE, "token ids below V", "V")
+    seed: int = _tokens(0, WHOLE, "same seed, same rows or images", "N")
+    pixel_shape: tuple[int, int, int] = _images(
+        (3, 224, 224), WHOLES, "channels, height, width, as the model takes them (default: 3,224,224)",
+        "C,H,W", read=_pixel_shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions:
+    seconds: float = option(5.0, NUMBER, "seconds of load in all", "S", read=positive)
+    processes: int = option(1, WHOLE, "processes of this client that share the load", "N", read=count)
+    stream: bool = option(False, SWITCH, "send requests over streams instead of calls", in_file=False)
+    request_bytes: int = option(
+        256, WHOLE, "size of a request, rounded up to a power of two", "N", read=count)
+    json: bool = option(False, SWITCH, "print the result as JSON", in_file=False)
+# fmt: on
+
+
+def add_prepare(commands: Commands) -> None:
+    text = "make a dataset folder from a file of texts, or of random tokens or images"
+    parser = add_command(commands, "prepare", _prepare, text, description=_PREPARE_HELP)
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument(
+        "--input", type=Path, metavar="FILE", help="a .csv, .jsonl, .parquet or .txt file (one text a line)"
+    )
+    kind.add_argument(
+        "--random-rows", type=whole, metavar="N", help="N rows of random tokens instead of a file"
+    )
+    kind.add_argument("--random-images", type=whole, metavar="N", help="N random images instead of a file")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the dataset folder to make")
+    add_options(parser, PrepareOptions)
+
+
+def _prepare(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen.data import prepare
+
+    options = PrepareOptions(**given(flags, PrepareOptions))
+    if flags.input is not None:
+        if not options.tokenizer:
+            raise LoadgenError("--input needs --tokenizer: the model's name or folder")
+        made = prepare.prepare_file(
+            flags.input,
+            flags.out,
+            tokenizer=options.tokenizer,
+            text_column=options.text_column,
+            label_column=options.label_column,
+            max_length=options.max_length,
+            limit=options.limit,
+        )
+    elif flags.random_images is not None:
+        made = prepare.prepare_random_images(
+            flags.out, rows=flags.random_images, pixel_shape=options.pixel_shape, seed=options.seed
+        )
+    else:
+        if options.vocabulary_size is None:
+            raise LoadgenError(
+                "--random-rows needs --vocabulary-size (vocab_size in the model's config.json)"
+            )
+        made = prepare.prepare_random(
+            flags.out,
+            rows=flags.random_rows,
+            vocabulary_size=options.vocabulary_size,
+            seed=options.seed,
+            max_length=128 if options.max_length is None else options.max_length,
+        )
+    print(f"{made.folder}: {made.rows} rows, {made.truncated} of them truncated; labels: {made.labels}")
+    return DONE
+
+
+def add_calibrate(commands: Commands) -> None:
+    text = "measure this client's own ceiling, and keep it"
+    parser = add_command(commands, "calibrate", _calibrate, text, description=_CALIBRATE_HELP)
+    add_options(parser, CalibrateOptions)
+
+
+def _calibrate(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen.drive.calibration import measure_ceiling, store_ceiling
+
+    options = CalibrateOptions(**given(flags, CalibrateOptions))
+    kind = "stream" if options.stream else "unary"
+    ceiling = asyncio.run(
+        measure_ceiling(kind, options.request_bytes, options.processes, whole_s=options.seconds)
+    )
+    print(json.dumps(asdict(ceiling), indent=2) if options.json else ceiling.describe())
+    note = store_ceiling(ceiling)
+    if note:
+        print(f"loadgen: {note}", file=sys.stderr)
+    return DONE
+
+
+def add_validate(commands: Commands) -> None:
+    text = "check results against the list of what makes them worth showing"
+    about = "Checks a results folder; ends with 1 when a check fails."
+    parser = add_command(commands, "validate", _validate, text, description=about)
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --out folder of a run or sweep")
+    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
+
+
+def _validate(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen.results.validate import failed, validate_folder
+
+    checks = validate_folder(flags.folder)
+    if flags.json:
+        print(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
+    else:
+        for check in checks:
+            print(f"{_MARKS[check.passed]:<15}{check.name}: {check.text}")
+    return FAILED if failed(checks) else DONE
+
+
+def add_compare(commands: Commands) -> None:
+    about = "Compares B with A, point by point; refuses (2) results of unlike environments."
+    parser = add_command(
+        commands, "compare", _compare, "compare two results of like environments", description=about
+    )
+    parser.add_argument("first", type=Path, metavar="A", help="a results folder: what B is compared with")
+    parser.add_argument("second", type=Path, metavar="B", help="a results folder")
+    parser.add_argument("--force", action="store_true", help="compare in spite of unlike environments")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def _compare(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen.model.codec import plain
+    from wattserve_loadgen.results.compare import answers_of, compare, comparison_text
+    from wattserve_loadgen.results.folder import read_results
+
+    first, second = read_results(flags.first), read_results(flags.second)
+    comparison = compare(first, second, flags.force, answers_of(flags.first, flags.second))
+    if flags.json:
+        print(json.dumps(plain(comparison), indent=2, ensure_ascii=False))
+    else:
+        print(comparison_text(comparison))
+    return DONE
+
+
+def add_report(commands: Commands) -> None:
+    parser = add_command(commands, "report", _report, "make report.html again from a results folder")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the --out folder of a sweep")
+
+
+def _report(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen.report.page import write_report
+
+    print(write_report(flags.folder))
+    return DONE

@@ -1,0 +1,312 @@
+"""results.json: every figure of a sweep and how it was made. For units and absence see `cells`.
+
+Change `SCHEMA_VERSION` when a reader would break; a field that older results of the version lack has a
+default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, get_type_hints
+
+from wattserve_common.stats import Interval
+from wattserve_loadgen.model.cells import CellResult, Percentiles
+from wattserve_loadgen.plan.load import Arm, Load
+from wattserve_loadgen.plan.schedule import Plan
+
+SCHEMA = "wattserve-loadgen-results"
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why figures must not be published as they are. `spoils`: "point", or "energy" alone."""
+
+    code: str  # a name of the verdict that does not change
+    text: str  # the verdict in words
+    spoils: str = "point"  # `point`, or `energy` alone
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A figure that is compared with the baseline's: all that ratios, tables and charts say of it."""
+
+    name: str
+    better: str  # ↑ or ↓: which way
+    of_cell: Callable[[CellResult], float | None]
+    of_energy: bool = False
+    # no ratio where a block lacks it: a percentile is missing where answers were few, so where they were slow
+    of_all_blocks: bool = False
+    follows: bool = False  # goes with another one: the check of the A/A pair leaves it out
+    field: str = ""  # of `Ratios`
+
+    @property
+    def short_name(self) -> str:
+        """`rate`, `active energy`."""
+        return self.field.replace("_", " ")
+
+    def of(self, ratios: Ratios) -> Interval | None:
+        ratio: Interval | None = getattr(ratios, self.field)
+        return ratio
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """A figure of this arm over the baseline's under the same load, paired block by block.
+
+    Another field with what is `Compared` is all that one more figure takes.
+    """
+
+    # throughput
+    rate: Annotated[Interval | None, Compared("throughput", "↑", lambda cell: cell.rate_per_second)] = None
+    # the blocks' medians
+    p50: Annotated[
+        Interval | None, Compared("p50 latency", "↓", lambda cell: cell.latency.p50_ns, of_all_blocks=True)
+    ] = None
+    # the blocks' 95th percentiles
+    p95: Annotated[
+        Interval | None,
+        Compared("p95 latency", "↓", lambda cell: cell.latency.p95_ns, of_all_blocks=True, follows=True),
+    ] = None
+    # active energy per request
+    active_energy: Annotated[
+        Interval | None,
+        Compared("active energy", "↓", lambda cell: cell.energy.active_uj_per_request, of_energy=True),
+    ] = None
+    # active and idle energy per request
+    total_energy: Annotated[
+        Interval | None,
+        Compared(
+            "total energy", "↓", lambda cell: cell.energy.total_uj_per_request, of_energy=True, follows=True
+        ),
+    ] = None
+    reason: str = ""  # why some or all are missing, or ""
+
+
+def compared_figures(ratios: type[Ratios]) -> dict[str, Compared]:
+    """By their fields."""
+    return {
+        name: replace(about, field=name)
+        for name, kind in get_type_hints(ratios, include_extras=True).items()
+        for about in getattr(kind, "__metadata__", ())
+    }
+
+
+COMPARED = compared_figures(Ratios)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a point says. Percentiles pool the blocks; intervals are over blocks."""
+
+    rate_per_second: Interval | None  # answers per second of the window
+    latency: Percentiles  # response time where there is a schedule, service time where there is none
+    service: Percentiles | None  # sent to answered; None in a closed loop, where it is the latency
+    lag: Percentiles | None  # due to sent; None in a closed loop
+    p50_blocks_ns: Interval | None  # the blocks' own medians
+    p95_blocks_ns: Interval | None  # the blocks' own 95th percentiles
+    goodput_share: float | None  # of the requests sent, answered within the plan's objective
+    active_uj: Interval | None  # per request, by receipts
+    idle_uj: Interval | None  # per request: idle power over throughput
+    total_uj: Interval | None  # active and idle
+    meter_uj: Interval | None  # per request, by the meter's own count over the window
+    meter_difference: Interval | None  # (total by receipts - meter) / meter
+    # of the window's settled receipts, over the tokens of those requests
+    active_uj_per_token: Interval | None
+    # the same over the tokens that were computed, padding included
+    active_uj_per_padded_token: Interval | None
+    energy_reason: str  # why there are no joules, or ""
+    mean_batch_size: float | None  # sequences of the batch that a request ran in
+    padding_share: float | None  # of the token positions that were computed
+    mean_queue_ns: float | None  # of `queue_ns` of the records
+    mean_compute_ns: float | None  # of `compute_ns` of the records
+    client_cpu_share: float | None  # the highest of its blocks
+    client_cpu_us_per_request: float | None  # the client's own CPU time, in microseconds
+    ratios: Ratios  # to the baseline under the same load
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm under one load over all its blocks.
+
+    A verdict that spoils the point leaves it without `figures`: what was measured stands in `withheld`, to be
+    drawn hollow. One that spoils energy leaves either without a joule, and the reason. A look keeps all.
+    """
+
+    arm: str  # what is compared, by its name
+    load: str  # how requests were offered, by its name
+    blocks: int  # how many blocks ran
+    window_seconds: float  # length of the window; of a point: summed over its blocks
+    offered_per_second: float | None  # by the schedule; None in a closed loop
+    answered: int  # requests answered
+    failed: int  # requests that failed
+    figures: Figures | None  # what is published; None: a verdict speaks against it
+    withheld: Figures | None  # what is not published: to be drawn hollow; None when nothing is withheld
+    verdicts: list[Verdict]  # why it must not be published as it is; empty when nothing speaks against it
+    proxy: str = ""  # as in its cells
+    verified: bool | None = None  # whether the server saw its precision; None when it does not say
+
+    @property
+    def shown(self) -> Figures:
+        """What may be drawn, if need be hollow."""
+        figures = self.figures or self.withheld
+        if figures is None:
+            raise ValueError(f"{self.arm} under {self.load} has neither figures nor withheld ones")
+        return figures
+
+    @property
+    def hollow(self) -> bool:
+        """Whether it must be drawn hollow, and stand on no line of best points."""
+        return any(one.spoils == "point" for one in self.verdicts)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Share of rows whose highest logit is at the label, each row counted once."""
+
+    correct: int  # rows answered with the label
+    rows: int  # rows that every arm answered
+    low: float  # Wilson's 95 % interval
+    high: float  # upper end
+    unstable_rows: int  # answered differently at different times
+    gained_rows: int | None = None  # right here, wrong in the baseline; None for the baseline
+    lost_rows: int | None = None  # wrong here, right in the baseline
+    difference: float | None = None  # of the shares, paired on the same rows, with its 95 % interval
+    difference_low: float | None = None  # lower end of its 95 % interval
+    difference_high: float | None = None  # upper end
+    p_value: float | None = None  # McNemar's exact test
+
+    @property
+    def share(self) -> float:
+        return self.correct / self.rows
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One rate that a search tried."""
+
+    rate_per_second: float  # offered
+    achieved_per_second: float | None  # answers
+    seconds: float  # how long it was tried
+    judgement: str  # met, broken, undecided
+    text: str  # the percentiles that decided
+
+
+@dataclass(frozen=True)
+class Search:
+    """What `--find-max` found for one arm."""
+
+    arm: str  # what is compared, by its name
+    objective: str  # such as `p99<50ms`
+    rate_per_second: float | None  # the highest rate that held the objective
+    broken_per_second: float | None  # the lowest rate above it that did not, or could not be decided
+    trials: list[Trial]  # in the order in which they ran
+    ended: str  # what it found in words, and why it ended
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What this client alone can do, against a server that does nothing."""
+
+    requests_per_second: float  # answers of a server that does nothing
+    client_cpu_us_per_request: float  # the client's own CPU time, in microseconds
+    request_bytes: int  # of a request on the wire
+    kind: str  # unary, stream, oip
+    processes: int  # of the client
+    measured: str  # ISO 8601, UTC
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `loadgen validate`."""
+
+    name: str  # what was looked at
+    passed: bool | None  # None: does not apply
+    text: str  # what was found, with its figures
+
+
+@dataclass(frozen=True)
+class DatasetSummary:
+    """What was replayed."""
+
+    folder: str  # as it was given
+    sha256: str  # of the tensors' contents
+    rows: int  # rows
+    labelled: bool  # whether every row has a label
+    min_tokens: int  # an image counts as one
+    mean_tokens: float  # tokens of a request
+    max_tokens: int  # of the longest row
+    description: dict[str, Any]  # dataset.json
+    pixel_shape: tuple[int, ...] = ()  # channels, height, width of its images; empty for tokens
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """A server of the sweep."""
+
+    name: str  # unique in the sweep
+    address: str  # HOST:PORT
+    protocol: str  # native unary, native stream, open inference protocol
+    server: dict[str, Any]  # ServerInfo, field by field; of a peer, what could be learnt
+    meter: dict[str, Any]  # MeterInfo of the server, or of the meter that loadgen reads itself
+    meter_origin: str  # server, loadgen, none
+
+
+@dataclass(frozen=True)
+class Results:
+    """results.json."""
+
+    schema: str  # `wattserve-loadgen-results`
+    schema_version: int  # changes when a reader would break
+    loadgen_version: str  # the version of Wattserve that measured
+    created: str  # ISO 8601, UTC
+    command: list[str]  # the command line
+    ended: str  # "complete", or why it ended early
+    cells_planned: int  # without the heat-up block
+    plan: Plan  # what was to be done
+    dataset: DatasetSummary  # what was replayed
+    client: dict[str, Any]  # machine, versions and revision of the client
+    targets: list[TargetSummary]  # the servers of the sweep
+    boundary: str  # which hardware the joules cover, and whether the client's own are among them
+    energy_reason: str  # why there are no joules at all, or ""
+    accuracy_reason: str  # why accuracy does not apply, or ""
+    accuracy_rows: int  # rows that every arm answered
+    accuracy: dict[str, Accuracy]  # by arm; empty where it does not apply
+    notes: list[str]  # what a reader should know, in sentences
+    # what this client can do against a server that does nothing
+    ceilings: list[Ceiling] = field(default_factory=list)
+    interruptions: list[str] = field(default_factory=list)  # what happened between cells
+    searches: list[Search] = field(default_factory=list)  # what `--find-max` found; empty without it
+    checks: list[Check] = field(default_factory=list)  # what `loadgen validate` says of it
+    points: list[Point] = field(default_factory=list)  # the figures of the report
+    cells: list[CellResult] = field(default_factory=list)  # what they were made from
+
+    @property
+    def baseline(self) -> str:
+        """The arm that ratios are relative to: the first."""
+        return self.plan.arms[0].name
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """ServerInfo of the baseline's server."""
+        return self.target_of(self.plan.arms[0]).server
+
+    @property
+    def complete(self) -> bool:
+        return self.ended == "complete"
+
+    @property
+    def main_arms(self) -> list[Arm]:
+        """Every arm but the baseline's twin."""
+        return [arm for arm in self.plan.arms if not arm.twin_of]
+
+    def target_of(self, arm: Arm) -> TargetSummary:
+        return next(one for one in self.targets if one.name == arm.target)
+
+    def load(self, name: str) -> Load:
+        """The load of that name."""
+        return next(load for arm in self.plan.arms for load in self.plan.loads_of(arm) if load.name == name)
+
+    def arm(self, name: str) -> Arm:
+        return next(one for one in self.plan.arms if one.name == name)

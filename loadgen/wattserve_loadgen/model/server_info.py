@@ -1,0 +1,68 @@
+"""What a server said of its variants and of its sensor, as results.json keeps it: VariantInfo and MeterInfo
+as plain JSON values, of which an older server states less. Knows no measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a variant's precision stands: whether it is a proxy for one, and whether the server has seen it."""
+
+    proxy: str = ""  # empty, or what really runs in place of the precision
+    verified: bool | None = None  # None: the server does not say
+
+    def mark(self, variant: str) -> str:
+        """The variant as a reader should see it named: `int8-simulated (proxy)`."""
+        marks = ["proxy"] if self.proxy else []
+        marks += ["unverified"] if self.verified is False else []
+        return f"{variant} ({', '.join(marks)})" if marks else variant
+
+
+UNSTATED = Standing()
+
+
+def standing_of(variants: Sequence[Mapping[str, Any]], name: str) -> Standing:
+    """Of the variant of that name. One that is not loaded has not been looked at: nothing is stated."""
+    about = next((variant for variant in variants if variant.get("name") == name), {})
+    # A server that verifies at all says what it saw, or why it did not look.
+    states = bool(about.get("verification")) and about.get("state", "ready") == "ready"
+    return Standing(str(about.get("proxy") or ""), bool(about.get("verified")) if states else None)
+
+
+def remarks(variants: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """A sentence for each of these variants that is not what its name says, or may not be."""
+    sentences = []
+    for name in names:
+        standing = standing_of(variants, name)
+        if standing.proxy:
+            sentences.append(f"{name} is a proxy: {standing.proxy.rstrip('.')}.")
+        if standing.verified is False:
+            why = next(str(variant["verification"]) for variant in variants if variant.get("name") == name)
+            sentences.append(f"The precision of {name} is not verified: {why.rstrip('.')}.")
+    return sentences
+
+
+def sensor_period_seconds(meter: Mapping[str, Any]) -> float | None:
+    """How often a reading can bring something new: the sensor's own period or the poll's, the longer. None
+    without a meter.
+    """
+    periods = [meter.get(name) for name in ("update_period_seconds", "poll_period_seconds")]
+    return max((float(period) for period in periods if period), default=None)
+
+
+def cross_checks(meter: Mapping[str, Any]) -> str:
+    """The sensor's counter against its own power, integrated over the same time, as the server's probe found
+    them when it started; "" where it did not look.
+    """
+    return "; ".join(map(_cross_check, (meter.get("probe") or {}).get("cross_checks") or []))
+
+
+def _cross_check(check: Mapping[str, Any]) -> str:
+    counter, power = check["counter_joules"], check["power_joules"]
+    difference = f" ({(counter / power - 1) * 100:+.1f} %)" if power > 0 else ""
+    return f"{counter:.2f} J against {power:.2f} J over {check['window_seconds']:.2f} s{difference}"

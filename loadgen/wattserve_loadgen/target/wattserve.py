@@ -1,0 +1,150 @@
+"""A Wattserve server: its rows as requests, and the few questions asked between cells.
+
+Questions go through `wattserve_client`. Requests go out as bytes and come back as bytes, see `wire`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from wattserve_client import (
+    AsyncClient,
+    DeadlineExceeded,
+    EnergyReport,
+    NotFound,
+    Receipt,
+    ServerInfo,
+    Tls,
+    WattserveError,
+)
+from wattserve_client.wire import from_message
+from wattserve_common.dataset import Dataset
+from wattserve_loadgen.errors import TargetError
+from wattserve_loadgen.target.wire import PREDICT, PREDICT_STREAM, Connection, cause, open_channel
+from wattserve_proto.v1 import inference_pb2 as pb
+
+_WATCH_RECEIPTS = "/wattserve.v1.Inference/WatchReceipts"
+_QUESTION_S = 30.0
+_RECEIPTS_PER_CALL = 5000
+_LOOKUPS_AT_ONCE = 32
+
+
+class NativeTarget:
+    """One Wattserve server. Every question raises TargetError when it is not answered."""
+
+    def __init__(self, address: str, *, stream: bool = False, tls: Tls | None = None) -> None:
+        self.address = address
+        self._stream, self._tls = stream, tls
+        # A question that is lost is not asked again: a sweep has patience of its own.
+        self._client = AsyncClient(address, timeout_s=_QUESTION_S, retry=False, tls=tls or False)
+        self._serialised: tuple[str, list[bytes]] = ("", [])  # of the dataset with that hash
+
+    @property
+    def protocol(self) -> str:
+        return "native stream" if self._stream else "native unary"
+
+    @property
+    def connection(self) -> Connection:
+        method = PREDICT_STREAM if self._stream else PREDICT
+        return Connection(self.address, method, self._stream, self._tls)
+
+    async def server_info(self, limit_s: float = _QUESTION_S) -> ServerInfo:
+        """What the server says it is; TargetError when nobody answers within `limit_s`."""
+        with self._losing():
+            return await self._client.server_info(timeout_s=limit_s)
+
+    async def energy_report(self) -> EnergyReport:
+        """The ledger, now."""
+        with self._losing():
+            return await self._client.energy_report()
+
+    async def final_receipts(self, receipt_ids: Sequence[str], limit_s: float) -> dict[str, Receipt]:
+        """Receipts by id once they are final. Those that the server no longer has are missing."""
+        receipts: dict[str, Receipt] = {}
+        for start in range(0, len(receipt_ids), _RECEIPTS_PER_CALL):
+            chunk = receipt_ids[start : start + _RECEIPTS_PER_CALL]
+            with self._losing():
+                try:
+                    async for receipt in self._client.watch_receipts(chunk, timeout_s=limit_s):
+                        receipts[receipt.receipt_id] = receipt
+                except DeadlineExceeded:
+                    continue
+                except NotFound:  # the server does not know all of them any more
+                    await self._look_up([id_ for id_ in chunk if id_ not in receipts], receipts)
+        return receipts
+
+    async def harvest_receipts(self, sink: list[bytes]) -> None:
+        """Put every receipt into `sink` as it becomes final, for `read_receipts`; until cancelled, or the
+        server ends the stream.
+        """
+        everything = pb.WatchReceiptsRequest().SerializeToString()
+        async with open_channel(self.address, self._tls) as channel:
+            with suppress(grpc.aio.AioRpcError):
+                watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(_WATCH_RECEIPTS)
+                async for receipt in watch(everything):
+                    sink.append(receipt)
+
+    def read_receipts(self, harvested: Sequence[bytes]) -> dict[str, Receipt]:
+        """By their ids, the last of each."""
+        receipts = [from_message(Receipt, pb.Receipt.FromString(data)) for data in harvested]
+        return {receipt.receipt_id: receipt for receipt in receipts}
+
+    def make_requests(self, dataset: Dataset, groups: Sequence[Sequence[int]], variant: str) -> list[bytes]:
+        """One PredictRequest for each group of rows."""
+        prefix = pb.PredictRequest(variant=variant).SerializeToString()
+        if dataset.pixel_shape and any(len(group) > 1 for group in groups):
+            return [prefix + _images(dataset, group) for group in groups]
+        if self._serialised[0] != dataset.sha256:
+            serialise = _images if dataset.pixel_shape else _tokens
+            rows = [serialise(dataset, [row]) for row in range(len(dataset.rows))]
+            self._serialised = dataset.sha256, rows
+        rows = self._serialised[1]
+        # Joined protobuf messages merge: the sequences of several requests become those of one.
+        return [prefix + b"".join(rows[row] for row in group) for group in groups]
+
+    def read(self, answer: bytes) -> pb.PredictResponse:
+        try:
+            return pb.PredictResponse.FromString(answer)
+        except DecodeError:
+            raise ValueError("the answer is not a PredictResponse") from None
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _look_up(self, receipt_ids: Collection[str], receipts: dict[str, Receipt]) -> None:
+        waiting = list(receipt_ids)
+
+        async def look_up_next() -> None:
+            while waiting:
+                receipt_id = waiting.pop()
+                with suppress(NotFound):
+                    receipts[receipt_id] = await self._client.receipt(receipt_id, wait_until_settled=True)
+
+        await asyncio.gather(*(look_up_next() for _ in range(_LOOKUPS_AT_ONCE)))
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """What the client raises in it is a TargetError."""
+        try:
+            yield
+        except WattserveError as error:
+            why = cause(error.__cause__) if isinstance(error.__cause__, grpc.RpcError) else error.message
+            raise TargetError(f"{self.address} does not answer: {error.code} {why}".rstrip()) from None
+
+
+def _tokens(dataset: Dataset, group: Sequence[int]) -> bytes:
+    sequences = [pb.TokenIds(ids=dataset.rows[row].tolist()) for row in group]
+    return pb.PredictRequest(tokens=pb.TokenInput(sequences=sequences)).SerializeToString()
+
+
+def _images(dataset: Dataset, group: Sequence[int]) -> bytes:
+    data = b"".join(dataset.rows[row].astype("<f4", copy=False).tobytes() for row in group)
+    shape = (len(group), *dataset.pixel_shape)
+    tensor = pb.Tensor(name="pixel_values", datatype="FP32", shape=shape, data=data)
+    return pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor])).SerializeToString()

@@ -1,0 +1,138 @@
+"""How a device behaves beside and around its batches.
+
+Its idle draw, by the time since the last batch. Its response: when the counter shows what a batch has used.
+Foreign load: when to believe that something else draws on it. Pure; `filter` learns the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wattserve_server.energy.costlaw import CLASSES, REST_S, Array
+
+# -- idle draw
+# A board idles differently just after work than after a long rest: idle power has one level for each class
+# of that time (`costlaw.rest_class`).
+
+_BOUNDS = np.array([0.0, *REST_S, np.inf])
+
+
+def rest_times(
+    since_s: float, until_s: float, busy: Sequence[tuple[float, float]], last_end_s: float
+) -> Array:
+    """Seconds of [since_s, until_s] in each class of rest; they sum to its length.
+
+    busy: windows (start, end) that touch the span, by their start. last_end_s: when work had ended
+    before them; -inf if there was none.
+    """
+    times = np.zeros(CLASSES)
+    at = since_s
+    for start, end in busy:
+        if start > at:
+            _rest(times, at, min(start, until_s), last_end_s)
+        last_end_s = max(last_end_s, end)
+        reached = min(max(end, at), until_s)
+        times[0] += reached - max(at, min(start, until_s))
+        at = max(at, reached)
+        if at >= until_s:
+            return times
+    _rest(times, at, until_s, last_end_s)
+    return times
+
+
+def _rest(times: Array, since_s: float, until_s: float, last_end_s: float) -> None:
+    low, high = since_s - last_end_s, until_s - last_end_s
+    if high <= REST_S[0]:
+        times[0] += until_s - since_s
+    elif low >= REST_S[-1]:
+        times[-1] += until_s - since_s
+    else:
+        times += np.maximum(np.minimum(high, _BOUNDS[1:]) - np.maximum(low, _BOUNDS[:-1]), 0.0)
+
+
+# -- response
+# A batch's energy is drawn evenly over its window, smeared by the device's rise and decay (a first-order time
+# constant), and counted a lag later.
+
+DECAYS = 3.5  # after this many time constants 97 % of a batch's energy has been drawn
+LEAST_S = 1e-6  # a batch is taken to last at least this long
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    lag_s: float = 0.0  # from drawing to being counted
+    ramp_s: float = 0.0  # time constant of rise and decay
+
+    @property
+    def reach_s(self) -> float:
+        """How long after its window's end nearly all of a batch's energy has been counted."""
+        return self.lag_s + DECAYS * self.ramp_s
+
+    def counted(self, at_s: Array | float, start_s: Array, end_s: Array) -> Array:
+        """Which fraction of a window's energy the counter holds at an instant; broadcasts."""
+        end_s = np.maximum(end_s, start_s + LEAST_S)
+        duration = end_s - start_s
+        since_start = np.maximum(at_s - self.lag_s - start_s, 0.0)
+        since_end = np.maximum(at_s - self.lag_s - end_s, 0.0)
+        fraction = (self._drawn(since_start) - self._drawn(since_end)) / duration
+        return np.clip(fraction, 0.0, 1.0)
+
+    def _drawn(self, for_s: Array) -> Array:
+        """The integral of the answer to a unit step, this long after it."""
+        if self.ramp_s <= 0.0:
+            return for_s
+        return for_s + self.ramp_s * np.expm1(-for_s / self.ramp_s)
+
+
+# -- foreign load
+# Seen through the driver's list of processes, or only by a floor that neither idle draw nor batches explain.
+
+UNEXPLAINED = 4.0  # an edge this many standard deviations above everything known is unexplained
+BEYOND_LAWS = 0.4  # no law is off by more than this part of what it predicts: what is, is something else
+QUIET_EDGES = 10  # after so many edges without a sign of it, foreign load is taken to have ended
+SETTLES_AFTER_S = 60.0  # an unexplained floor that stays so long, with nobody seen, has become the idle draw
+
+SEEN_LOAD = "other processes ({count}) used the device meanwhile: what they drew was estimated and taken off"
+UNSEEN_LOAD = "the device drew more than its idle draw and its batches explain: the excess was taken off"
+
+
+@dataclass(slots=True)
+class ForeignLoad:
+    """Decides whether something else draws on the device; `filter` estimates how much."""
+
+    # Whether an unexplained floor speaks of foreign load: not where the server's own work makes one.
+    watches_floor: bool = True
+    neighbours: int | None = None  # other processes on the device; None where nobody can tell
+    is_open: bool = False  # something else draws now
+    for_s: float = 0.0
+    _quiet: int = 0
+
+    @property
+    def warning(self) -> str:
+        """What the receipts of batches beside it say."""
+        return SEEN_LOAD.format(count=self.neighbours) if self.neighbours else UNSEEN_LOAD
+
+    def is_suspected(self, off_j: float, deviation_j: float, expected_j: float) -> bool:
+        """Whether an edge this far above what is known speaks of it. expected_j: of batches."""
+        if self.neighbours:
+            return True
+        if not self.watches_floor:
+            return False
+        return off_j > UNEXPLAINED * deviation_j and off_j > BEYOND_LAWS * expected_j
+
+    def begin(self) -> None:
+        self.is_open, self.for_s, self._quiet = True, 0.0, 0
+
+    def has_ended(self, watts: float, deviation_w: float, idle_w: float, dt_s: float) -> bool:
+        """After an edge at which it seemed to draw `watts`, give or take."""
+        self.for_s += dt_s
+        is_quiet = not self.neighbours and watts < max(2 * deviation_w, 0.05 * idle_w)
+        self._quiet = self._quiet + 1 if is_quiet else 0
+        return self._quiet >= QUIET_EDGES
+
+    def has_settled(self) -> bool:
+        """Whether what it draws is the device's idle draw by now."""
+        return self.for_s > SETTLES_AFTER_S and not self.neighbours

@@ -1,0 +1,221 @@
+"""What is unknown about a device's energy, all of it with its covariance: what `filter` learns.
+
+In joules, and in watts for what draws all the time. It holds
+  - the carry: energy of what has been booked already, beyond what was booked for it;
+  - the idle draw, one level per class of rest (`idle`);
+  - what something else draws on the device, while there is a sign of it (`foreign`);
+  - how much more a batch costs after a rest, one relative figure per class of rest;
+  - the coefficients of every variant's cost law (`costlaw`);
+  - the energy of every entry of open batches: its law's prediction, give or take its own deviation.
+
+Linear algebra only: what enters, what leaves, and what booking does to it. Learns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_server.energy.costlaw import (
+    CLASSES,
+    LEAST,
+    SIZE,
+    SMOOTH,
+    Array,
+    Coefficients,
+    correction_covariance,
+    features,
+)
+
+CARRY = 0
+IDLE = slice(1, 1 + CLASSES)
+FOREIGN = 1 + CLASSES
+RESTED = slice(2 + CLASSES, 1 + 2 * CLASSES)  # no class for batches without a rest before them
+LAWS = RESTED.stop
+
+# Relative deviations, before anything is known.
+BATCH_NOISE = 0.05  # of one batch from its law
+REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
+AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
+CORRECTION = 0.1  # of a law from its smooth part
+
+
+class Estimate:
+    """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.bases: list[Array] = []
+        self.x: Array = np.zeros(LAWS)
+        self.p: Array = np.zeros((LAWS, LAWS))
+        self.size = LAWS  # of what is not a batch
+        self.p[RESTED, RESTED] = AFTER_REST**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
+        self.counts: Array = np.zeros(0)  # of batches, for each open entry
+        self._predicted: Array = np.zeros(0)  # joules of each open entry, as admitted
+        self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
+
+    # -- what it says
+
+    @property
+    def idle_w(self) -> Array:
+        """Watts, one for each class of rest."""
+        return self.x[IDLE]
+
+    @property
+    def carry_j(self) -> float:
+        """Joules of what has been booked, beyond what was booked for it."""
+        return float(self.x[CARRY])
+
+    @property
+    def batches_j(self) -> Array:
+        """Joules of each open entry, in the order in which they were admitted; what ran used something."""
+        return np.maximum(self.x[self.size :], LEAST * self._predicted)
+
+    @property
+    def foreign_w(self) -> float:
+        """What something else draws on the device, in watts."""
+        return float(self.x[FOREIGN])
+
+    @property
+    def after_rest(self) -> tuple[float, ...]:
+        """How much more a batch costs, relatively, after each class of rest."""
+        return (0.0, *self.x[RESTED].tolist())
+
+    def knows(self, variant: str) -> bool:
+        return variant in self.names
+
+    def laws(self) -> dict[str, Coefficients]:
+        laws: dict[str, Coefficients] = {}
+        for index, name in enumerate(self.names):
+            theta = self.x[self.block(index)].tolist()
+            base = self.bases[index]
+            laws[name] = Coefficients(
+                theta[0], theta[1], theta[2], (base[0], base[1], base[2]), tuple(theta[SMOOTH:])
+            )
+        return laws
+
+    def predict(self, variant: str, tokens: Array, lengths: Array) -> Array:
+        """What the law of a variant says of its batches, in joules."""
+        index = self.names.index(variant)
+        rows = features(self.bases[index], tokens, lengths)
+        theta = self.x[self.block(index)]
+        return np.maximum(rows @ theta, LEAST * (rows[:, :SMOOTH] @ theta[:SMOOTH]))
+
+    # -- what enters
+
+    def set_idle(self, watts: float) -> None:
+        """A first idea of the idle draw: one level, from which the classes of rest may differ."""
+        self.pin(IDLE, watts)
+        self.p[IDLE, IDLE] = (REST_SPREAD * watts) ** 2 * (1 + np.eye(CLASSES))
+
+    def doubt_carry(self, deviation_j: float) -> None:
+        """The pool's origin is uncertain by this much (a first reading, or one after a gap)."""
+        self.p[CARRY, CARRY] += deviation_j**2
+
+    def add_variant(self, name: str, cost_j: float, tokens: int) -> None:
+        """A new variant, of which one batch of `tokens` tokens seems to cost `cost_j`."""
+        tokens = max(tokens, 1)
+        smooth = np.array([cost_j / 2, cost_j / 2 / tokens, 0.0])
+        wide = 3 * cost_j * np.array([1.0, 1 / tokens, 0.01 / tokens / tokens])
+        self.put_variant(name, smooth, np.diag(wide**2))
+
+    def put_variant(self, name: str, smooth: Array, covariance: Array) -> None:
+        """A variant whose law's smooth part is known this well; replaces what was known before."""
+        if name in self.names:
+            index = self.names.index(name)
+            self.bases[index] = smooth
+        else:
+            index = len(self.names)
+            self.names.append(name)
+            self.bases.append(smooth)
+            at = self.size
+            self.x = np.insert(self.x, at, np.zeros(SIZE))
+            self.p = np.insert(np.insert(self.p, [at] * SIZE, 0.0, axis=0), [at] * SIZE, 0.0, axis=1)
+            self.size += SIZE
+        block = self.block(index)
+        self.pin(block, 0.0)
+        start = block.start
+        self.x[start : start + SMOOTH] = smooth
+        self.p[start : start + SMOOTH, start : start + SMOOTH] = covariance
+        nodes = slice(start + SMOOTH, block.stop)
+        self.p[nodes, nodes] = correction_covariance(CORRECTION)
+
+    def admit(
+        self,
+        variants: Sequence[str],
+        tokens: Array,
+        lengths: Array,
+        rests: NDArray[np.int64],  # the class of rest before each
+        counts: Array,
+    ) -> None:
+        """New entries: each is `counts` batches alike, each of them what its law predicts, give or take."""
+        rows = np.zeros((len(variants), len(self.x)))
+        predicted = np.zeros(len(variants))
+        for name in dict.fromkeys(variants):
+            index = self.names.index(name)
+            mine = np.flatnonzero([variant == name for variant in variants])
+            block = self.block(index)
+            rows[mine, block] = features(self.bases[index], tokens[mine], lengths[mine])
+            predicted[mine] = self.predict(name, tokens[mine], lengths[mine])
+        rested = np.flatnonzero(rests)
+        at = RESTED.start - 1 + rests[rested]
+        rows[rested, at] = predicted[rested]
+        predicted[rested] *= 1 + self.x[at]
+        rows *= counts[:, None]
+        cross = self.p @ rows.T
+        own = rows @ cross
+        scatter = (BATCH_NOISE * predicted) ** 2
+        own[np.diag_indices_from(own)] += counts * scatter + 1e-12
+        self.x = np.concatenate([self.x, counts * predicted])
+        self.p = np.block([[self.p, cross], [cross.T, own]])
+        self.counts = np.concatenate([self.counts, counts])
+        self._predicted = np.concatenate([self._predicted, counts * predicted])
+        self.scatter_alone = np.concatenate([self.scatter_alone, scatter * (1 - 1 / counts)])
+
+    # -- what leaves
+
+    def settle(self, closed: NDArray[np.bool_], booked_j: float) -> None:
+        """These open batches (a mask) are booked, with this sum; what they truly were is carried."""
+        mask = np.concatenate([np.zeros(self.size, dtype=bool), closed])
+        self.x[CARRY] += self.x[mask].sum() - booked_j
+        self.p[CARRY, :] += self.p[mask, :].sum(axis=0)
+        self.p[:, CARRY] += self.p[:, mask].sum(axis=1)
+        self._drop(mask)
+
+    def forget(self, lost: NDArray[np.bool_]) -> None:
+        """These open batches (a mask) will never be known."""
+        self._drop(np.concatenate([np.zeros(self.size, dtype=bool), lost]))
+
+    def book_draw(self, rest_s: Array, booked_j: float) -> None:
+        """What the device drew by itself and for others in these seconds is booked."""
+        seconds = np.zeros(LAWS)
+        seconds[IDLE] = rest_s
+        seconds[FOREIGN] = float(rest_s.sum())
+        self.x[CARRY] += float(seconds @ self.x[:LAWS]) - booked_j
+        self.p[CARRY, :] += seconds @ self.p[:LAWS, :]
+        self.p[:, CARRY] += self.p[:, :LAWS] @ seconds
+        self.p = (self.p + self.p.T) / 2
+
+    def restart(self) -> None:
+        """After a gap: nothing is carried."""
+        self.pin(CARRY, 0.0)
+
+    def pin(self, at: int | slice | NDArray[np.int64], values: float | Array) -> None:
+        """These values are known for certain, until something doubts them."""
+        self.x[at] = values
+        self.p[at, :] = 0.0
+        self.p[:, at] = 0.0
+
+    def block(self, index: int) -> slice:
+        start = LAWS + index * SIZE
+        return slice(start, start + SIZE)
+
+    def _drop(self, mask: NDArray[np.bool_]) -> None:
+        keep = np.logical_not(mask)
+        self.counts = self.counts[keep[self.size :]]
+        self._predicted = self._predicted[keep[self.size :]]
+        self.scatter_alone = self.scatter_alone[keep[self.size :]]
+        self.x = self.x[keep]
+        self.p = self.p[np.ix_(keep, keep)]

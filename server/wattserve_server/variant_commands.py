@@ -1,0 +1,113 @@
+"""The commands `wattserve variants`, a list of the precisions, and `wattserve variants export`, which
+writes one of them to a folder to serve from.
+
+torch is imported by the commands, not by their flags.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from wattserve_server.config import ServerConfig, add_flags
+from wattserve_server.console import say, wide_console
+from wattserve_server.errors import ConfigError
+
+LIST_SETTINGS = {"model", "task", "device", "trust_remote_code"}
+EXPORT_SETTINGS = {*LIST_SETTINGS, "calibration", "threads"}
+
+
+def add_variant_commands(commands: Any) -> None:
+    """commands: what `add_subparsers` gave."""
+    listing = commands.add_parser(
+        "variants",
+        help="list the precisions and whether this device runs them natively",
+        description="List every precision, whether this device runs it natively and why, and its bytes.",
+    )
+    add_flags(listing, LIST_SETTINGS)
+    listing.set_defaults(run=_list)
+    actions = listing.add_subparsers(title="commands", metavar="COMMAND")
+    parser = actions.add_parser(
+        "export",
+        help="write one precision of a model to a folder, to be served from there",
+        description="Convert a model to one precision and write it to a folder. `wattserve serve "
+        "--model DIR` then serves that precision, bit for bit, without ever holding the fp32 weights.",
+    )
+    parser.add_argument("--variant", required=True, metavar="NAME", help="the precision, e.g. int8")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="where to: a folder that is not there yet"
+    )
+    add_flags(parser, EXPORT_SETTINGS)
+    parser.set_defaults(run=_export)
+
+
+def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    """Every precision, and what this device makes of it."""
+    from rich.table import Table
+
+    from wattserve_server.engine.device import describe_device, resolve_device
+    from wattserve_server.engine.model import kinds_of, load_model
+    from wattserve_server.engine.tasks import task_named
+    from wattserve_server.engine.variants.catalogue import Choice
+    from wattserve_server.engine.variants.variant import build_variant
+
+    device = resolve_device(config.device)
+    model = load_model(config.model, task_named(config.task), trust_remote_code=config.trust_remote_code)
+    table = Table(title=f"Variants of {model.name} on {describe_device(device)}", title_justify="left")
+    for heading in ("variant", "device", "native", "why", "kernels"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("parameter bytes", justify="right")
+    kinds, only = kinds_of(config.model, model.task, config.trust_remote_code)
+    for kind in kinds.values():
+        support = kind.support(device)
+        native, why, size = "no", support.why, "-"
+        if support.native and kind.needs_calibration:  # what it takes depends on data that is not here
+            native, why = "yes", f"{why}; needs calibration data"
+        elif support.native:
+            try:
+                size = f"{build_variant(model, Choice(kind.name, kind, device)).parameter_bytes:,}"
+                native = "yes"
+            except ConfigError as error:  # the device could, this model cannot
+                why = str(error)
+        if kind.proxy:
+            why += f"; a PROXY: {kind.proxy}"
+        kernels = support.kernels if native == "yes" else "-"
+        table.add_row(kind.name, str(device), native, why, kernels, size)
+    console = wide_console()
+    console.print(table)
+    if only:
+        words = f"No other precision: {only}, and nothing else can be made from it."
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _export(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    import torch
+
+    from wattserve_server.app import calibration_scales
+    from wattserve_server.engine.device import resolve_device, usable_cores
+    from wattserve_server.engine.exported import check_out, export
+    from wattserve_server.engine.model import load_model, made_of
+    from wattserve_server.engine.tasks import task_named
+    from wattserve_server.engine.variants.catalogue import choose
+    from wattserve_server.engine.variants.port import Materials
+    from wattserve_server.engine.variants.variant import build_variant
+
+    out, task = Path(arguments.out), task_named(config.task)
+    if "," in arguments.variant:
+        raise ConfigError(f"--variant {arguments.variant!r}: one at a time, each to a folder of its own")
+    check_out(out)
+    made = made_of(config.model, task, config.trust_remote_code)
+    if made is not None:
+        raise ConfigError(f"{made.words}: there is nothing to convert")
+    choice = choose(arguments.variant, resolve_device(config.device), bool(config.calibration))[0]
+    torch.set_num_threads(config.threads or usable_cores())
+    model = load_model(config.model, task, trust_remote_code=config.trust_remote_code)
+    scales = calibration_scales(config, model) if choice.kind.needs_calibration else None
+    variant = build_variant(model, choice, Materials(model.weights, scales))
+    manifest = export(variant, scales, out)
+    say(f"exported {manifest.kind} of {manifest.made_from}: {manifest.detail}")
+    say(f"{variant.parameter_bytes:,} bytes of weights, sha256 {manifest.sha256}")
+    print(out)
+    return 0

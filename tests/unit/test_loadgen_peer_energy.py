@@ -1,0 +1,133 @@
+"""A sweep of a server and a peer: the peer's joules come from a meter that loadgen reads itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.loadgen_sweeps import measured
+from tests.fixtures.oip_peer import OipPeer
+from wattserve_loadgen.figures.account import ABOVE_REST
+from wattserve_loadgen.model.results import Results
+from wattserve_loadgen.plan.options import Peer
+from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.sweeping import energy as energies
+from wattserve_loadgen.sweeping.energy import OwnMeterWitness
+from wattserve_loadgen.sweeping.readings import SweepClock
+from wattserve_loadgen.target.own_meter import OwnMeter, Rest
+from wattserve_loadgen.target.recording import Track
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
+    """A native arm with the server's own joules, a peer with loadgen's meter, and one without any. The
+    simulated meter counts 40 W whatever runs; here the machine is said to draw 10 W at rest.
+    """
+
+    async def at_rest(meter: OwnMeter, seconds: float) -> Rest:
+        return Rest(10.0, seconds)
+
+    folder = tmp_path_factory.mktemp("peer")
+    data = make_labelled(folder / "rows")
+    with pytest.MonkeyPatch.context() as patch, FakeServer() as server, OipPeer() as one, OipPeer() as other:
+        patch.setattr(OwnMeter, "rest", at_rest)
+        peers = (
+            Peer("metered", one.address, ("parity",), "simulated"),
+            Peer("bare", other.address, ("parity",)),
+        )
+        return measured(server.address, data, folder / "out", peers=peers, seconds=0.6), folder / "out"
+
+
+def test_a_peers_joules_are_labelled_as_loadgens_own_and_as_simulated(found: tuple[Results, Path]) -> None:
+    targets = {one.name: one for one in found[0].targets}
+    assert [targets[name].meter_origin for name in ("server", "metered", "bare")] == [
+        "server",
+        "loadgen",
+        "none",
+    ]
+    source = targets["metered"].meter["source"]
+    assert source["quality"] == "simulated"
+    assert source["note"].startswith("read by loadgen, not by the server; ")
+    assert "metered: a meter that loadgen read itself covers " in found[0].boundary
+    assert "bare: no meter." in found[0].boundary
+
+
+def test_a_peers_cells_say_how_their_joules_were_found(found: tuple[Results, Path]) -> None:
+    cells = {cell.arm: cell for cell in found[0].cells}
+    assert found[0].ended == "complete"
+    energy = cells["metered:parity"].energy
+    assert energy.method == ABOVE_REST
+    assert energy.reason == ""
+    assert energy.idle_watts == pytest.approx(10.0)
+    assert energy.meter is not None
+    assert energy.meter.watts == pytest.approx(40.0, rel=0.1)
+    assert energy.active_uj == pytest.approx((energy.meter.watts - 10.0) * energy.meter.seconds * 1e6)
+    assert (energy.accounts_residual_uj, energy.receipts_uj) == (None, None)
+    assert cells["fp32"].energy.method == "receipts"
+    bare = cells["bare:parity"].energy
+    assert bare.active_uj_per_request is None
+    assert bare.reason == "no meter is read for bare: --peer-meter names one of its machine"
+
+
+def test_all_arms_answered_the_same_rows(found: tuple[Results, Path]) -> None:
+    results, out = found
+    assert [arm.name for arm in results.plan.arms] == ["fp32", "metered:parity", "bare:parity"]
+    assert {name: one.share for name, one in results.accuracy.items()} == {
+        "fp32": 1.0,
+        "metered:parity": 1.0,
+        "bare:parity": 1.0,
+    }
+    assert all(record.ok for record in read_records(out))
+
+
+def test_a_meter_that_cannot_be_had_leaves_the_peer_without_joules_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        reason = "no energy sensor on this machine"
+        gap_limit_s = 0.25
+
+        def __init__(self, *about: Any) -> None:
+            pass
+
+        async def start(self) -> None:
+            pass
+
+        async def rest(self, seconds: float) -> Rest:
+            return Rest(None, seconds, self.reason)
+
+    monkeypatch.setattr(energies, "OwnMeter", Broken)
+    witness = OwnMeterWitness(Peer("p", "h:1", ("m",), "rapl"), tmp_path, SweepClock())
+    asyncio.run(witness.start())
+    assert (witness.origin, witness.meter(), witness.method) == ("none", {}, ABOVE_REST)
+
+
+def test_a_window_without_joules_names_the_reading_that_failed_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SweepClock()
+    at = clock.perf_counter_at(0.0) + np.array([0.0, 0.1, 0.9, 1.0])
+    recorded = Track(at, np.arange(4.0), ((float(at[1]) + 0.2, "the GPU is lost"),))
+
+    class Lost:
+        gap_limit_s = 0.25
+
+        def __init__(self, *about: Any) -> None:
+            pass
+
+        def track(self) -> Track:
+            return recorded
+
+    monkeypatch.setattr(energies, "OwnMeter", Lost)
+    witness = OwnMeterWitness(Peer("p", "h:1", ("m",), "nvml"), tmp_path, clock)
+    assert witness.window("m", 0.05, 0.95).reason.endswith("two readings in the window (the GPU is lost)")
+    assert witness.window("m", 0.05, 0.25).reason.endswith("around the window's end")
+    assert witness.window("m", 0.01, 0.09).reason == ""

@@ -1,0 +1,103 @@
+"""The command `wattserve`: serve, variants, inspect, bench, meter, demo-model.
+
+A user's mistake is one line and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
+from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.meter_commands import add_meter_commands
+from wattserve_server.variant_commands import add_variant_commands
+from wattserve_tools.inspect.cli import add_inspection_commands
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    # Before torch is imported. OpenMP's threads spin at their barriers by default; when anything else
+    # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
+    # long as two that sleep. Waking up takes longer than most operators, though: they spin that long
+    # (docs/LOG.md).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # numpy's own threads would spin beside torch's for matrices that one thread does in microseconds.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler talks on standard error
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
+    logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("wattserve_server").setLevel(logging.INFO)
+    # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.
+    for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        arguments = _parser().parse_args(argv)
+        config = read_config(vars(arguments))
+        return int(arguments.run(config, arguments))
+    except (ConfigError, MeterError) as error:
+        print(f"wattserve: error: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("wattserve"):
+            raise
+        print(
+            f"wattserve: error: {error.name} is not installed: pip install 'wattserve[server]'",
+            file=sys.stderr,
+        )
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="wattserve",
+        description="An inference server that tells every request what it cost in joules.",
+    )
+    parser.add_argument("--version", action="version", version=f"wattserve {version('wattserve')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    serving = commands.add_parser(
+        "serve",
+        help="serve a model",
+        description="Serve a model in several precisions. Every setting can also be given as an environment "
+        "variable WATTSERVE_NAME, or in a TOML file (--config).",
+    )
+    add_flags(serving)
+    serving.set_defaults(run=_serve)
+    add_variant_commands(commands)
+    add_inspection_commands(commands)
+    add_meter_commands(commands)
+    demo = commands.add_parser(
+        "demo-model",
+        help="print the folder of the built-in demo model, training it first if need be",
+        description="Print the folder of the built-in demo model: weights, tokenizer, and heldout.jsonl, "
+        "texts with labels that it was not trained on. It is trained on first use.",
+    )
+    demo.set_defaults(run=_demo_model)
+    return parser
+
+
+def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.app import serve
+
+    for name in unknown_variables():
+        print(f"wattserve: {name} is no setting, and is ignored; see wattserve serve --help", file=sys.stderr)
+    asyncio.run(serve(config))
+    return 0
+
+
+def _demo_model(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.engine.builtin.demo import ensure_demo_model
+
+    print(ensure_demo_model())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
