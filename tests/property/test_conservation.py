@@ -60,7 +60,8 @@ def play(device: ArbitraryDevice, step: tuple[Any, ...]) -> None:
         device.read()
 
 
-@pytest.mark.filterwarnings("error")
+# What the garbage of an earlier test says while this one runs is not this one's.
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 @settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(events, events, stretches), max_size=40),
