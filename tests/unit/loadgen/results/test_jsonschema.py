@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests import ROOT
 from tests.fixtures.loadgen_results import ARMS, OPEN, PEER, make_point, make_record, make_results, no_energy
 from wattserve_loadgen.model.codec import plain
 from wattserve_loadgen.model.results import Results, Search, Trial, Verdict
@@ -16,7 +17,7 @@ from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.results.folder import ResultsFolder, read_results
 from wattserve_loadgen.results.json_schema import PATH, json_schema, schema_text, unit_of
 
-DEMO = Path(__file__).resolve().parents[2] / "docs" / "results" / "2026-11-20-demo-look"
+DEMO = ROOT / "docs" / "results" / "2026-11-20-demo-look"
 SCHEMA = json.loads(PATH.read_text(encoding="utf-8"))
 CHECKED = jsonschema.Draft202012Validator(SCHEMA)
 

@@ -1,7 +1,6 @@
 """The one table from errors to what a caller is told."""
 
 import re
-from pathlib import Path
 from typing import TypeVar
 
 import grpc
@@ -9,6 +8,7 @@ import pytest
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from tests import ROOT
 from wattserve_server import errors
 from wattserve_server.service.status import BUG, INTERNAL_MESSAGE, MAX_MESSAGE, REACTIONS, Failure, failure_of
 
@@ -98,6 +98,6 @@ def test_what_repeats_a_callers_huge_value_is_shortened(letter: str) -> None:
 
 
 def test_the_documentation_lists_every_code_with_its_reason() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
+    text = (ROOT / "docs" / "clients.md").read_text()
     listed = re.findall(r"^\| `\w+` \| (\w+) \| (\w+) \|", text, re.MULTILINE)
     assert sorted(listed) == sorted((kind.code.name, kind.reason) for kind in (*REACTIONS.values(), BUG))

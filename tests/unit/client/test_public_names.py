@@ -1,6 +1,6 @@
 """What a program may use of the client, by name: one that goes, or is spelled otherwise, breaks programs.
 
-`python -m tests.unit.test_client_public_names` writes the list anew; do it only for a name that comes.
+`python -m tests.unit.client.test_public_names` writes the list anew; do it only for a name that comes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import wattserve_client
 from wattserve_client import testing
 
-LIST = Path(__file__).with_name("client_public_names.txt")
+LIST = Path(__file__).with_name("public_names.txt")
 
 
 def public_names() -> str:

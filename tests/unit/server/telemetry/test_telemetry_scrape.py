@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.fixtures.meter_fakes import FakeBoard, FakeNvml
-from tests.unit.test_metrics import bare_state, metrics, server_state
+from tests.unit.server.telemetry.test_metrics import bare_state, metrics, server_state
 from wattserve_server.devices import boards_of
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.meters.composite import CompositeMeter

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_loadgen_recording import header
+from tests.unit.loadgen.target.test_recording import header
 from wattserve_client import EnergyQuality
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.target.energy_window import NoEnergy

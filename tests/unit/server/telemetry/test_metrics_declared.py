@@ -2,17 +2,17 @@
 
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.unit.test_metrics import GOLDEN, OTHERS, metrics
+from tests import ROOT
+from tests.unit.server.telemetry.test_metrics import GOLDEN, OTHERS, metrics
 from wattserve_server.telemetry import describe, table
 from wattserve_server.telemetry.state import ServerState
 from wattserve_server.telemetry.table import BASE_UNITS, MetricSpec, SeriesType
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "metrics.md"
 DECLARED = table.all_metrics()
 NOT_OURS = ("grpc_server_", "nv_gpu_")
 """Names that others have made, which tools and dashboards know."""

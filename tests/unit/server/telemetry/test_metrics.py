@@ -3,8 +3,8 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from tests import ROOT
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
@@ -15,7 +15,7 @@ from wattserve_server.telemetry.state import BoardFigures, DeviceState, ServedVa
 
 NOW = re.compile(r"(_timestamp_seconds\{.*?\}|grpc_server_handling_seconds_sum\{.*?\}) .*")
 OTHERS = re.compile("(# [A-Z]+ )?(process|python)_")
-GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
+GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
 METER = MeterStatus(
     source=Source("scripted", "apportioned script", Quality.SIMULATED),
     poll_period_s=0.02,

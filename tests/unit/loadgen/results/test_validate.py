@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.fixtures.loadgen_results import (
     ARMS,
     FP32,
@@ -29,7 +29,7 @@ from wattserve_loadgen.model.results import Ceiling, Check, Results, Verdict
 from wattserve_loadgen.plan.load import RAMP, Load, closed
 from wattserve_loadgen.results.validate import failed, validate, validate_folder
 
-DEMO = Path(__file__).resolve().parents[2] / "docs" / "results" / "2026-11-20-demo-look"
+DEMO = ROOT / "docs" / "results" / "2026-11-20-demo-look"
 NAMES = (
     "every cell",
     "enough sensor samples",

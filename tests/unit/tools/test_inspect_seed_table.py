@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import ROOT
 from wattserve_tools.inspect.seed_markdown import HEADINGS, MISSING, markdown
 
 
@@ -165,7 +165,7 @@ def test_what_fp32_differs_from_itself_is_told() -> None:
     assert any("fp32 against itself on cpu" in line and "1.01x [0.97, 1.05]" in line for line in table(row()))
 
 
-PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "2026-11-21-variants"
+PUBLISHED = ROOT / "docs" / "results" / "2026-11-21-variants"
 
 
 @pytest.mark.parametrize("model", ["demo", "distilbert-base"])
