@@ -30,12 +30,7 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
-ifeq ($(ARGS),)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not gpu and not alone"
-	$(BIN)/python -m pytest -m alone
-else
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
-endif
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)

@@ -13,6 +13,8 @@ import trustme
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, arguments, measured
+from tests.fixtures.memory_server import memory_servers
+from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.load import closed
@@ -42,7 +44,7 @@ def server() -> Iterator[FakeServer]:
 def test_every_answer_is_right_and_paid_for_on_every_wire(
     server: FakeServer, data: Path, tmp_path: Path, options: dict[str, Any], protocol: str
 ) -> None:
-    found = measured(server.address, data, tmp_path / "out", **options)
+    found = measured(server, data, tmp_path / "out", **options)
     assert (found.ended, found.targets[0].protocol) == ("complete", protocol)
     (cell,) = found.cells
     assert (cell.failed, cell.answered > 10) == (0, True)
@@ -73,19 +75,19 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
     authority = {"tls_ca": certificates["ca"]}
     own = {"tls_cert": certificates["client-cert"], "tls_key": certificates["client-key"]}
     with FakeServer(tls=files) as server:
-        found = measured(server.address, data, tmp_path / "out", **authority, **own)
+        found = measured(server, data, tmp_path / "out", **authority, **own)
         assert (found.ended, found.cells[0].failed) == ("complete", 0)
         for too_little in ({}, authority):
             with pytest.raises(TargetError, match=f"{server.address} does not answer: UNAVAILABLE"):
-                measured(server.address, data, tmp_path / "refused", **too_little)
+                measured(server, data, tmp_path / "refused", **too_little)
     assert not (tmp_path / "refused").exists()
 
 
 def test_a_variant_that_is_loaded_late_is_marked_by_what_it_turned_out_to_be(
     data: Path, tmp_path: Path
 ) -> None:
-    with FakeServer(lazy="int8", proxy="int8") as server:
-        found = measured(server.address, data, tmp_path / "out", variants=("fp32", "int8"))
+    late = fake_server(lazy="int8", proxy="int8")
+    found = measured(late, data, tmp_path / "out", variants=("fp32", "int8"))
     assert found.ended == "complete"
     assert {cell.arm: cell.proxy for cell in found.cells} == {"fp32": "", "int8": "products in fp32"}
     assert "int8 is a proxy: products in fp32." in found.notes
@@ -96,32 +98,28 @@ def test_a_variant_that_is_loaded_late_is_marked_by_what_it_turned_out_to_be(
 def test_a_dry_run_sends_no_request_and_leaves_no_folder(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with FakeServer(die_after=1) as server:  # a single request would end it
-        more = ("--dry-run", "--metrics-port", "1")
-        assert cli.main(arguments(server, data, tmp_path / "out", *more)) == 0
-        assert server.process.poll() is None
+    server = fake_server(die_after=1)  # a single request would end it
+    with memory_servers():
+        assert cli.main(arguments(server, data, tmp_path / "out", "--dry-run", "--metrics-port", "1")) == 0
+    assert not server.is_dead
     assert "order of block 1:" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_a_sweep_whose_metrics_port_is_taken_measures_nothing(
-    server: FakeServer, data: Path, tmp_path: Path
-) -> None:
+def test_a_sweep_whose_metrics_port_is_taken_measures_nothing(data: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(PlanError, match=r"--metrics-port \d+: cannot be had"):
-            measured(server.address, data, tmp_path / "out", metrics_port=taken.getsockname()[1])
+            measured(fake_server(), data, tmp_path / "out", metrics_port=taken.getsockname()[1])
     assert not (tmp_path / "out").exists()
 
 
-def test_the_metrics_port_is_free_again_after_the_sweep(
-    server: FakeServer, data: Path, tmp_path: Path
-) -> None:
+def test_the_metrics_port_is_free_again_after_the_sweep(data: Path, tmp_path: Path) -> None:
     told = Told()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for name in ("one", "two"):
-        measured(server.address, data, tmp_path / name, told, metrics_port=port)
+        measured(fake_server(), data, tmp_path / name, told, metrics_port=port)
     assert told.lines.count(f"metrics of the running cell: http://127.0.0.1:{port}/metrics") == 2

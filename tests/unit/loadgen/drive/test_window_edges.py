@@ -57,59 +57,53 @@ def closed_loop(batch_seconds: float, seconds: float, phase: float, least: int =
     return ClosedLoop(job, [BatchServer(32, batch_seconds)] * 32)
 
 
-def batched(
-    monkeypatch: pytest.MonkeyPatch, batch_seconds: float, seconds: float, phase: float, least: int = 0
-) -> LoopResult:
-    return run_in_virtual_time(monkeypatch, closed_loop(batch_seconds, seconds, phase, least).run())
+def batched(batch_seconds: float, seconds: float, phase: float, least: int = 0) -> LoopResult:
+    return run_in_virtual_time(closed_loop(batch_seconds, seconds, phase, least).run())
 
 
-def mean_rate(monkeypatch: pytest.MonkeyPatch, batch_seconds: float, seconds: float) -> float:
+def mean_rate(batch_seconds: float, seconds: float) -> float:
     phases = (np.arange(PHASES) + 0.5) / PHASES
-    found = [batched(monkeypatch, batch_seconds, seconds, one).done_per_second for one in phases]
+    found = [batched(batch_seconds, seconds, one).done_per_second for one in phases]
     return float(np.mean(found))
 
 
 @pytest.mark.parametrize("seconds", [2.0, 2.1, 0.8, 0.3])
 def test_a_closed_loop_finds_the_throughput_of_a_batching_server(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
+    seconds: float,
 ) -> None:
     """32 answers every 0.25 s are 128 per second, wherever the window lies and however few batches it has."""
-    assert mean_rate(monkeypatch, 0.25, seconds) == pytest.approx(128, rel=0.02)
+    assert mean_rate(0.25, seconds) == pytest.approx(128, rel=0.02)
 
 
-def test_the_ratio_of_two_arms_is_that_of_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    ratio = mean_rate(monkeypatch, 0.2, 2.1) / mean_rate(monkeypatch, 0.5, 2.1)
+def test_the_ratio_of_two_arms_is_that_of_their_batches() -> None:
+    ratio = mean_rate(0.2, 2.1) / mean_rate(0.5, 2.1)
     assert ratio == pytest.approx(2.5, rel=0.02)
 
 
-def test_a_closed_window_lasts_its_time_though_no_request_is_sent_at_its_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_closed_window_lasts_its_time_though_no_request_is_sent_at_its_edges() -> None:
     """Two batches of 0.25 s and a bit begin in a window of 0.6 s that begins in the middle of one."""
-    found = batched(monkeypatch, 0.25, 0.6, 0.5)
+    found = batched(0.25, 0.6, 0.5)
     assert found.window_s == 0.6
     assert found.in_window().sum() == found.done_in_window().sum() == 64
     assert found.sent_ns[found.in_window()].min() > found.window_start_ns + 100_000_000
     assert found.sent_ns.max() < found.window_end_ns < found.done_ns.max()
 
 
-def test_a_window_goes_on_after_its_time_until_its_last_request_needed_is_sent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = batched(monkeypatch, 0.25, 0.3, 0.5, least=96)
+def test_a_window_goes_on_after_its_time_until_its_last_request_needed_is_sent() -> None:
+    found = batched(0.25, 0.3, 0.5, least=96)
     assert found.in_window().sum() == 96
     assert found.window_end_ns == found.sent_ns[-1]
     assert found.window_s == pytest.approx(0.625, abs=0.001)
-    assert batched(monkeypatch, 0.25, 0.9, 0.5, least=96).window_s == 0.9
+    assert batched(0.25, 0.9, 0.5, least=96).window_s == 0.9
 
 
-def test_a_window_that_is_stopped_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_that_is_stopped_ends_there() -> None:
     async def run() -> LoopResult:
         loop = closed_loop(0.25, 3600.0, 0.5)
         asyncio.get_running_loop().call_later(3.5 * 0.25 + 1.0, loop.stop, "interrupted")
         return await loop.run()
 
-    found = run_in_virtual_time(monkeypatch, run())
+    found = run_in_virtual_time(run())
     assert found.stopped == "interrupted"
     assert found.window_s == pytest.approx(1.0, abs=0.001)
     assert found.done_in_window().sum() == 4 * 32
@@ -125,7 +119,7 @@ CELLS = [
 
 @pytest.mark.parametrize(("rate", "seconds", "warmup", "latency"), CELLS)
 def test_a_constant_rate_is_offered_as_asked_and_a_perfect_server_is_not_behind_it(
-    monkeypatch: pytest.MonkeyPatch, rate: float, seconds: float, warmup: float, latency: float
+    rate: float, seconds: float, warmup: float, latency: float
 ) -> None:
     async def answer(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         await asyncio.sleep(latency)
@@ -140,7 +134,7 @@ def test_a_constant_rate_is_offered_as_asked_and_a_perfect_server_is_not_behind_
         job = Job(Connection("h:1"), rows, load, 60.0, warmup, window_seconds, arrivals_ns=arrivals)
         return await OpenLoop(job, [answer]).run()
 
-    loop = run_in_virtual_time(monkeypatch, run())
+    loop = run_in_virtual_time(run())
     found = Run(plan, cell, Law(), loop)
     assert found.result.offered_per_second == pytest.approx(rate, rel=1e-6)
     assert found.result.rate_per_second == found.result.offered_per_second
@@ -148,7 +142,7 @@ def test_a_constant_rate_is_offered_as_asked_and_a_perfect_server_is_not_behind_
     assert seconds - 1e-6 < loop.window_s < seconds + 1 / rate
 
 
-def test_an_open_window_lasts_longer_than_its_last_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_window_lasts_longer_than_its_last_arrival() -> None:
     """And the loop with it: what a meter counts after the last answer is still of the window."""
 
     async def at_once(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
@@ -162,7 +156,7 @@ def test_an_open_window_lasts_longer_than_its_last_arrival(monkeypatch: pytest.M
         begun = asyncio.get_running_loop().time()
         return await loop.run(), asyncio.get_running_loop().time() - begun
 
-    found, took = run_in_virtual_time(monkeypatch, run())
+    found, took = run_in_virtual_time(run())
     assert found.scheduled_ns is not None
     assert found.window_start_ns - found.scheduled_ns[0] == 200_000_000
     assert found.window_s == 5.0

@@ -13,6 +13,7 @@ import pytest
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, read, sweep
+from tests.fixtures.virtual_servers import fake_server
 
 Capture = pytest.CaptureFixture[str]
 
@@ -23,8 +24,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_server_that_dies_leaves_what_was_measured(capsys: Capture, data: Path, tmp_path: Path) -> None:
-    with FakeServer(die_after=300) as dying:
-        found = sweep(dying, data, tmp_path / "out", "--blocks", "50", "--wait-for-server", "0.1s")
+    found = sweep(
+        fake_server(die_after=300), data, tmp_path / "out", "--blocks", "50", "--wait-for-server", "0.1s"
+    )
     error = capsys.readouterr().err
     assert found.code == 1
     assert error.startswith("loadgen: ended early: the server was lost: 127.0.0.1:")
@@ -42,8 +44,8 @@ def test_a_server_that_dies_leaves_what_was_measured(capsys: Capture, data: Path
 def faulty(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """One sweep of fp32 whose server fails, forgets and cannot meter some of the requests."""
     out = tmp_path_factory.mktemp("faulty") / "out"
-    with FakeServer(unknown_every=5, forget_every=8, fail_every=9, gap_every=50) as server:
-        return sweep(server, data, out, "--variants", "fp32", seconds=0.4)
+    server = fake_server(unknown_every=5, forget_every=8, fail_every=9, gap_every=50)
+    return sweep(server, data, out, "--variants", "fp32", seconds=0.4)
 
 
 def test_unknown_energies_are_counted_with_their_reason_and_are_not_zero(faulty: Outcome) -> None:
@@ -84,16 +86,14 @@ def test_a_meter_gap_spoils_the_joules_and_not_the_latencies(faulty: Outcome) ->
 
 
 def test_receipts_are_fetched_before_a_server_forgets_them(data: Path, tmp_path: Path) -> None:
-    with FakeServer(keep=100) as server:
-        found = sweep(server, data, tmp_path / "out", "--variants", "fp32", seconds=0.4)
+    found = sweep(fake_server(keep=100), data, tmp_path / "out", "--variants", "fp32", seconds=0.4)
     assert len(found.records) > 400
     assert {record["energy_state"] for record in found.records} == {"settled"}
     assert all(cell.energy.receipts_residual_uj == 0 for cell in found.results.cells)
 
 
 def test_an_answer_that_is_no_message_is_a_failure_of_its_own(data: Path, tmp_path: Path) -> None:
-    with FakeServer(garbage_every=4) as server:
-        found = sweep(server, data, tmp_path / "out", "--variants", "fp32")
+    found = sweep(fake_server(garbage_every=4), data, tmp_path / "out", "--variants", "fp32")
     cell = found.results.cells[0]
     assert found.code == 0
     assert cell.failures == {"BAD_ANSWER": cell.failed}
@@ -102,8 +102,7 @@ def test_an_answer_that_is_no_message_is_a_failure_of_its_own(data: Path, tmp_pa
 
 
 def test_without_a_meter_there_are_no_joules_anywhere(data: Path, tmp_path: Path) -> None:
-    with FakeServer(meter="none") as server:
-        found = sweep(server, data, tmp_path / "out")
+    found = sweep(fake_server(meter="none"), data, tmp_path / "out")
     assert found.code == 0
     assert found.results.energy_reason == "started without a meter"
     assert all(point.shown.active_uj is None for point in found.results.points)
@@ -113,8 +112,7 @@ def test_without_a_meter_there_are_no_joules_anywhere(data: Path, tmp_path: Path
 
 
 def test_a_variant_that_is_silently_replaced_is_found_out(data: Path, tmp_path: Path) -> None:
-    with FakeServer(wrong_variant=1, random_weights=1) as server:
-        found = sweep(server, data, tmp_path / "out")
+    found = sweep(fake_server(wrong_variant=1, random_weights=1), data, tmp_path / "out")
     replaced = next(cell for cell in found.results.cells if cell.arm == "int8")
     assert (replaced.answered, replaced.rate_per_second) == (0, 0.0)
     assert replaced.failure_example == "WRONG_VARIANT asked for int8, answered by 'fp32'"

@@ -1,4 +1,4 @@
-"""Whole sweeps of images, of proxies and over two devices, against a server of invented physics."""
+"""Whole sweeps of images, of proxies and over two devices, in virtual time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.loadgen_data import make_images, make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
+from tests.fixtures.memory_server import memory_servers
+from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("images")
-    with FakeServer(pixel_shape="3,4,6", proxy="int8", unverified="int8") as server:
-        return sweep(server, make_images(folder / "data"), folder / "out")
+    server = fake_server(pixel_shape="3,4,6", proxy="int8", unverified="int8")
+    return sweep(server, make_images(folder / "data"), folder / "out")
 
 
 def test_images_are_swept_with_joules_and_accuracy_and_without_tokens(outcome: Outcome) -> None:
@@ -42,8 +43,7 @@ def test_results_say_of_every_cell_and_point_whether_its_variant_is_what_it_says
 
 
 def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Path) -> None:
-    with FakeServer(on_gpu="int8") as server:
-        found = sweep(server, make_labelled(tmp_path / "data"), tmp_path / "out")
+    found = sweep(fake_server(on_gpu="int8"), make_labelled(tmp_path / "data"), tmp_path / "out")
     assert {cell.arm for cell in found.results.cells} == {"fp32", "int8", "fp32 (A/A)"}
     for cell in found.results.cells:
         assert (cell.energy.active_uj or 0) > 0
@@ -52,8 +52,7 @@ def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Pat
 
 
 def test_a_variant_that_could_not_be_made_is_left_out(tmp_path: Path) -> None:
-    with FakeServer(failed="int8") as server:
-        found = sweep(server, make_labelled(tmp_path / "data"), tmp_path / "out")
+    found = sweep(fake_server(failed="int8"), make_labelled(tmp_path / "data"), tmp_path / "out")
     assert [arm.name for arm in found.results.plan.arms] == ["fp32", "fp32 (A/A)"]
     assert "which is left out: most of the model would stay as it is" in " ".join(found.results.notes)
 
@@ -61,7 +60,7 @@ def test_a_variant_that_could_not_be_made_is_left_out(tmp_path: Path) -> None:
 def test_tokens_are_not_sent_to_a_model_that_takes_images(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with FakeServer(pixel_shape="3,4,6") as server:
-        data = make_labelled(tmp_path / "data")
+    server, data = fake_server(pixel_shape="3,4,6"), make_labelled(tmp_path / "data")
+    with memory_servers():
         assert cli.main(arguments(server, data, tmp_path / "out")) == 2
     assert "holds token ids, and this server's model takes images, [3, 4, 6] each" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, measured
+from tests.fixtures.virtual_servers import fake_server, fake_start
 from wattserve_client import ServerInfo
 from wattserve_client.wire import from_message
 from wattserve_loadgen.errors import PlanError, TargetError
@@ -54,14 +53,14 @@ def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_ba
         await heat_up(self, cell)
 
     monkeypatch.setattr(CellRunner, "heat_up", note_heat_up)
-    with FakeServer() as server:
-        server.comes_back()
+    server = fake_server()
+    server.comes_back(fake_start())
 
-        def kill_soon() -> None:
-            threading.Timer(0.08 if moment == "in a cell" else 0.0, server.process.kill).start()
+    def kill_soon() -> None:
+        asyncio.get_running_loop().call_later(0.08 if moment == "in a cell" else 0.0, server.kill)
 
-        told = at_cell(1 if moment == "in the heat-up" else 3, kill_soon)
-        found = measured(server.address, data, tmp_path / "out", told, blocks=2, seconds=0.25)
+    told = at_cell(1 if moment == "in the heat-up" else 3, kill_soon)
+    found = measured(server, data, tmp_path / "out", told, blocks=2, seconds=0.25)
     assert found.ended == "complete"
     assert [(cell.position, cell.stopped) for cell in found.cells] == [(2, ""), (3, "")]
     assert all(cell.failed == 0 for cell in found.cells)
@@ -85,26 +84,25 @@ def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_ba
 def test_another_server_at_the_same_address_ends_the_sweep(
     data: Path, tmp_path: Path, options: dict[str, str], change: str
 ) -> None:
-    with FakeServer() as server:
-        server.comes_back(**options)
-        told = at_cell(3, server.process.kill)
-        found = measured(server.address, data, tmp_path / "out", told, blocks=2)
+    server = fake_server()
+    server.comes_back(fake_start(**options))
+    found = measured(server, data, tmp_path / "out", at_cell(3, server.kill), blocks=2)
     assert found.ended == f"the server changed: {server.address}: {change}"
     assert [cell.position for cell in found.cells] == [2]
 
 
 def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> None:
-    with FakeServer() as server:
-        told = at_cell(3, server.process.kill)
-        say = told.say
+    server = fake_server()
+    told = at_cell(3, server.kill)
+    say = told.say
 
-        def interrupt_when_waiting(line: str) -> None:
-            say(line)
-            if "waiting up to 20 s for the same model there" in line:
-                os.kill(os.getpid(), signal.SIGINT)
+    def interrupt_when_waiting(line: str) -> None:
+        say(line)
+        if "waiting up to 20 s for the same model there" in line:
+            os.kill(os.getpid(), signal.SIGINT)
 
-        told.say = interrupt_when_waiting  # type: ignore[method-assign]
-        found = measured(server.address, data, tmp_path / "out", told, blocks=2)
+    told.say = interrupt_when_waiting  # type: ignore[method-assign]
+    found = measured(server, data, tmp_path / "out", told, blocks=2)
     assert found.ended == "interrupted by the user"
     assert [cell.position for cell in found.cells] == [2]
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import measured
-from tests.fixtures.oip_peer import OipPeer
+from tests.fixtures.virtual_meter import VirtualRecorder
+from tests.fixtures.virtual_servers import fake_server, oip_server
+from tests.unit.loadgen.target.test_recording import header
 from wattserve_loadgen.figures.account import ABOVE_REST
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan.options import Peer
@@ -20,30 +21,30 @@ from wattserve_loadgen.results.folder import read_records
 from wattserve_loadgen.sweeping import energy as energies
 from wattserve_loadgen.sweeping.energy import OwnMeterWitness
 from wattserve_loadgen.sweeping.readings import SweepClock
-from wattserve_loadgen.target.own_meter import OwnMeter, Rest
+from wattserve_loadgen.target.own_meter import Rest
 from wattserve_loadgen.target.recording import Track
 
-pytestmark = pytest.mark.alone
+REST_W, LOADED_W = 10.0, 40.0
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
-    """A native arm with the server's own joules, a peer with loadgen's meter, and one without any. The
-    simulated meter counts 40 W whatever runs; here the machine is said to draw 10 W at rest.
+    """A native arm with the server's own joules, a peer with loadgen's meter, and one without any, in virtual
+    time. The peer's machine draws 10 W until it is first asked, and 40 W from then on.
     """
-
-    async def at_rest(meter: OwnMeter, seconds: float) -> Rest:
-        return Rest(10.0, seconds)
-
     folder = tmp_path_factory.mktemp("peer")
     data = make_labelled(folder / "rows")
-    with pytest.MonkeyPatch.context() as patch, FakeServer() as server, OipPeer() as one, OipPeer() as other:
-        patch.setattr(OwnMeter, "rest", at_rest)
-        peers = (
-            Peer("metered", one.address, ("parity",), "simulated"),
-            Peer("bare", other.address, ("parity",)),
-        )
-        return measured(server.address, data, folder / "out", peers=peers, seconds=0.6), folder / "out"
+    one, other = oip_server(seconds=0.002), oip_server(seconds=0.002)
+    peers = (
+        Peer("metered", one.address, ("parity",), "simulated"),
+        Peer("bare", other.address, ("parity",)),
+    )
+    source = header()["source"] | {"quality": "simulated"}
+    recorder = VirtualRecorder(lambda: LOADED_W if one.calls["ModelInfer"] else REST_W, source=source)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", recorder)
+        results = measured(fake_server(), data, folder / "out", peers=peers, seconds=0.6)
+    return results, folder / "out"
 
 
 def test_a_peers_joules_are_labelled_as_loadgens_own_and_as_simulated(found: tuple[Results, Path]) -> None:
@@ -66,10 +67,10 @@ def test_a_peers_cells_say_how_their_joules_were_found(found: tuple[Results, Pat
     energy = cells["metered:parity"].energy
     assert energy.method == ABOVE_REST
     assert energy.reason == ""
-    assert energy.idle_watts == pytest.approx(10.0)
+    assert energy.idle_watts == pytest.approx(REST_W, rel=1e-3)
     assert energy.meter is not None
-    assert energy.meter.watts == pytest.approx(40.0, rel=0.1)
-    assert energy.active_uj == pytest.approx((energy.meter.watts - 10.0) * energy.meter.seconds * 1e6)
+    assert energy.meter.watts == pytest.approx(LOADED_W, rel=1e-3)
+    assert energy.active_uj == pytest.approx((LOADED_W - REST_W) * energy.meter.seconds * 1e6, rel=1e-3)
     assert (energy.accounts_residual_uj, energy.receipts_uj) == (None, None)
     assert cells["fp32"].energy.method == "receipts"
     bare = cells["bare:parity"].energy

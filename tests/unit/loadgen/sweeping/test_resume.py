@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, measured
+from tests.fixtures.memory_server import MemoryServer
+from tests.fixtures.virtual_servers import fake_server
 from wattserve_common.stats import effective_samples
 from wattserve_loadgen.errors import PlanError, ResultsError
 from wattserve_loadgen.figures.percentiles import percentiles_of
@@ -30,15 +30,17 @@ from wattserve_loadgen.results.folder import read_records, read_results
 
 BLOCKS = 3
 KILLED = """
-import os, signal, sys, threading
+import asyncio, os, signal, sys
 from pathlib import Path
 from tests.fixtures.loadgen_sweeps import Told, measured
-told = Told()
+from tests.fixtures.memory_server import MemoryServer
+from tests.fixtures.virtual_servers import fake_start
+server, told = MemoryServer(fake_start(), sys.argv[1]), Told()
 def on_cell(cell):
     if cell.position == 3:
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGKILL)
 told.on_cell = on_cell
-measured(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), told, blocks=3, seconds=0.3)
+measured(server, Path(sys.argv[2]), Path(sys.argv[3]), told, blocks=3, seconds=0.3)
 """
 
 
@@ -48,9 +50,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
+def server() -> MemoryServer:
+    return fake_server()
 
 
 def signalled(number: int, position: int = 3, *, twice: bool = False) -> Told:
@@ -72,8 +73,8 @@ def signalled(number: int, position: int = 3, *, twice: bool = False) -> Told:
     return told
 
 
-def interrupted(server: FakeServer, data: Path, out: Path) -> Results:
-    return measured(server.address, data, out, signalled(signal.SIGINT), blocks=BLOCKS)
+def interrupted(server: MemoryServer, data: Path, out: Path) -> Results:
+    return measured(server, data, out, signalled(signal.SIGINT), blocks=BLOCKS)
 
 
 def is_whole(results: Results, out: Path) -> None:
@@ -104,13 +105,13 @@ def recomputed(values: list[int]) -> Percentiles:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_was_interrupted_goes_on_to_the_same_end(
-    server: FakeServer, data: Path, tmp_path: Path, number: int
+    server: MemoryServer, data: Path, tmp_path: Path, number: int
 ) -> None:
     out = tmp_path / "out"
-    first = measured(server.address, data, out, signalled(number), blocks=BLOCKS)
+    first = measured(server, data, out, signalled(number), blocks=BLOCKS)
     assert first.ended == "interrupted by the user"
     told = Told()
-    again = measured(server.address, data, out, told, blocks=BLOCKS, resume=True)
+    again = measured(server, data, out, told, blocks=BLOCKS, resume=True)
     is_whole(again, out)
     assert told.passed == [2]
     (note,) = again.interruptions
@@ -121,36 +122,36 @@ def test_a_sweep_that_was_interrupted_goes_on_to_the_same_end(
 
 
 def test_a_second_signal_ends_the_sweep_at_once_and_nothing_is_lost(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        measured(server.address, data, out, signalled(signal.SIGINT, twice=True), blocks=BLOCKS, seconds=0.5)
+        measured(server, data, out, signalled(signal.SIGINT, twice=True), blocks=BLOCKS, seconds=0.5)
     assert [cell.position for cell in read_results(out).cells] == [2]
-    is_whole(measured(server.address, data, out, blocks=BLOCKS, seconds=0.5, resume=True), out)
+    is_whole(measured(server, data, out, blocks=BLOCKS, seconds=0.5, resume=True), out)
 
 
 def test_a_sweep_that_was_killed_in_a_cell_goes_on_behind_a_torn_line(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     command = [sys.executable, "-c", KILLED, server.address, str(data), str(out)]
-    assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(command, timeout=200).returncode == -signal.SIGKILL
     for name in ("records.jsonl", "readings.jsonl"):
         with (out / name).open("a") as file:
             file.write('{"cell": 3, "blo')
-    again = measured(server.address, data, out, blocks=3, seconds=0.3, resume=True)
+    again = measured(server, data, out, blocks=3, seconds=0.3, resume=True)
     is_whole(again, out)
     assert again.interruptions[0].endswith("after it was killed.")
 
 
 def test_a_sweep_goes_on_with_the_same_model_in_another_process_and_says_so(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     interrupted(server, data, out)
-    with FakeServer() as other:
-        again = measured(other.address, data, out, blocks=BLOCKS, resume=True)
+    other = fake_server()
+    again = measured(other, data, out, blocks=BLOCKS, resume=True)
     is_whole(again, out)
     assert again.interruptions[0].endswith(
         "; " + server.address + " had been restarted, with the same model."
@@ -158,22 +159,23 @@ def test_a_sweep_goes_on_with_the_same_model_in_another_process_and_says_so(
 
 
 def test_a_sweep_does_not_go_on_with_another_model_or_plan_and_its_folder_stays_as_it_is(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     interrupted(server, data, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     refusal = pytest.raises(PlanError, match="is not the server of the interrupted sweep: its model_name was")
-    with FakeServer(model="other") as other, refusal:
-        measured(other.address, data, out, blocks=BLOCKS, resume=True)
+    other = fake_server(model="other")
+    with refusal:
+        measured(other, data, out, blocks=BLOCKS, resume=True)
     with pytest.raises(PlanError, match=r"the interrupted sweep had another plan \(blocks\)"):
-        measured(server.address, data, out, blocks=BLOCKS + 1, resume=True)
+        measured(server, data, out, blocks=BLOCKS + 1, resume=True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "readings.jsonl", "results.json"])
 def test_a_full_disk_costs_no_cell_that_was_measured(
-    server: FakeServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    server: MemoryServer, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     out, told = tmp_path / "out", Told()
     full: list[int] = []
@@ -198,10 +200,10 @@ def test_a_full_disk_costs_no_cell_that_was_measured(
         patch.setattr("wattserve_loadgen.results.records.os.write", write_some)
         patch.setattr("wattserve_loadgen.results.folder.os.fsync", sync)
         with pytest.raises(ResultsError) as caught:
-            measured(server.address, data, out, told, blocks=BLOCKS)
+            measured(server, data, out, told, blocks=BLOCKS)
     assert str(caught.value) == (
         f"{out / name}: cannot be written (No space left on device);"
         " the finished cells are kept: go on with --resume once that is repaired"
     )
     assert [cell.position for cell in read_results(out).cells] == [2]
-    is_whole(measured(server.address, data, out, blocks=BLOCKS, resume=True), out)
+    is_whole(measured(server, data, out, blocks=BLOCKS, resume=True), out)

@@ -1,10 +1,10 @@
-"""`loadgen sweep --find-max` against a server whose limit is known: one request at a time, 5 ms each."""
+"""`loadgen sweep --find-max` in virtual time: the server does one request after another, each in 5 ms."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, Told, arguments, measured, sweep
+from tests.fixtures.memory_server import MemoryServer, memory_servers
+from tests.fixtures.virtual_servers import fake_server, fake_start
 from wattserve_loadgen import cli
 from wattserve_loadgen.figures.search import RateSearch
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.sweeping import searches
 
-pytestmark = pytest.mark.alone
-
 CAPACITY = 200.0  # per second
+ONE_AT_A_TIME = {"batch_seconds": 1 / CAPACITY, "max_batch": 1}
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeServer]:
-    with FakeServer(batch_seconds=0.0045, max_batch=1) as running:
-        yield running
+def server() -> MemoryServer:
+    return fake_server(**ONE_AT_A_TIME)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +49,7 @@ def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(server: FakeServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def found(server: MemoryServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     more = ("--find-max", "--slo", "p50<40ms", "--variants", "fp32")
     return sweep(server, data, tmp_path_factory.mktemp("found") / "out", *more, seconds=0.2)
 
@@ -76,7 +75,7 @@ def test_points_are_measured_at_the_rate_found_by_the_arm_and_its_twin(found: Ou
 
 @pytest.mark.usefixtures("few_trials")
 def test_a_search_that_finds_nothing_ends_cleanly_and_says_so(
-    server: FakeServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: MemoryServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--find-max", "--slo", "p50<2ms", "--variants", "fp32")
     nothing = sweep(server, data, tmp_path / "out", *more, seconds=0.1)
@@ -90,25 +89,26 @@ def test_a_search_that_finds_nothing_ends_cleanly_and_says_so(
 
 @pytest.mark.usefixtures("few_trials")
 def test_loads_that_were_asked_for_are_measured_beside_a_search_that_finds_nothing(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"find_max": True, "objective": "p50<2ms", "loads": (closed(2),)}
-    both = measured(server.address, data, tmp_path / "out", **options)
+    both = measured(server, data, tmp_path / "out", **options)
     assert both.ended == "complete"
     assert {point.load for point in both.points} == {"concurrency 2"}
 
 
 def test_a_budget_does_not_cut_what_a_search_will_find(
-    server: FakeServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: MemoryServer, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--find-max", "--slo", "p50<40ms", "--budget", "5m", "--dry-run")
-    assert cli.main(arguments(server, data, tmp_path / "out", *more)) == 0
+    with memory_servers():
+        assert cli.main(arguments(server, data, tmp_path / "out", *more)) == 0
     assert "loads: the rates that" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("few_trials")
 def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
-    server: FakeServer, data: Path, tmp_path: Path
+    server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     told = Told()
     say = told.say
@@ -120,11 +120,11 @@ def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
 
     told.say = interrupt  # type: ignore[method-assign]
     options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
-    first = measured(server.address, data, tmp_path / "out", told, seconds=0.2, **options)
+    first = measured(server, data, tmp_path / "out", told, seconds=0.2, **options)
     assert first.ended == "interrupted by the user"
     (search,) = first.searches
     assert search.trials
-    again = measured(server.address, data, tmp_path / "out", seconds=0.2, resume=True, **options)
+    again = measured(server, data, tmp_path / "out", seconds=0.2, resume=True, **options)
     assert (again.ended, len(again.searches), len(again.points)) == ("complete", 1, 1)
     assert again.searches[0].trials[: len(search.trials)] == search.trials
 
@@ -133,16 +133,16 @@ def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
 def test_a_server_that_dies_in_a_search_is_waited_for(data: Path, tmp_path: Path) -> None:
     told = Told()
     say = told.say
-    with FakeServer(batch_seconds=0.0045, max_batch=1) as server:
-        server.comes_back(batch_seconds=0.0045, max_batch=1)
+    server = fake_server(**ONE_AT_A_TIME)
+    server.comes_back(fake_start(**ONE_AT_A_TIME))
 
-        def kill(line: str) -> None:
-            say(line)
-            if "a closed loop reaches" in line:
-                threading.Timer(0.05, server.process.kill).start()
+    def kill(line: str) -> None:
+        say(line)
+        if "a closed loop reaches" in line:
+            asyncio.get_running_loop().call_later(0.05, server.kill)
 
-        told.say = kill  # type: ignore[method-assign]
-        options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
-        found = measured(server.address, data, tmp_path / "out", told, seconds=0.2, **options)
+    told.say = kill  # type: ignore[method-assign]
+    options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
+    found = measured(server, data, tmp_path / "out", told, seconds=0.2, **options)
     assert (found.ended, len(found.points)) == ("complete", 1)
     assert found.interruptions[0].endswith("the search for fp32 ran again")

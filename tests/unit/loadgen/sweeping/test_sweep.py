@@ -1,16 +1,17 @@
-"""Whole sweeps by the command line, against a server of invented physics in another process."""
+"""Whole sweeps by the command line, in virtual time, against a server of invented physics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.fixtures.loadgen_data import make_labelled, write_tensors
-from tests.fixtures.loadgen_server import LAWS, FakeServer
+from tests.fixtures.loadgen_server import LAWS
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
+from tests.fixtures.memory_server import MemoryServer, memory_servers
+from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.results.folder import ResultsFolder
@@ -19,9 +20,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
-        yield running
+def server() -> MemoryServer:
+    return fake_server()
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_labelled(tmp_path_factory.mktemp("data") / "rows")
 
 
-def refused(capsys: Capture, server: FakeServer, rows: Path, out: Path, *more: str) -> str:
-    assert cli.main(arguments(server, rows, out, *more)) == 2
+def refused(capsys: Capture, server: MemoryServer, rows: Path, out: Path, *more: str) -> str:
+    with memory_servers():
+        assert cli.main(arguments(server, rows, out, *more)) == 2
     error = capsys.readouterr().err
     assert error.startswith("loadgen: ")
     assert error.count("\n") == 1
@@ -38,7 +39,7 @@ def refused(capsys: Capture, server: FakeServer, rows: Path, out: Path, *more: s
 
 
 @pytest.fixture(scope="module")
-def healthy(server: FakeServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def healthy(server: MemoryServer, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """One undisturbed sweep: two variants and the twin, two concurrencies, two blocks."""
     out = tmp_path_factory.mktemp("healthy") / "out"
     more = ("--concurrency", "1,8", "--seed", "4")
@@ -116,7 +117,7 @@ def test_the_points_say_that_they_are_too_short_to_publish(healthy: Outcome) -> 
     assert "Every joule here is SIMULATED" in healthy.report
 
 
-def test_the_results_say_what_was_measured_where(healthy: Outcome, server: FakeServer) -> None:
+def test_the_results_say_what_was_measured_where(healthy: Outcome, server: MemoryServer) -> None:
     results = healthy.results
     (target,) = results.targets
     assert (target.address, target.protocol, target.meter_origin) == (
@@ -140,7 +141,7 @@ def test_a_report_is_remade_the_same_from_its_folder(healthy: Outcome, tmp_path:
 
 
 def test_results_are_replaced_only_by_force(
-    capsys: Capture, server: FakeServer, data: Path, tmp_path: Path
+    capsys: Capture, server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     ResultsFolder(out).start()
@@ -150,7 +151,7 @@ def test_results_are_replaced_only_by_force(
 
 
 def test_what_the_server_cannot_do_is_refused_before_the_first_request(
-    capsys: Capture, server: FakeServer, data: Path, tmp_path: Path
+    capsys: Capture, server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     message = refused(capsys, server, data, out, "--variants", "fp32,fp8")
