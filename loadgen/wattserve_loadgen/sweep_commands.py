@@ -228,6 +228,13 @@ def measure(options: SweepOptions) -> int:
 
 
 def say_how_it_ended(results: Results, report: Path) -> int:
+    """On the console: the table, what speaks against its figures, where the rest is. The exit code."""
+    from wattserve_loadgen.report import console, text
+
+    for line in console.summary(results):
+        print(line)
+    if verdicts := text.verdicts_sentence(results):
+        print(verdicts)
     if results.checks:
         print(checks_line(results, report.parent))
     measured = f"{len(results.cells)} of {results.cells_planned} cells are in {report}"
@@ -235,15 +242,18 @@ def say_how_it_ended(results: Results, report: Path) -> int:
         print(f"loadgen: no request was answered; {measured}", file=sys.stderr)
         return FAILED
     if results.complete:
-        print(f"done: {measured}")
+        without = "" if any(point.figures for point in results.points) else ", without figures"
+        print(f"done{without}: {measured}")
         return DONE
     print(f"loadgen: ended early: {results.ended}; {measured}", file=sys.stderr)
     return INTERRUPTED if results.ended.startswith("interrupted") else FAILED
 
 
 def checks_line(results: Results, folder: Path) -> str:
-    """`checks: 11 of 13 passed; not: steady power, sensor samples`, and where to read why."""
+    """`2 of 13 checks failed: steady power, sensor samples`, and where to read why."""
     judged = [check for check in results.checks if check.passed is not None]
     failed = [check.name for check in judged if not check.passed]
-    text = f"checks: {len(judged) - len(failed)} of {len(judged)} passed"
-    return f"{text}; not: {', '.join(failed)} (`loadgen validate {folder}` says why)" if failed else text
+    if not failed:
+        return f"all checks passed ({len(judged)})"
+    why = f"{', '.join(failed)} (`loadgen validate {folder}` says why)"
+    return f"{len(failed)} of {len(judged)} checks failed: {why}"

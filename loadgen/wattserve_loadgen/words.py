@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from wattserve_common.stats import Interval
 
@@ -112,3 +112,15 @@ def at_most(nanoseconds: float | None) -> str:
 def energy_bounds(interval: Interval | None) -> str:
     """`19.8–20.2`: `bounds` in the unit of the mean."""
     return bounds(interval, energy_unit(interval.mean)[0]) if interval else ""
+
+
+def in_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Rows of a table as lines, each column as wide as its widest text; the columns `right` end flush."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.rjust(width) if index in right else text.ljust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

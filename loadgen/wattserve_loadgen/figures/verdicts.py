@@ -6,9 +6,11 @@ ceiling", "steady state" and "closed accounts" of `loadgen validate` say what wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from wattserve_common.stats import SAMPLE_FLOORS
 from wattserve_loadgen import words
 from wattserve_loadgen.figures import steady
 from wattserve_loadgen.figures.measure import lag_limit_ns
@@ -16,6 +18,7 @@ from wattserve_loadgen.figures.slo import ACHIEVED_LIMIT, FAILED_LIMIT
 from wattserve_loadgen.figures.steady import JOULES, drift_series
 from wattserve_loadgen.model.cells import CellResult, Percentiles
 from wattserve_loadgen.model.results import Ceiling, Verdict
+from wattserve_loadgen.plan.budget import SPARE
 from wattserve_loadgen.plan.load import OFFLINE, RAMP, Load
 from wattserve_loadgen.plan.schedule import Plan
 
@@ -273,3 +276,32 @@ GATES: tuple[Gate, ...] = (
     energy_unknown,
     open_accounts,
 )
+
+
+def foreseen(plan: Plan, sensor_period_seconds: float | None, ceilings: Collection[Ceiling]) -> Iterator[str]:
+    """The verdicts that a plan cannot but get, in sentences that say what to ask for instead. Nothing of a
+    look, which shows its figures all the same, nor of what only the server's answers decide.
+    """
+    if not plan.withholds:
+        return
+    withheld = "figures will be withheld"
+    window, floor = plan.blocks * plan.seconds, duration_floor_seconds(plan, 0, sensor_period_seconds)
+    if window < floor and not plan.least_requests:
+        who = f"{plan.preset} needs" if floor == plan.publish_seconds else "the energy sensor needs"
+        enough = math.ceil(floor * SPARE / plan.blocks)
+        text = f"each point gets {window:g} s of windows, {who} {floor:g} s: {withheld}"
+        yield f"{text}; give --seconds {enough}, or --preset look, which shows them all the same"
+    if plan.blocks < plan.fewest_blocks:
+        text = (
+            f"each point gets {words.counted(plan.blocks, 'block')}, {plan.preset} needs {plan.fewest_blocks}"
+        )
+        yield f"{text}: {withheld}; give --blocks {plan.fewest_blocks}"
+    limit = CEILING_LIMIT * min((one.requests_per_second for one in ceilings), default=math.inf)
+    for load in plan.loads:
+        rate = rate_to_send(load, load.rate, None)
+        if rate is not None and rate > limit:
+            yield f"{load.name}: its {withheld}: above {words.rate(limit)}, half of what this client can send"
+        requests = max(plan.least_requests, (rate or math.inf) * window)
+        if requests < SAMPLE_FLOORS[50.0]:
+            text = f"{load.name}: its {withheld}: about {requests:.0f} requests, too few for a median"
+            yield f"{text}; give --seconds {math.ceil(2 * SAMPLE_FLOORS[50.0] / (rate or 1) / plan.blocks)}"

@@ -18,7 +18,7 @@ from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRES
 
 LEAST_LOADS = 2
 _LEAST_WINDOW_SECONDS = 1.0  # of a plan that is too short to publish anyway
-_SPARE = 1.02  # a window ends with its last answer, not to the millisecond
+SPARE = 1.02  # a window ends with its last answer, not to the millisecond
 _STEP_SECONDS = 0.1
 
 
@@ -29,13 +29,9 @@ def plan_seconds(plan: Plan, aside_seconds_per_cell: float) -> float:
 
 
 def fit(plan: Plan, budget_seconds: float, *, aside_seconds_per_cell: float) -> tuple[Plan, list[str]]:
-    """The best part of a plan that fits, and sentences that say what was left out.
-
-    What a search will find is not in the plan yet, and its time is not bounded. PlanError names the least
+    """The best part of a plan that fits, and sentences that say what was left out. PlanError names the least
     time that would do.
     """
-    if not plan.pairs():
-        return plan, ["nothing: a search takes the time that it needs, and the budget does not bound it"]
     smallest = plan
     for step in _steps(plan):
         smallest = replace(step, seconds=_floor_seconds(plan, step.blocks))
@@ -52,12 +48,23 @@ def fit(plan: Plan, budget_seconds: float, *, aside_seconds_per_cell: float) -> 
     )
 
 
-def describe(plan: Plan, *, aside_seconds_per_cell: float, left_out: Sequence[str] = ()) -> str:
-    """What `--dry-run` prints: the cells, the time, and what each point will be good for."""
-    loads = _listed(load.name for load in plan.loads)
+def describe(
+    plan: Plan,
+    *,
+    aside_seconds_per_cell: float,
+    search_s: float = 0,
+    left_out: Sequence[str] = (),
+    against: Sequence[str] = (),
+) -> str:
+    """What `--dry-run` prints: the cells, the time, and what each point will be good for. `search_s`: the
+    most that a search will take; `against`: what speaks against figures already now.
+    """
+    loads = [load.name for load in plan.loads]
+    if search_s:
+        loads.append(f"the rates that a search finds, which takes at most {words.duration(search_s)}")
     lines = [
         f"arms: {', '.join(_arm_text(plan, index) for index in range(len(plan.arms)))}",
-        f"loads: {loads or 'the rates that the search finds, which takes the time that it needs'}",
+        f"loads: {_listed(loads)}",
         *(
             f"loads of {name} alone: {_listed(load.name for load in own)}"
             for name, own in plan.own_loads.items()
@@ -66,7 +73,7 @@ def describe(plan: Plan, *, aside_seconds_per_cell: float, left_out: Sequence[st
         f"seed: {plan.seed}",
         *(f"left out: {part}" for part in left_out),
         "each point:",
-        *(f"  {line}" for line in _worth(plan)),
+        *(f"  {line}" for line in [*_worth(plan), *against]),
     ]
     return "\n".join(lines)
 
@@ -111,7 +118,7 @@ def _floor_seconds(asked: Plan, blocks: int) -> float:
     whole = asked.blocks * asked.seconds
     if whole < asked.publish_seconds:
         return min(asked.seconds, _LEAST_WINDOW_SECONDS)
-    least = min(whole, asked.publish_seconds * _SPARE) / blocks
+    least = min(whole, asked.publish_seconds * SPARE) / blocks
     floor = round(math.ceil(round(least / _STEP_SECONDS, 6)) * _STEP_SECONDS, 3)
     return min(asked.seconds, floor) if blocks == asked.blocks else floor
 

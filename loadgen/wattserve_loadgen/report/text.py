@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from wattserve_loadgen import words
-from wattserve_loadgen.model.results import Results, Search
+from wattserve_loadgen.model.results import Point, Results, Search
 from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS
@@ -200,23 +200,31 @@ def _precision_banners(results: Results) -> list[Banner]:
 
 
 def _verdict_banners(results: Results) -> list[Banner]:
-    """How many points a gate spoiled, and by which; what a look is too short for has its own banner."""
-    codes = Counter(
-        verdict.code
-        for point in results.points
-        for verdict in point.verdicts
-        if verdict.spoils == "point" and (results.plan.withholds or verdict.code != "too short")
+    text = verdicts_sentence(results)
+    return [Banner("Some points have a verdict", f"{text}. Charts draw them hollow.")] if text else []
+
+
+def verdicts_sentence(results: Results) -> str:
+    """`3 of 3 points have a verdict instead of figures: too short (3), drift (1)`; "" where none has one."""
+    spoiled = [codes for point in results.points if (codes := told_codes(results, point, "point"))]
+    if not spoiled:
+        return ""
+    counts = Counter(code for codes in spoiled for code in codes)
+    why = ", ".join(f"{code} ({count})" for code, count in counts.most_common())
+    verdict = "a verdict instead of figures" if results.plan.withholds else "a verdict beside figures"
+    have = "has" if len(spoiled) == 1 else "have"
+    return f"{len(spoiled)} of {words.counted(len(results.points), 'point')} {have} {verdict}: {why}"
+
+
+def told_codes(results: Results, point: Point, *spoils: str) -> list[str]:
+    """Of its verdicts that spoil one of these. What a look is too short for is said once, of all points."""
+    return list(
+        dict.fromkeys(
+            verdict.code
+            for verdict in point.verdicts
+            if verdict.spoils in spoils and (results.plan.withholds or verdict.code != "too short")
+        )
     )
-    if not codes:
-        return []
-    spoiled = sum(point.hollow for point in results.points)
-    why = ", ".join(f"{code} ({count})" for code, count in codes.most_common())
-    place = "in place of" if results.plan.withholds else "beside"
-    text = (
-        f"{spoiled} of {len(results.points)}: {why}. The verdict of a point stands {place} its figures, and"
-        " charts draw the point hollow."
-    )
-    return [Banner("Some points have a verdict", text)]
 
 
 def _publish_banners(results: Results) -> list[Banner]:

@@ -276,7 +276,7 @@ def comparison_text(comparison: Comparison) -> str:
     lines = [f"first  {comparison.first}", f"second {comparison.second}", "", comparison.caution, ""]
     lines += [f"not alike: {one}" for one in comparison.mismatches]
     rows = [row for pair in comparison.pairs for row in _rows(pair)]
-    lines += _table([_HEAD, *rows]) if rows else ["no point is in both"]
+    lines += words.in_columns([_HEAD, *rows]) if rows else ["no point is in both"]
     lines.append("")
     for pair in comparison.pairs:
         lines += [f"{pair.arm}, {pair.load}: {one}" for one in pair.verdicts]
@@ -300,9 +300,3 @@ def _cells(change: Change) -> tuple[str, ...]:
     band = "not known" if change.resolution is None else f"± {change.resolution * 100:.1f} %"
     judgement = {True: "differs", False: "no difference", None: "cannot be judged"}[change.differs]
     return words.times(change.ratio), words.bounds(change.ratio), band, judgement
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    padded = [[text.ljust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
-    return ["  ".join(row).rstrip() for row in padded]

@@ -11,6 +11,7 @@ from typing import Any
 from wattserve_client import ServerInfo, VariantState
 from wattserve_common.dataset import NO_LABEL, Dataset
 from wattserve_loadgen import words
+from wattserve_loadgen.figures.verdicts import foreseen
 from wattserve_loadgen.model.results import (
     SCHEMA,
     SCHEMA_VERSION,
@@ -21,11 +22,17 @@ from wattserve_loadgen.model.results import (
 )
 from wattserve_loadgen.model.server_info import remarks
 from wattserve_loadgen.plan import arrivals, scenarios, schedule
+from wattserve_loadgen.plan.budget import plan_seconds
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.schedule import Plan
 from wattserve_loadgen.sweeping.checks import client_of, label_names
 from wattserve_loadgen.sweeping.environment import is_this_machine
-from wattserve_loadgen.sweeping.planning import variants_on
+from wattserve_loadgen.sweeping.planning import (
+    ASIDE_S,
+    slowest_sensor_seconds,
+    variants_on,
+    with_searched,
+)
 from wattserve_loadgen.sweeping.servers import Site, plain_variants
 from wattserve_loadgen.this_machine import version_of
 
@@ -189,18 +196,27 @@ def _covers_processors(meter: Mapping[str, Any]) -> bool:
     return "rapl" in str((meter.get("source") or {}).get("name", ""))
 
 
-def first_lines(results: Results, sites: Mapping[str, Site]) -> list[str]:
-    """What is said before the first cell."""
+def first_lines(results: Results, sites: Mapping[str, Site], search_s: float) -> list[str]:
+    """What is said before the first request. `search_s`: the most that a search will take, 0 without one."""
     plan = results.plan
-    planned = schedule.cells(plan)
     where = ", ".join(f"{site.info.model_name} at {site.target.address}" for site in sites.values())
     arms = ", ".join(arm.name for arm in plan.arms)
-    loads = "; ".join(load.name for load in plan.loads) or "the rates that a search finds"
-    load_s = sum(schedule.load_seconds(cell) for cell in planned)
+    loads = [load.name for load in plan.loads]
+    lines = []
+    if search_s:
+        loads.append(f"its highest rate within {plan.objective}")
+        lines.append(
+            f"a search finds that rate of each variant first: it takes at most {words.duration(search_s)}"
+        )
+        plan = with_searched(plan)
+    cells = schedule.cells(plan)
+    load_s = sum(schedule.load_seconds(cell) for cell in cells)
     lines = [
-        f"{where}: {arms} under {loads}",
+        f"{where}: {arms} under {'; '.join(loads)}",
+        *lines,
         f"a heat-up block, then {plan.blocks} blocks of {len(plan.pairs())} cells of {plan.seconds:g} s:"
-        f" {words.duration(load_s)} of load, and some settling",
+        f" about {words.duration(plan_seconds(plan, ASIDE_S))}, of it {words.duration(load_s)} of load",
+        *foreseen(results.plan, slowest_sensor_seconds(sites), results.ceilings),
     ]
     for name, site in sites.items():
         lines += remarks(plain_variants(site.info), variants_on(plan.arms, name))

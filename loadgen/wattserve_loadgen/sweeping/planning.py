@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wattserve_common.dataset import Dataset
@@ -12,6 +11,7 @@ from wattserve_loadgen import words
 from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.model.results import Ceiling
+from wattserve_loadgen.model.server_info import sensor_period_seconds
 from wattserve_loadgen.plan import budget
 from wattserve_loadgen.plan.load import POISSON, Arm, Load
 from wattserve_loadgen.plan.options import SweepOptions
@@ -22,6 +22,8 @@ from wattserve_loadgen.target.oip import OipTarget
 
 ASIDE_S = 0.7  # of a cell beside its load, about: settling, reading, writing
 _ROWS_WEIGHED = 200
+# What the search for one variant may take where no budget says it: the longer of both.
+_SEARCH_WINDOWS, _SEARCH_S = 60, 300.0
 
 
 def choose_arms(sites: dict[str, Site], asked: tuple[str, ...] | None, *, twin: bool) -> list[Arm]:
@@ -65,13 +67,27 @@ def fit_budget(plan: Plan, budget_s: float, *, find_max: bool) -> tuple[Plan, li
     the cells leave of the time, and at least half of it.
     """
     if not find_max:
-        return *budget.fit(plan, budget_s, aside_seconds_per_cell=ASIDE_S), math.inf
-    unknown = {arm.name: [Load(POISSON, rate=1.0)] for arm in plan.arms}  # one more load each, not known yet
-    whole = replace(plan, own_loads=unknown)
-    fitted, left_out = budget.fit(whole, budget_s / 2, aside_seconds_per_cell=ASIDE_S)
+        return *budget.fit(plan, budget_s, aside_seconds_per_cell=ASIDE_S), 0.0
+    fitted, left_out = budget.fit(with_searched(plan), budget_s / 2, aside_seconds_per_cell=ASIDE_S)
     search_s = budget_s - budget.plan_seconds(fitted, ASIDE_S)
     said = f"the search ends after {words.duration(search_s)}, with what it knows by then"
     return replace(fitted, own_loads={}), [*left_out, said], search_s
+
+
+def search_limit_s(plan: Plan) -> float:
+    """The most that the searches of a sweep may take together where no budget says it."""
+    return max(_SEARCH_S, _SEARCH_WINDOWS * plan.seconds) * sum(not arm.twin_of for arm in plan.arms)
+
+
+def with_searched(plan: Plan) -> Plan:
+    """With one more load for each arm, as a search will find it: its rate is not known yet."""
+    return replace(plan, own_loads={arm.name: [Load(POISSON, rate=1.0)] for arm in plan.arms})
+
+
+def slowest_sensor_seconds(sites: Mapping[str, Site]) -> float | None:
+    """The longest period of their energy sensors; None where none is stated."""
+    periods = [sensor_period_seconds(site.witness.meter()) for site in sites.values()]
+    return max(filter(None, periods), default=None)
 
 
 def variants_on(arms: Sequence[Arm], site: str) -> list[str]:

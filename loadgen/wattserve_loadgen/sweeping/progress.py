@@ -126,11 +126,13 @@ def describe_tick(tick: Tick) -> str:
 
 
 def describe_result(result: CellResult) -> str:
-    """`812/s  p50 18.3 ms  12.4 mJ/request`, and what went wrong."""
+    """`812/s  p50 18.3 ms  p99 –  12.4 mJ/request`, and what went wrong."""
     latency = result.latency
-    parts = [f"{words.rate(result.rate_per_second):>9}", f"p50 {words.milliseconds(latency.p50_ns):>8}"]
-    if latency.p99_ns is not None:
-        parts.append(f"p99 {words.milliseconds(latency.p99_ns):>8}")
+    parts = [
+        f"{words.rate(result.rate_per_second):>9}",
+        f"p50 {words.milliseconds(latency.p50_ns):>8}",
+        f"p99 {words.milliseconds(latency.p99_ns):>8}",
+    ]
     energy = result.energy.active_uj_per_request
     parts.append(
         f"{words.energy(energy)}/request" if energy is not None else f"no joules: {result.energy.reason}"

@@ -5,7 +5,6 @@ starts. It knows no percentile and no HTML.
 from __future__ import annotations
 
 import asyncio
-import math
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from wattserve_common.dataset import load as load_dataset
 from wattserve_loadgen.drive.job import LoopResult
 from wattserve_loadgen.drive.processes import WorkerError
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.figures.verdicts import foreseen
 from wattserve_loadgen.model.results import Ceiling, Results
 from wattserve_loadgen.model.server_info import remarks, sensor_period_seconds
 from wattserve_loadgen.plan import budget, schedule
@@ -65,11 +65,19 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
         sites = await open_sites(options, stack, scratch, clock)
         plan = planning.plan_of(options, sites, dataset)
         left_out: list[str] = []
-        search_s = math.inf
+        search_s = planning.search_limit_s(plan) if options.find_max else 0.0
         if options.budget_s is not None:
             plan, left_out, search_s = planning.fit_budget(plan, options.budget_s, find_max=options.find_max)
         if options.dry_run:
-            display.say(budget.describe(plan, aside_seconds_per_cell=planning.ASIDE_S, left_out=left_out))
+            against = [*foreseen(plan, planning.slowest_sensor_seconds(sites), ())]
+            text = budget.describe(
+                plan,
+                aside_seconds_per_cell=planning.ASIDE_S,
+                search_s=search_s,
+                left_out=left_out,
+                against=against,
+            )
+            display.say(text)
             return None
         folder = ResultsFolder(options.out, force=options.force, resume=options.resume)
         before = folder.resume() if options.resume else None
@@ -134,7 +142,7 @@ class _Sweep:
     async def run(self, search_s: float) -> Results:
         """`search_s`: the most that a search may take."""
         self._kept.refresh()
-        for line in first_results.first_lines(self._kept.results, self._sites):
+        for line in first_results.first_lines(self._kept.results, self._sites, search_s):
             self._display.say(line)
         try:
             with first_signal(self._interrupt):

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.loadgen_data import write_tensors
-from tests.fixtures.loadgen_results import make_results
+from tests.fixtures.loadgen_results import INT8, make_point, make_results
 from wattserve_loadgen import cli, sweep_commands
 from wattserve_loadgen.data import prepare
 from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.drive.calibration import ClientCeiling, stored_ceiling
 from wattserve_loadgen.model.codec import plain
-from wattserve_loadgen.model.results import Check, Results
+from wattserve_loadgen.model.results import Check, Results, Verdict
+from wattserve_loadgen.report.console import summary
 from wattserve_loadgen.results import validate
 
 
@@ -157,28 +158,45 @@ def test_an_empty_list_is_not_taken_for_the_default(capsys: pytest.CaptureFixtur
     assert line.startswith("argument --variants: the list is empty; leave the option out for its default")
 
 
-def ended(capsys: pytest.CaptureFixture[str], results: Results) -> tuple[int, str]:
+def ended(capsys: pytest.CaptureFixture[str], results: Results) -> tuple[int, list[str], str]:
+    """The exit code, what stands below the table, and what went to standard error."""
     code = sweep_commands.say_how_it_ended(results, Path("r.html"))
     out, error = capsys.readouterr()
-    return code, out + error
+    table = "".join(f"{line}\n" for line in summary(results))
+    assert out.startswith(table)
+    return code, out.removeprefix(table).splitlines(), error
 
 
 def test_the_exit_code_says_how_a_sweep_ended(capsys: pytest.CaptureFixture[str]) -> None:
     done = make_results()
-    counted = f"{len(done.cells)} of {done.cells_planned} cells are in r.html\n"
-    assert ended(capsys, replace(done, ended="complete")) == (0, f"done: {counted}")
-    assert ended(capsys, replace(done, ended="the server was lost: gone")) == (
-        1,
-        f"loadgen: ended early: the server was lost: gone; {counted}",
-    )
+    counted = f"{len(done.cells)} of {done.cells_planned} cells are in r.html"
+    assert ended(capsys, done) == (0, [f"done: {counted}"], "")
+    lost = replace(done, ended="the server was lost: gone")
+    assert ended(capsys, lost) == (1, [], f"loadgen: ended early: the server was lost: gone; {counted}\n")
     assert ended(capsys, replace(done, ended="interrupted by the user"))[0] == 130
+
+
+def test_a_sweep_whose_points_all_have_a_verdict_does_not_end_like_a_success(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = Verdict("too short", "too short to publish: 15.0 s of 30 s")
+    points = [make_point(verdicts=[short]), make_point(INT8, verdicts=[short])]
+    code, lines, error = ended(
+        capsys, make_results(points=points, checks=[Check("clock", False, "it stepped")])
+    )
+    assert (code, error) == (0, "")
+    assert lines == [
+        "2 of 2 points have a verdict instead of figures: too short (2)",
+        "1 of 1 checks failed: clock (`loadgen validate .` says why)",
+        "done, without figures: 18 of 18 cells are in r.html",
+    ]
 
 
 def test_a_sweep_in_which_nothing_was_answered_is_not_done(capsys: pytest.CaptureFixture[str]) -> None:
     silent = [replace(point, answered=0) for point in make_results().points]
-    code, said = ended(capsys, make_results(points=silent))
-    assert code == 1
-    assert said.startswith("loadgen: no request was answered; ")
+    code, lines, error = ended(capsys, make_results(points=silent))
+    assert (code, lines) == (1, [])
+    assert error.startswith("loadgen: no request was answered; ")
 
 
 def test_what_needs_more_memory_than_there_is_says_so(

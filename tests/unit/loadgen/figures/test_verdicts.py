@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import ARMS, FP32, OPEN, make_cell_of, make_percentiles, no_energy
-from wattserve_loadgen.figures.verdicts import Evidence, duration_floor_seconds, verdicts_of
+from wattserve_loadgen.figures.verdicts import Evidence, duration_floor_seconds, foreseen, verdicts_of
 from wattserve_loadgen.model.cells import Slices
 from wattserve_loadgen.model.results import Ceiling
 from wattserve_loadgen.plan import schedule
-from wattserve_loadgen.plan.load import OFFLINE, RAMP, RECORDED, Load, closed
+from wattserve_loadgen.plan.load import OFFLINE, POISSON, RAMP, RECORDED, Load, closed
 
 PLAN = schedule.make_plan("quick", ARMS, loads=[closed(1)])
 LATENCY = make_percentiles(3000)
@@ -298,3 +299,53 @@ def test_what_spoils_the_point_is_told_first() -> None:
         {"energy": {"gap_count": 1, "foreign_sequences": 1}, "slices": None, "stopped": "interrupted"}
     )
     assert [spoils for _, spoils, _ in found] == ["point", "point", "energy"]
+
+
+def foreseen_of(
+    preset: str = "quick", *, ceilings: Sequence[Ceiling] = (), sensor: float = 0.001, **plan: Any
+) -> list[str]:
+    return list(
+        foreseen(schedule.make_plan(preset, ARMS, **{"loads": [closed(1)], **plan}), sensor, ceilings)
+    )
+
+
+def test_windows_too_short_for_figures_are_known_before_the_first_request() -> None:
+    (text,) = foreseen_of(seconds=5.0)
+    assert text == (
+        "each point gets 15 s of windows, quick needs 30 s: figures will be withheld; give --seconds 11, or"
+        " --preset look, which shows them all the same"
+    )
+    assert foreseen_of(seconds=11.0) == []
+    gates = {"plan": schedule.make_plan("quick", ARMS, loads=[closed(1)], seconds=5.0)}
+    assert verdicts(every={"window_seconds": 5.0}, **gates)[0][0] == "too short"
+    assert verdicts(every={"window_seconds": 11.0}, **gates) == []
+
+
+def test_a_look_and_what_a_preset_plans_itself_are_not_warned_of() -> None:
+    assert [foreseen_of(preset) for preset in ("look", "quick", "full")] == [[], [], []]
+    assert foreseen_of("look", seconds=0.5, blocks=1) == []
+
+
+def test_a_slow_sensor_is_known_to_need_longer_windows() -> None:
+    (text,) = foreseen_of(sensor=1.0)
+    assert text.startswith("each point gets 36 s of windows, the energy sensor needs 100 s: figures will be")
+    assert "--seconds 34," in text
+
+
+def test_too_few_blocks_are_known_before() -> None:
+    (text,) = foreseen_of(blocks=2, seconds=30.0)
+    assert text == "each point gets 2 blocks, quick needs 3: figures will be withheld; give --blocks 3"
+    assert verdicts(blocks=2, every={"window_seconds": 30.0})[0][0] == "few blocks"
+
+
+def test_a_rate_that_the_client_or_the_sample_cannot_carry_is_known_before() -> None:
+    loads = [OPEN, Load(POISSON, rate=500.0), Load(POISSON, rate=0.2)]
+    assert foreseen_of(loads=loads, ceilings=[CEILING]) == [
+        "500/s poisson: its figures will be withheld: above 100/s, half of what this client can send",
+        "0.2/s poisson: its figures will be withheld: about 7 requests, too few for a median; give"
+        " --seconds 37",
+    ]
+
+
+def test_a_scenario_that_goes_on_until_it_has_its_requests_is_not_called_too_short() -> None:
+    assert foreseen_of(seconds=5.0, least_requests=662) == []

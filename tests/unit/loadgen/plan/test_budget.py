@@ -125,17 +125,18 @@ def test_the_ends_of_an_open_loop_stay_too() -> None:
     assert [load.rate for load in plan.loads] == [10.0, 80.0]
 
 
-def test_a_plan_whose_loads_a_search_will_find_is_left_alone_and_says_so() -> None:
+def test_a_plan_whose_loads_a_search_will_find_says_how_long_that_may_take() -> None:
     empty = make_plan("quick", ARMS, loads=())
-    assert fitted(empty, 1) == (
-        empty,
-        ["nothing: a search takes the time that it needs, and the budget does not bound it"],
-    )
-    lines = describe(empty, aside_seconds_per_cell=ASIDE).splitlines()
+    lines = describe(empty, aside_seconds_per_cell=ASIDE, search_s=600).splitlines()
     assert lines[1:3] == [
-        "loads: the rates that the search finds, which takes the time that it needs",
+        "loads: the rates that a search finds, which takes at most 10 min 0 s",
         "cells: 3 blocks; 1 s of warm-up and a window of 12 s each",
     ]
+
+
+def test_what_speaks_against_figures_stands_with_what_points_are_good_for() -> None:
+    said = describe(QUICK, aside_seconds_per_cell=ASIDE, against=["the sensor is too slow"])
+    assert said.endswith("\n  the sensor is too slow")
 
 
 @settings(deadline=None, max_examples=60)

@@ -22,7 +22,7 @@ from wattserve_loadgen.report.tables import (
     summary_table,
     validity_table,
 )
-from wattserve_loadgen.report.text import banners, headline
+from wattserve_loadgen.report.text import banners, headline, verdicts_sentence
 from wattserve_loadgen.report.trade_charts import pareto_line
 
 BUSY = Verdict("client busy", "the client used 95 % of a core")
@@ -98,7 +98,16 @@ def test_a_full_sweep_has_no_such_label() -> None:
 
 def test_the_banner_counts_the_verdicts_by_gate() -> None:
     banner = next(one for one in banners(spoiled([BUSY, GAP])) if one.title == "Some points have a verdict")
-    assert banner.text.startswith("2 of 6: client busy (2).")
+    assert banner.text == (
+        "2 of 6 points have a verdict instead of figures: client busy (2). Charts draw them hollow."
+    )
+
+
+def test_a_look_counts_only_what_speaks_against_some_of_its_points() -> None:
+    assert verdicts_sentence(spoiled([SHORT], preset="look")) == ""
+    assert verdicts_sentence(spoiled([SHORT, BUSY], preset="look")) == (
+        "2 of 6 points have a verdict beside figures: client busy (2)"
+    )
 
 
 def test_spoiled_points_are_drawn_hollow() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.fixtures.loadgen_results import FP32, make_cell, make_results
+from tests.fixtures.loadgen_results import FP32, make_cell, make_percentiles, make_results
 from wattserve_loadgen.model.results import Check
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.plan.schedule import cells, make_plan
@@ -57,6 +57,11 @@ def test_a_result_is_told_in_one_line_with_what_went_wrong() -> None:
         )
     )
     assert text.endswith("no joules: no meter  2 failed: INTERNAL boom  ended early: interrupted by the user")
+
+
+def test_a_percentile_that_the_sample_does_not_carry_is_a_dash() -> None:
+    few = describe_result(make_cell(latency=make_percentiles(samples=100)))
+    assert few == "   80.0/s  p50  12.5 ms  p99        –  20.0 mJ/request"
 
 
 def test_a_log_gets_one_plain_line_per_cell() -> None:
@@ -114,6 +119,6 @@ def test_a_long_line_is_cut_and_not_wrapped() -> None:
 def test_the_checks_are_summed_up_in_one_line() -> None:
     checks = [Check("every cell", True, ""), Check("steady power", False, ""), Check("clock", None, "")]
     assert checks_line(make_results(checks=checks), Path("out")) == (
-        "checks: 1 of 2 passed; not: steady power (`loadgen validate out` says why)"
+        "1 of 2 checks failed: steady power (`loadgen validate out` says why)"
     )
-    assert checks_line(make_results(checks=checks[:1]), Path("out")) == "checks: 1 of 1 passed"
+    assert checks_line(make_results(checks=checks[:1]), Path("out")) == "all checks passed (1)"
