@@ -1,10 +1,9 @@
-"""The closed loop and the burst, against calls that this file scripts."""
+"""The closed loop and the burst, against calls that this file scripts, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from tests.fixtures.virtual_time import in_virtual_time
 from wattserve_loadgen.drive import closed
 from wattserve_loadgen.drive import loop as recording
 from wattserve_loadgen.drive.closed import Burst, ClosedLoop
@@ -37,6 +37,7 @@ async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
     return request
 
 
+@in_virtual_time
 async def test_answers_stand_in_the_order_of_sending() -> None:
     delays = iter([0.02, 0.001] + [0.001] * 1000)
 
@@ -50,6 +51,7 @@ async def test_answers_stand_in_the_order_of_sending() -> None:
     assert found.done_ns[0] > found.done_ns[1]
 
 
+@in_virtual_time
 async def test_never_more_requests_are_in_flight_than_the_concurrency() -> None:
     flying = most = 0
 
@@ -65,6 +67,7 @@ async def test_never_more_requests_are_in_flight_than_the_concurrency() -> None:
     assert most == 7
 
 
+@in_virtual_time
 async def test_the_window_opens_without_a_drain_and_nothing_is_sent_after_it() -> None:
     found = await make_loop(echo, concurrency=3, warmup_s=0.03).run()
     first = int(found.in_window().argmax())
@@ -75,6 +78,7 @@ async def test_the_window_opens_without_a_drain_and_nothing_is_sent_after_it() -
     assert not (late & found.done_in_window()).any()  # awaited and recorded, and not counted in throughput
 
 
+@in_virtual_time
 async def test_failures_are_recorded_with_code_and_message() -> None:
     replies = iter([b"x", refuse(grpc.StatusCode.INTERNAL, "the model\n failed"), b"y"])
 
@@ -89,6 +93,7 @@ async def test_failures_are_recorded_with_code_and_message() -> None:
     assert found.outcomes == (b"x", CallFailure("INTERNAL", "the model failed"), b"y")
 
 
+@in_virtual_time
 async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -106,6 +111,7 @@ async def test_nothing_but_failures_ends_the_loop_with_the_last_of_them(
     assert 22 <= len(found.outcomes) <= 25
 
 
+@in_virtual_time
 async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closed, "_PAUSE_AFTER_FAILURE_S", 0.0)
     monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
@@ -124,12 +130,14 @@ async def test_failures_between_answers_do_not_end_the_loop(monkeypatch: pytest.
     assert sum(isinstance(outcome, bytes) for outcome in found.outcomes) == 20
 
 
+@in_virtual_time
 async def test_the_loop_ends_when_its_capacity_is_reached() -> None:
     found = await make_loop(echo, window_s=3600.0, most_requests=10).run()
     assert len(found.outcomes) == 10
     assert found.stopped == "10 requests sent, the most for one cell"
 
 
+@in_virtual_time
 async def test_a_stopped_loop_awaits_what_is_in_flight() -> None:
     calls = 0
 
@@ -149,6 +157,7 @@ async def test_a_stopped_loop_awaits_what_is_in_flight() -> None:
     assert (found.done_ns >= found.sent_ns).all()
 
 
+@in_virtual_time
 async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
     loop = make_loop(echo, warmup_s=3600.0, most_requests=5)
     found = await loop.run()
@@ -157,6 +166,7 @@ async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
     assert not found.in_window().any()
 
 
+@in_virtual_time
 async def test_every_request_carries_the_deadline() -> None:
     seen = set()
 
@@ -169,6 +179,7 @@ async def test_every_request_carries_the_deadline() -> None:
     assert seen == {12.5}
 
 
+@in_virtual_time
 async def test_garbage_is_not_collected_within_the_window_and_is_again_after_it() -> None:
     enabled = set()
 
@@ -183,6 +194,7 @@ async def test_garbage_is_not_collected_within_the_window_and_is_again_after_it(
     assert gc.get_freeze_count() == 0
 
 
+@in_virtual_time
 async def test_the_screen_sees_the_rate_and_the_median_of_the_window() -> None:
     loop = make_loop(echo, window_s=3600.0, most_requests=20)
     assert loop.progress().percentile_ns(50) is None
@@ -191,39 +203,40 @@ async def test_the_screen_sees_the_rate_and_the_median_of_the_window() -> None:
     assert (loop.progress().percentile_ns(50) or 0) >= 1_000_000
 
 
+@in_virtual_time
 async def test_the_window_lasts_until_enough_requests_are_sent_in_it() -> None:
     found = await make_loop(echo, warmup_s=0.01, window_s=0.0, least_requests=30).run()
     assert found.stopped == ""
     assert found.in_window().sum() == 30
 
 
+@in_virtual_time
 async def test_each_entry_names_the_request_it_replayed() -> None:
     found = await make_loop(echo, window_s=3600.0, most_requests=7, first=2).run()
     assert found.request_index.tolist() == [2, 0, 1, 2, 0, 1, 2]
     assert found.outcomes == (b"c", b"a", b"b", b"c", b"a", b"b", b"c")
 
 
+@in_virtual_time
 async def test_nothing_is_sent_before_the_loop_is_told_to_begin() -> None:
-    begin_ns = time.perf_counter_ns() + 20_000_000
+    begin_ns = round(asyncio.get_running_loop().time() * 1e9) + 20_000_000
     found = await make_loop(echo, window_s=3600.0, most_requests=5, warmup_s=3600.0).run(begin_ns)
     assert (found.sent_ns >= begin_ns - 1_000).all()  # asyncio's clock rounds
 
 
+@in_virtual_time
 async def test_a_closed_loop_has_no_schedule() -> None:
     assert (await make_loop(echo, most_requests=3, window_s=3600.0).run()).scheduled_ns is None
 
 
+@in_virtual_time
 async def test_the_cpu_time_of_the_window_is_known() -> None:
-    async def work(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
-        sum(range(20_000))
-        await asyncio.sleep(0)
-        return request
-
-    found = await make_loop(work).run()
+    found = await make_loop(echo).run()
     assert found.client_cpu_s > 0
     assert found.client_cpu_share_max == pytest.approx(found.client_cpu_s / 0.05)
 
 
+@in_virtual_time
 async def test_a_burst_sends_each_request_once_and_lasts_until_the_last_answer() -> None:
     flying = most = 0
 

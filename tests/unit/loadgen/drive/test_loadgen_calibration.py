@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from tests.fixtures.memory_server import MemoryServer, memory_servers
 from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.drive.calibration import (
     CalibrationError,
@@ -16,11 +21,16 @@ from wattserve_loadgen.drive.calibration import (
     cache_file,
     ensure_ceiling,
     measure_ceiling,
+    null_server,
     size_class,
     store_ceiling,
     stored_ceiling,
 )
-from wattserve_loadgen.drive.null_server import canned_answer
+from wattserve_loadgen.drive.job import Job
+from wattserve_loadgen.drive.null_server import KINDS, canned_answer
+from wattserve_loadgen.drive.processes import JobRun
+from wattserve_loadgen.plan.load import OFFLINE, Load
+from wattserve_loadgen.target.wire import Connection
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -158,15 +168,53 @@ async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch:
     assert [note.partition(":")[0] for note in notes][-1] == "the client's ceiling is not kept"
 
 
-@pytest.mark.parametrize("kind", ["unary", "stream", "oip"])
-async def test_every_kind_can_be_measured(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "CONCURRENCIES", (8,))
-    found = await measure_ceiling(kind, 100, whole_s=0.8)
-    assert (found.kind, found.processes, found.request_bytes) == (kind, 1, 128)
-    assert found.requests_per_second > 0
-    assert found.cpu_seconds_per_request > 0
-    assert found.cpu_share > 0
-    assert 0 <= found.half_rate_lag_p50_ns <= found.half_rate_lag_p99_ns <= found.half_rate_lag_max_ns
+def ceiling_of(server_seconds: float, monkeypatch: pytest.MonkeyPatch) -> ClientCeiling:
+    """In virtual time, by a server that answers after so long."""
+
+    async def reply(request: bytes, context: object) -> bytes:
+        await asyncio.sleep(server_seconds)
+        return b""
+
+    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(reply)}
+    handler = grpc.method_handlers_generic_handler("wattserve.v1.Inference", handlers)
+    server = MemoryServer(lambda server: server.add_generic_rpc_handlers([handler]))
+
+    @asynccontextmanager
+    async def null_server(kind: str) -> AsyncIterator[Connection]:
+        yield Connection(server.address)
+
+    monkeypatch.setattr(calibration, "null_server", null_server)
+    monkeypatch.setattr(calibration, "CONCURRENCIES", (4, 8))
+    with memory_servers():
+        return asyncio.run(measure_ceiling("unary", 100, whole_s=0.8))
+
+
+def test_the_ceiling_is_the_highest_rate_of_those_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = ceiling_of(0.002, monkeypatch)
+    assert (found.kind, found.processes, found.request_bytes, found.concurrency) == ("unary", 1, 128, 8)
+    assert found.requests_per_second == pytest.approx(8 / 0.002, rel=0.02)
+    assert 0 < found.cpu_seconds_per_request < 20e-6
+    assert found.cpu_share == pytest.approx(
+        found.cpu_seconds_per_request * found.requests_per_second, rel=0.01
+    )
+    assert (
+        0 <= found.half_rate_lag_p50_ns <= found.half_rate_lag_p99_ns <= found.half_rate_lag_max_ns < 50_000
+    )
+
+
+def test_a_machine_too_slow_for_the_time_given_is_measured_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second answer of each of the 8 slots comes after 10 s, of which 0.2 s are the warm-up."""
+    assert ceiling_of(5.0, monkeypatch).requests_per_second == pytest.approx(16 / 9.8, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_null_server_answers_every_kind(kind: str) -> None:
+    async with null_server(kind) as connection:
+        job = Job(connection, [b"x"] * 20, Load(OFFLINE, concurrency=4), 60.0, most_requests=20)
+        found = await JobRun(job).run()
+    assert [type(outcome) for outcome in found.outcomes] == [bytes] * 20
 
 
 async def test_an_unknown_kind_is_an_error() -> None:

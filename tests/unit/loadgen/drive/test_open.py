@@ -1,9 +1,8 @@
-"""The open loop, against calls that this file scripts."""
+"""The open loop, against calls that this file scripts, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from tests.fixtures.virtual_time import in_virtual_time
 from wattserve_loadgen.drive import loop as recording
 from wattserve_loadgen.drive.job import Job
 from wattserve_loadgen.drive.open import OpenLoop
@@ -40,6 +40,7 @@ async def echo(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
     return request
 
 
+@in_virtual_time
 async def test_every_request_is_sent_and_none_before_it_is_due() -> None:
     found = await make_loop(echo, [0, 3, 3, 3, 10]).run()
     assert found.scheduled_ns is not None
@@ -50,6 +51,7 @@ async def test_every_request_is_sent_and_none_before_it_is_due() -> None:
     assert found.stopped == ""
 
 
+@in_virtual_time
 async def test_a_stalled_server_holds_nothing_back() -> None:
     released = asyncio.Event()
     sent = 0
@@ -66,6 +68,7 @@ async def test_a_stalled_server_holds_nothing_back() -> None:
     assert (found.done_ns >= found.sent_ns[-1]).all()  # all were in flight together
 
 
+@in_virtual_time
 async def test_the_window_goes_by_the_schedule() -> None:
     found = await make_loop(echo, [0, 4, 5, 6, 9], warmup_s=0.005, window_s=0.02).run()
     assert found.scheduled_ns is not None
@@ -74,17 +77,20 @@ async def test_the_window_goes_by_the_schedule() -> None:
     assert found.window_s == 0.02
 
 
+@in_virtual_time
 async def test_a_schedule_within_the_warm_up_leaves_its_window_empty() -> None:
     found = await make_loop(echo, [0, 1, 2], warmup_s=0.01, window_s=0.01).run()
     assert found.window_s == 0.01
     assert not found.in_window().any()
 
 
+@in_virtual_time
 async def test_an_empty_schedule_is_an_empty_result() -> None:
     found = await make_loop(echo, [], window_s=0.01).run()
     assert (len(found.sent_ns), found.outcomes, found.window_s) == (0, (), 0.01)
 
 
+@in_virtual_time
 async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
     loop = make_loop(echo, [0, 1], warmup_s=3600.0, window_s=1.0)
     running = asyncio.create_task(loop.run())
@@ -94,6 +100,7 @@ async def test_a_loop_stopped_in_its_warm_up_has_no_window() -> None:
     assert (found.window_start_ns, found.window_end_ns, found.client_cpu_share_max) == (0, 0, None)
 
 
+@in_virtual_time
 async def test_too_many_in_flight_end_it_with_a_reason() -> None:
     async def slow(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         await asyncio.sleep(0.05)
@@ -104,6 +111,7 @@ async def test_too_many_in_flight_end_it_with_a_reason() -> None:
     assert len(found.outcomes) == 4
 
 
+@in_virtual_time
 async def test_failures_are_recorded_and_do_not_hold_the_others_back() -> None:
     async def some(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         await asyncio.sleep(0)
@@ -116,6 +124,7 @@ async def test_failures_are_recorded_and_do_not_hold_the_others_back() -> None:
     assert found.outcomes == (b"a", full, b"c", b"a", full)
 
 
+@in_virtual_time
 async def test_a_bug_in_a_call_is_raised_and_no_outcome() -> None:
     async def broken(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         raise ZeroDivisionError
@@ -124,6 +133,7 @@ async def test_a_bug_in_a_call_is_raised_and_no_outcome() -> None:
         await make_loop(broken, [0, 1, 3_600_000]).run()
 
 
+@in_virtual_time
 async def test_a_cancelled_loop_cancels_what_is_in_flight() -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -144,14 +154,16 @@ async def test_a_cancelled_loop_cancels_what_is_in_flight() -> None:
     await asyncio.wait_for(cancelled.wait(), 5)
 
 
+@in_virtual_time
 async def test_the_schedule_begins_when_it_is_told_to() -> None:
-    begin_ns = time.perf_counter_ns() + 20 * MS
+    begin_ns = round(asyncio.get_running_loop().time() * 1e9) + 20 * MS
     found = await make_loop(echo, [0, 1]).run(begin_ns)
     assert found.scheduled_ns is not None
     assert found.scheduled_ns.tolist() == [begin_ns, begin_ns + MS]
     assert (found.sent_ns >= found.scheduled_ns).all()
 
 
+@in_virtual_time
 async def test_nothing_but_failures_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_SILENCE_TO_STOP_NS", 0)
 
@@ -163,6 +175,7 @@ async def test_nothing_but_failures_ends_it(monkeypatch: pytest.MonkeyPatch) -> 
     assert 20 <= len(found.outcomes) < 1000
 
 
+@in_virtual_time
 async def test_a_stop_does_not_wait_for_the_next_arrival() -> None:
     begun = asyncio.Event()
 
@@ -180,12 +193,14 @@ async def test_a_stop_does_not_wait_for_the_next_arrival() -> None:
     assert 0 < found.window_s < 3600
 
 
+@in_virtual_time
 async def test_a_share_replays_every_other_request() -> None:
     found = await make_loop(echo, [0, 0, 0], first=1, step=2).run()
     assert found.request_index.tolist() == [1, 0, 2]
     assert found.outcomes == (b"b", b"a", b"c")
 
 
+@in_virtual_time
 async def test_the_screen_sees_the_rate_and_the_median() -> None:
     loop = make_loop(echo, [0, 1, 2])
     progress = loop.progress()

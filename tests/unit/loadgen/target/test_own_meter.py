@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.virtual_meter import VirtualRecorder
+from tests.fixtures.virtual_time import run_in_virtual_time
 from tests.unit.loadgen.target.test_recording import header
 from wattserve_client import EnergyQuality
 from wattserve_loadgen.errors import PlanError
@@ -126,13 +128,14 @@ def test_a_recorder_that_does_not_start_is_a_reason_in_its_own_words(tmp_path: P
     assert asyncio.run(started("-c", "pass")) == "no meter: its recorder said nothing"
 
 
-def test_a_meter_that_gives_no_reading_is_given_up(tmp_path: Path) -> None:
+def test_a_meter_that_gives_no_reading_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def started() -> str:
-        meter = OwnMeter(tmp_path / "r", recorder=recorder(0, words="probing", end="time.sleep(60)"))
-        await meter.start(0.5)
+        meter = OwnMeter(tmp_path / "r")
+        await meter.start(30)
         return meter.reason
 
-    assert asyncio.run(started()) == "the meter gave no reading within 0.5 s: probing"
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", VirtualRecorder(None, "probing\n"))
+    assert run_in_virtual_time(started()) == "the meter gave no reading within 30 s: probing"
 
 
 @pytest.mark.parametrize("meter", ["estimate", "nvml+estimate", "none"])
