@@ -69,7 +69,7 @@ class Served:
 
 
 def until(what: str, holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end, what
         time.sleep(0.02)
@@ -137,12 +137,14 @@ def test_joules_per_request_and_per_token_come_from_counters_that_agree(server: 
 
 
 def test_the_queue_has_a_limit_and_the_meter_was_read_just_now(server: Served) -> None:
+    begun = time.time()
+    for name in ("last_reading", "last_change"):
+        key = f'wattserve_meter_{name}_timestamp_seconds{{device="cpu"}}'
+        until(f"the {name} is of now", lambda key=key: server.values()[key] > begun)  # type: ignore[misc]
+        assert server.values()[key] < time.time() + 0.1
     values = server.values()
     assert values["wattserve_queue_limit_sequences"] == 300
     assert values["wattserve_queue_sequences"] == 0
-    for name in ("last_reading", "last_change"):
-        age_s = time.time() - values[f'wattserve_meter_{name}_timestamp_seconds{{device="cpu"}}']
-        assert -0.1 < age_s < 5
     busy = values['wattserve_device_busy_seconds_total{device="cpu"}']
     server.ask()
     assert server.values()['wattserve_device_busy_seconds_total{device="cpu"}'] > busy > 0

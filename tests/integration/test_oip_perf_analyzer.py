@@ -159,11 +159,12 @@ def test_texts_add_up_with_their_tokenising(channel: grpc.Channel) -> None:
 def test_concurrent_calls_add_up(channel: grpc.Channel) -> None:
     """--async: batches hold what several calls sent, and are fewer than they."""
     tool = PerfAnalyzer(OipStub(channel), "demo@fp32")
-    asked = [tool.calls.ModelInfer.future(tool.request({}, input_ids=IDS)) for _ in range(40)]
-    assert {call.result(timeout=20).id for call in asked} == {f"0_{number}" for number in range(40)}
+    large = np.full((256, 60), 4)  # it keeps the device busy, so that the others meet in its queue
+    asked = [tool.calls.ModelInfer.future(tool.request({}, input_ids=ids)) for ids in [large, *[IDS] * 40]]
+    assert {call.result(timeout=60).id for call in asked} == {f"0_{number}" for number in range(41)}
     tool.measure()
-    assert tool.window().batches < 40
-    check(tool.window(), requests=40, sequences=40)
+    assert tool.window().batches < 41
+    check(tool.window(), requests=41, sequences=256 + 40)
 
 
 def test_a_stream_adds_up_and_marks_each_answer_as_the_last_one(channel: grpc.Channel) -> None:

@@ -253,7 +253,7 @@ def test_async_infer_calls_back_with_the_result_or_the_error(client: triton.Infe
     done: queue.Queue[tuple[Any, Any]] = queue.Queue()
     for model in ("tiny", "other"):
         client.async_infer(model, ids(), lambda result, error: done.put((result, error)), request_id=model)
-    outcomes = [done.get(timeout=20) for _ in range(2)]
+    outcomes = [done.get(timeout=60) for _ in range(2)]
     (result,), (error,) = ([each for each in column if each] for column in zip(*outcomes, strict=True))
     assert result.get_response().id == "tiny"
     assert error.status() == "StatusCode.NOT_FOUND"
@@ -265,7 +265,7 @@ def test_a_stream_keeps_the_order_and_outlives_an_error(client: triton.Inference
     for index in range(20):
         rows = np.full((1 if index % 2 else 40, 4), 999 if index == 7 else 4)
         client.async_stream_infer("tiny@bf16" if index % 3 else "tiny", ids(rows), request_id=str(index))
-    outcomes = [done.get(timeout=20) for _ in range(20)]
+    outcomes = [done.get(timeout=60) for _ in range(20)]
     client.stop_stream()
     assert done.empty()
     for index, (result, error) in enumerate(outcomes):

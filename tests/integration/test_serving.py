@@ -276,7 +276,7 @@ def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
         time.sleep(0.3)  # some are running, some wait
         assert running.terminate(number) == 0
         for thread in (*calls, watching):
-            thread.join(timeout=30)
+            thread.join(timeout=60)
             assert not thread.is_alive()
         answered = [answer for answer in answers if not isinstance(answer, Exception)]
         assert len(answers) == 6
@@ -347,7 +347,7 @@ def test_text_accepted_before_a_drain_is_answered_and_settled(model_folder: Path
         time.sleep(0.2)  # some are being tokenised
         assert running.terminate() == 0
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=60)
             assert not thread.is_alive()
     assert sorted(settled) == sorted(answered)
 

@@ -18,7 +18,7 @@ def test_every_part_of_a_request_is_measured_and_counted(monkeypatch: pytest.Mon
         "scrape as text, ms",
         "scrape as OpenMetrics, ms",
     }
-    assert 0 < figures["all of a request"] < 200
+    assert min(figures.values()) > 0
 
 
 def test_its_requests_reach_every_family_of_the_way_of_a_request() -> None:

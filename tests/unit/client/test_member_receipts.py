@@ -124,9 +124,9 @@ def test_closing_the_client_ends_the_search_for_a_receipt(servers: Two) -> None:
 
     thread = threading.Thread(target=look)
     thread.start()
-    assert all(each.asked("GetReceipt").wait(timeout=5) for each in servers)
+    assert all(each.asked("GetReceipt").wait(timeout=60) for each in servers)
     client.close()
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert [error.code for error in caught if isinstance(error, WattserveError)] == ["CANCELLED"]
 
 
@@ -160,16 +160,16 @@ def test_the_calls_that_lost_the_search_are_cancelled(servers: Two, client: Any)
     was_left: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def wait(request: Any, call: Any) -> pb.Receipt:
-        was_left.put(call.ended.wait(timeout=5))
+        was_left.put(call.ended.wait(timeout=60))
         return pb.Receipt()
 
     def find(request: Any, call: Any) -> pb.Receipt:
-        servers[1].asked("GetReceipt").wait(timeout=5)
+        servers[1].asked("GetReceipt").wait(timeout=60)
         return pb.Receipt(receipt_id="4ae9-1")
 
     servers[0].script["GetReceipt"], servers[1].script["GetReceipt"] = [find], [wait]
     assert client.receipt("4ae9-1").receipt_id == "4ae9-1"
-    assert was_left.get(timeout=10)
+    assert was_left.get(timeout=60)
 
 
 def not_found(target: str) -> NotFound:

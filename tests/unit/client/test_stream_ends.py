@@ -80,7 +80,7 @@ def test_a_stream_that_ends_too_early_raises(server: Any, client: Any) -> None:
 
 def test_a_stream_that_never_ends_raises_after_its_last_answer(server: Any, client: Any) -> None:
     server.script["PredictStream"] = [answer_only(0, 1)]
-    answers = client.predict_many(texts(2), timeout_s=0.2)
+    answers = client.predict_many(texts(2), timeout_s=1)
     assert [next(answers).index, next(answers).index] == [0, 1]
     with pytest.raises(DeadlineExceeded):
         next(answers)
@@ -114,17 +114,17 @@ def test_an_answer_that_breaks_the_protocol_raises(
     server.script["PredictStream"] = [wrong]
     with pytest.raises(ServerError, match=reason):
         list(client.predict_many(texts(3)))
-    assert server.calls["PredictStream"][0].ended.wait(timeout=5)
+    assert server.calls["PredictStream"][0].ended.wait(timeout=60)
 
 
 def test_silence_beyond_the_deadline_raises_and_cancels(server: Any, client: Any) -> None:
     server.script["PredictStream"] = [answer_only(0)]
-    answers = client.predict_many(texts(2), timeout_s=0.2)
+    answers = client.predict_many(texts(2), timeout_s=1)
     assert next(answers).index == 0
-    with pytest.raises(DeadlineExceeded, match=r"no answer came within 0\.2 s") as caught:
+    with pytest.raises(DeadlineExceeded, match=r"no answer came within 1 s") as caught:
         next(answers)
     assert caught.value.__notes__ == ["sent and not answered, so their fate is not known: inputs 1"]
-    assert server.calls["PredictStream"][0].ended.wait(timeout=5)
+    assert server.calls["PredictStream"][0].ended.wait(timeout=60)
 
 
 def test_leaving_the_loop_cancels_the_stream(server: Any, client: Any) -> None:
@@ -132,7 +132,7 @@ def test_leaving_the_loop_cancels_the_stream(server: Any, client: Any) -> None:
     for answer in client.predict_many(itertools.cycle(["a film"]), in_flight=4):
         assert answer.index == 0
         break
-    assert server.calls["PredictStream"][0].ended.wait(timeout=5)
+    assert server.calls["PredictStream"][0].ended.wait(timeout=60)
     assert client.predict("still").label == "positive"
 
 
@@ -144,7 +144,7 @@ def test_an_exception_in_the_loop_cancels_the_stream(server: Any, client: Any) -
     server.script["PredictStream"] = [answer_only(0)]
     with pytest.raises(KeyError):
         loop()
-    assert server.calls["PredictStream"][0].ended.wait(timeout=5)
+    assert server.calls["PredictStream"][0].ended.wait(timeout=60)
 
 
 def test_an_exception_in_the_iterable_is_raised_as_it_is_and_cancels_the_stream(
@@ -157,7 +157,7 @@ def test_an_exception_in_the_iterable_is_raised_as_it_is_and_cancels_the_stream(
     server.script["PredictStream"] = [answer_only(0)]
     with pytest.raises(LookupError, match="no more film"):
         list(client.predict_many(broken(), in_flight=1))
-    assert server.calls["PredictStream"][0].ended.wait(timeout=5)
+    assert server.calls["PredictStream"][0].ended.wait(timeout=60)
 
 
 def test_an_abandoned_stream_leaves_no_thread_behind(server: ScriptedServer) -> None:
@@ -171,7 +171,7 @@ def test_an_abandoned_stream_leaves_no_thread_behind(server: ScriptedServer) -> 
             for _ in client.predict_many(itertools.cycle(["a film"]), in_flight=4):
                 break
     for thread in ours() - before:
-        thread.join(timeout=5)
+        thread.join(timeout=60)
     assert ours() <= before
 
 
@@ -210,7 +210,7 @@ async def test_an_abandoned_async_stream_leaves_no_task_behind(server: ScriptedS
         left = asyncio.all_tasks() - before
         assert not any("wattserve_client" in repr(task) for task in left)
         if left:  # grpc's own take one more turn of the loop
-            assert not (await asyncio.wait(left, timeout=5))[1]
+            assert not (await asyncio.wait(left, timeout=60))[1]
         async for _ in client.predict_many(endless(), in_flight=4):
             break
         for call in server.calls["PredictStream"]:

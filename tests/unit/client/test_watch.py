@@ -48,13 +48,13 @@ def test_leaving_a_watch_ends_it_on_the_server(server: Any, client: Any) -> None
     for receipt in client.watch_receipts():
         assert receipt.receipt_id == "r-1"
         break
-    assert server.calls["WatchReceipts"][0].ended.wait(timeout=5)
+    assert server.calls["WatchReceipts"][0].ended.wait(timeout=60)
 
 
 def test_a_watch_starts_when_it_is_asked_for_not_when_it_is_first_read(server: ScriptedServer) -> None:
     with Client(server.target) as client:
         watch = client.watch_receipts()
-        assert server.asked("WatchReceipts").wait(timeout=5)
+        assert server.asked("WatchReceipts").wait(timeout=60)
         assert list(watch) == []
 
 
@@ -62,9 +62,9 @@ def test_a_watch_that_nobody_reads_ends_with_its_last_reference(server: Scripted
     server.script["WatchReceipts"] = [endless]
     with Client(server.target) as client:
         watch = client.watch_receipts()
-        assert server.asked("WatchReceipts").wait(timeout=5)
+        assert server.asked("WatchReceipts").wait(timeout=60)
         del watch
-        assert server.calls["WatchReceipts"][0].ended.wait(timeout=5)
+        assert server.calls["WatchReceipts"][0].ended.wait(timeout=60)
 
 
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
@@ -91,9 +91,9 @@ def test_closing_the_client_ends_a_call_that_is_open_in_another_thread(server: S
     client = Client(server.target)
     thread = threading.Thread(target=predict)
     thread.start()
-    assert server.asked("Predict").wait(timeout=5)
+    assert server.asked("Predict").wait(timeout=60)
     client.close()
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert [type(error) for error in caught] == [Cancelled]
 
 
@@ -116,7 +116,7 @@ async def test_closing_the_async_client_ends_open_calls_as_cancelled_not_their_t
     await until_asked(server, "Predict")
     await until_asked(server, "WatchReceipts")
     await client.close()
-    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=5)
+    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=60)
     assert [str(error) for error in done] == [f"the client was closed (CANCELLED from {server.target})"] * 2
 
 

@@ -44,10 +44,10 @@ def server() -> Iterator[FakeServer]:
 def test_every_answer_is_right_and_paid_for_on_every_wire(
     server: FakeServer, data: Path, tmp_path: Path, options: dict[str, Any], protocol: str
 ) -> None:
-    found = measured(server, data, tmp_path / "out", **options)
+    found = measured(server, data, tmp_path / "out", least_requests=20, **options)
     assert (found.ended, found.targets[0].protocol) == ("complete", protocol)
     (cell,) = found.cells
-    assert (cell.failed, cell.answered > 10) == (0, True)
+    assert (cell.failed, cell.answered >= 20) == (0, True)
     assert cell.energy.receipts_residual_uj == 0
     records = list(read_records(tmp_path / "out"))
     assert all(record.predicted == record.labels for record in records)

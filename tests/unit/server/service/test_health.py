@@ -22,7 +22,7 @@ def asked(name: str = SERVICE) -> Any:
 
 async def heard(watch: AsyncIterator[Any]) -> int:
     """The next that a watcher is told; it must not take long."""
-    reply = await asyncio.wait_for(anext(watch), timeout=5)
+    reply = await asyncio.wait_for(anext(watch), timeout=60)
     return int(reply.status)
 
 

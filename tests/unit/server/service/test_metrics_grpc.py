@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -113,7 +114,7 @@ class Rig:
 
     async def handled(self, *calls: str) -> dict[tuple[str, ...], float]:
         """Once every call of these methods has ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 found = self.samples()
                 started, ended = found.get("started_total", {}), found.get("handled_total", {})
@@ -188,8 +189,8 @@ async def test_a_call_that_its_caller_ends_is_canceled() -> None:
 
 async def test_a_call_whose_deadline_passes_is_told_from_one_that_is_canceled() -> None:
     async with Rig() as rig:
-        assert (await ended_as(rig.predict("wait", timeout=0.2))).name == "DEADLINE_EXCEEDED"
-        assert (await read(rig.watch("wait", timeout=0.2))).name == "DEADLINE_EXCEEDED"
+        calls = ended_as(rig.predict("wait", timeout=2)), read(rig.watch("wait", timeout=2))
+        assert [code.name for code in await asyncio.gather(*calls)] == ["DEADLINE_EXCEEDED"] * 2
         assert await rig.handled("Predict", "WatchReceipts") == {
             ("unary", "Predict", "DeadlineExceeded"): 1,
             ("server_stream", "WatchReceipts", "DeadlineExceeded"): 1,
@@ -198,13 +199,14 @@ async def test_a_call_whose_deadline_passes_is_told_from_one_that_is_canceled() 
 
 async def test_a_stream_that_its_caller_leaves_is_counted_with_its_whole_length() -> None:
     async with Rig() as rig:
+        begun = time.monotonic()
         call = rig.watch("", "wait")
         await rig.servicer.entered.wait()
         await asyncio.sleep(0.2)
         call.cancel()
         assert await rig.handled("WatchReceipts") == {("server_stream", "WatchReceipts", "Canceled"): 1}
         ((_, seconds),) = rig.samples()["handling_seconds_sum"].items()
-        assert 0.2 <= seconds < 10
+        assert 0.2 <= seconds <= time.monotonic() - begun
         assert rig.servicer.left == 1
 
 

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -159,16 +158,14 @@ def test_a_driver_that_hangs_costs_a_scrape_its_figures_only(monkeypatch: pytest
 
     def read() -> BoardFigures:
         calls.append(1)
-        hangs.wait(10)
+        hangs.wait(60)
         return BoardFigures(power_watts=80.0)
 
     gauges = BoardGauges("GPU-5", read)
-    begun = time.monotonic()
     for _ in range(3):
-        page = page_of(gauges)
+        page = page_of(gauges)  # which is there though nothing lets the driver go
         assert "nv_gpu" not in page
         assert "wattserve_meter_up" in page
-    assert time.monotonic() - begun < 2
     assert len(calls) == 1  # they do not pile up
     hangs.set()
     while gauges.figures().power_watts is None:
