@@ -6,7 +6,7 @@ Exit codes:
          is written); or a check of `loadgen validate` failed
     2    a mistake in the arguments, the plan, the dataset or the folder; nobody answers; or `loadgen compare`
          refuses results of unlike environments
-    130  Ctrl-C; what was measured is written
+    130  Ctrl-C or SIGTERM; what was measured is written
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ def table_of_searches(searches: int) -> None:
                     )
                 )
             low = np.array([one.rate_per_second or 0.0 for one in found])
-            high = np.array([one.broken_per_second or math.inf for one in found])
+            upper = [one.undecided_per_second or one.broken_per_second or math.inf for one in found]
+            high = np.array(upper)
             shares = " ".join(f"{share:.3f}" for share in np.percentile(low / exact, [10, 50, 90]))
             inside = int(np.count_nonzero((low <= exact) & (high >= exact)))
             trials = np.mean([len(one.trials) for one in found])

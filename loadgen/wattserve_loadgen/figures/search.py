@@ -28,26 +28,14 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RateBounds:
-    """The highest rate lies between the two rates, or above both where the second could not be decided."""
+    """The highest rate lies above the first rate, and below the others where they are known."""
 
     rate_per_second: float | None  # was met; None: no rate was
-    broken_at: float | None  # was not met; None: every rate was
-    ratio: float | None  # broken_at / rate_per_second
+    broken_at: float | None  # the lowest that surely was not met
+    undecided_at: float | None  # lower than that: could not be decided, and counted as not met
+    ratio: float | None  # the lower of these two / rate_per_second
     trials: int
     reason: str  # why the search ended
-    surely_broken: bool = True  # False: `broken_at` could not be decided
-
-    @property
-    def text(self) -> str:
-        if self.rate_per_second is None:
-            end = "broke it" if self.surely_broken else "could not be decided"
-            return f"no rate met it; {self.broken_at or 0:.4g}/s {end}"
-        if self.broken_at is None:
-            return f"the highest rate is at least {self.rate_per_second:.4g}/s"
-        if not self.surely_broken:
-            undecided = f"{self.broken_at:.4g}/s could not be decided in trials this short"
-            return f"the highest rate is at least {self.rate_per_second:.4g}/s; {undecided}"
-        return f"the highest rate lies between {self.rate_per_second:.4g}/s and {self.broken_at:.4g}/s"
 
 
 class RateSearch:
@@ -129,13 +117,11 @@ class RateSearch:
 
     def result(self) -> RateBounds:
         """What is known so far; final when `next_rate` is None."""
-        met, broken = self._bracket()
-        ratio = broken / met if met is not None and broken is not None else None
-        surely = any(
-            one.rate_per_second == broken and one.met is False and one.surely for one in self._trials
-        )
-        ending = self._ending(met, broken, ratio)
-        return RateBounds(met, broken, ratio, len(self._trials), ending, surely or broken is None)
+        met, limit = self._bracket()
+        ratio = limit / met if met is not None and limit is not None else None
+        broken = min(filter(self._surely_broken, self._verdicts()), default=None)
+        undecided = None if limit == broken else limit
+        return RateBounds(met, broken, undecided, ratio, len(self._trials), self._ending(met, limit, ratio))
 
     @property
     def _repeats(self) -> int:
@@ -155,8 +141,13 @@ class RateSearch:
                 tally[trial.rate_per_second] = tally.get(trial.rate_per_second, 0) + (1 if trial.met else -1)
         return {rate: score > 0 for rate, score in tally.items()}
 
+    def _surely_broken(self, rate: float) -> bool:
+        """Whether more of its trials broke it beyond doubt than met it."""
+        decided = [one.met for one in self._trials if one.rate_per_second == rate and one.surely]
+        return decided.count(False) > decided.count(True)
+
     def _bracket(self) -> tuple[float | None, float | None]:
-        """The lowest broken rate, and the highest met one below it."""
+        """The highest met rate, and the lowest above it that was not."""
         verdicts = self._verdicts()
         broken = min((rate for rate, met in verdicts.items() if not met), default=None)
         met = max(
@@ -181,5 +172,5 @@ class RateSearch:
         if len(self._trials) >= self._most_trials:
             return f"it ended at its limit of {self._most_trials} trials" + (f"; {why}" if why else "")
         if met is None:
-            return f"the lowest rate allowed, {self._lowest:.4g}/s, breaks it; {why}"
-        return f"the highest rate allowed, {self._highest:.4g}/s, meets it"
+            return f"{self._lowest:.4g}/s is the lowest rate that is tried: {why}"
+        return f"{self._highest:.4g}/s is the highest rate that is tried"

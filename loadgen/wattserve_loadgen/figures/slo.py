@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_common.stats import SAMPLE_FLOORS
+from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.figures.percentiles import quantile_of
 
@@ -24,6 +25,7 @@ _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORM = re.compile(r"p(\d+(?:\.\d+)?)\s*(<=?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)", re.IGNORECASE)
 
 Verdict = Literal["met", "broken", "undecided"]
+_WORST: tuple[Verdict, ...] = ("broken", "undecided")
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,10 @@ class Objective:
 
 @dataclass(frozen=True)
 class Held:
-    """An objective against a sample. Bounds are of 99 % confidence; None where the sample is too small, and
-    where a bound falls among the requests that were not answered."""
+    """An objective against a sample."""
 
-    objective: str
     verdict: Verdict
-    value_ns: int | None
-    low_ns: int | None
-    high_ns: int | None
+    text: str  # the bound that decided, of 99 % confidence; or why none could
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,7 @@ class Judgement:
     """`verdict` is met when every objective is surely met, broken when one is surely not."""
 
     verdict: Verdict
-    reason: str
-    held: tuple[Held, ...]
-    goodput_share: float | None  # of the requests sent; see `goodput_share`
+    text: str  # what decided
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
@@ -96,18 +92,15 @@ def judge(
     answered = len(values)
     if failed < 0 or answered + failed > sent:
         raise ValueError(f"{answered} answered and {failed} failed of {sent} sent")
+    if failed > FAILED_LIMIT * sent:
+        return Judgement("broken", f"{failed:,} of {sent:,} requests failed")
     late = np.full(sent - answered, _NEVER, dtype=np.int64)
     sample = np.concatenate([np.asarray(values, dtype=np.int64), late])
     worth = None if effective is None or answered == 0 else effective * sent / answered
-    held = tuple(_held(objective, sample, worth) for objective in objectives)
-    share = goodput_share(objectives, values, sent)
-    if failed > FAILED_LIMIT * sent:
-        return Judgement("broken", f"{failed} of {sent} requests failed", held, share)
-    for verdict in ("broken", "undecided"):
-        first = next((one for one in held if one.verdict == verdict), None)
-        if first is not None:
-            return Judgement(verdict, _reason(first, sent), held, share)
-    return Judgement("met", "", held, share)
+    held = [_held(objective, sample, worth) for objective in objectives]
+    verdicts = [one.verdict for one in held]
+    verdict: Verdict = next((worst for worst in _WORST if worst in verdicts), "met")
+    return Judgement(verdict, "; ".join(one.text for one in held))
 
 
 def goodput_share(objectives: Sequence[Objective], values: npt.NDArray[np.int64], sent: int) -> float | None:
@@ -140,23 +133,17 @@ def _objective(part: str, text: str) -> Objective:
 
 
 def _held(objective: Objective, sample: npt.NDArray[np.int64], worth: float | None) -> Held:
-    quantile = quantile_of(sample, worth, objective.percent)
-    verdict: Verdict = "undecided"
-    if quantile.high_ns is not None and quantile.high_ns <= objective.longest_ns:
-        verdict = "met"
-    elif quantile.low_ns is not None and quantile.low_ns > objective.longest_ns:
-        verdict = "broken"
-    value, low, high = (
-        None if bound == _NEVER else bound for bound in (quantile.value_ns, quantile.low_ns, quantile.high_ns)
-    )
-    return Held(objective.text, verdict, value, low, high)
-
-
-def _reason(held: Held, sent: int) -> str:
-    if held.verdict == "broken":
-        low = "among unanswered requests" if held.low_ns is None else f"above {held.low_ns / 1e6:.4g} ms"
-        return f"{held.objective} is broken: the percentile lies {low}"
-    if held.high_ns is None:
-        return f"{held.objective} is undecided: {sent} requests are too few, or too many were not answered"
-    low = "0" if held.low_ns is None else f"{held.low_ns / 1e6:.4g}"
-    return f"{held.objective} is undecided: the percentile lies between {low} and {held.high_ns / 1e6:.4g} ms"
+    quantile, name = quantile_of(sample, worth, objective.percent), f"p{objective.percent:g}"
+    low, high = quantile.low_ns, quantile.high_ns
+    if high is not None and high <= objective.longest_ns:
+        return Held("met", f"{name} at most {words.milliseconds(high)}")
+    if low is not None and low > objective.longest_ns:
+        above = "among requests without an answer" if low == _NEVER else f"above {words.milliseconds(low)}"
+        return Held("broken", f"{name} {above}")
+    if high is None:
+        independent = f"{len(sample):,} requests are worth {worth or 0:,.0f} independent ones"
+        needed = f"{SAMPLE_FLOORS[objective.percent]:,} are needed"
+        return Held("undecided", f"{name} not known: {independent}, {needed}")
+    if high == _NEVER:
+        return Held("undecided", f"{name} not known: too many requests have no answer")
+    return Held("undecided", f"{name} between {words.milliseconds(low or 0)} and {words.milliseconds(high)}")

@@ -182,6 +182,9 @@ class Accuracy:
         return self.correct / self.rows
 
 
+OUTCOMES = {"met": "held", "broken": "not held", "undecided": "not sure"}  # judgements as people read them
+
+
 @dataclass(frozen=True)
 class Trial:
     """One rate that a search tried."""
@@ -190,7 +193,9 @@ class Trial:
     achieved_per_second: float | None  # answers
     seconds: float  # how long it was tried
     judgement: str  # met, broken, undecided
-    text: str  # the percentiles that decided
+    text: str  # the percentiles that decided, or why none could
+    answered: int | None = None  # requests that were answered
+    effective_samples: float | None = None  # independent answers that they are worth
 
 
 @dataclass(frozen=True)
@@ -200,9 +205,24 @@ class Search:
     arm: str  # what is compared, by its name
     objective: str  # such as `p99<50ms`
     rate_per_second: float | None  # the highest rate that held the objective
-    broken_per_second: float | None  # the lowest rate above it that did not, or could not be decided
+    broken_per_second: float | None  # the lowest rate above it that was seen not to hold it
     trials: list[Trial]  # in the order in which they ran
-    ended: str  # what it found in words, and why it ended
+    ended: str  # what it found in words, and why it ended; empty where it was interrupted
+    undecided_per_second: float | None = None  # a rate between the two that could not be decided
+
+    @property
+    def bracket(self) -> str:
+        """What it knows: `the highest rate lies between 367/s and 418/s; 401/s could not be decided`."""
+        held, lost, open_rate = (
+            None if rate is None else f"{rate:.4g}/s"
+            for rate in (self.rate_per_second, self.broken_per_second, self.undecided_per_second)
+        )
+        if held is None:
+            text = "no rate held" if lost or open_rate else "no rate was decided"
+            text += f"; {lost} did not" if lost else ""
+        else:
+            text = f"the highest rate {f'lies between {held} and {lost}' if lost else f'is at least {held}'}"
+        return f"{text}; {open_rate} could not be decided" if open_rate else text
 
 
 @dataclass(frozen=True)

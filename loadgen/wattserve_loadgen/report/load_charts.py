@@ -13,6 +13,7 @@ from typing import Any
 from matplotlib.ticker import MaxNLocator
 
 from wattserve_loadgen import words
+from wattserve_loadgen.model.results import OUTCOMES
 from wattserve_loadgen.plan.load import CLOSED, OFFLINE, Load
 from wattserve_loadgen.report import ink
 from wattserve_loadgen.report.ink import Drawing, Look, Looks
@@ -276,8 +277,9 @@ def searched_rates(sheet: Sheet, _: None = None) -> Drawing | None:
     axes = ink.axes(1.5 + 0.5 * max(2, len(drawn)))
     for place, search in enumerate(drawn):
         look = sheet.looks[search.arm]
-        if search.rate_per_second is not None and search.broken_per_second is not None:
-            edges = [search.rate_per_second, search.broken_per_second]
+        upper = search.undecided_per_second or search.broken_per_second
+        if search.rate_per_second is not None and upper is not None:
+            edges = [search.rate_per_second, upper]
             axes.plot(edges, [place, place], color=ink.tint(look.colour, 0.3), linewidth=12, zorder=1)
         for trial in search.trials:
             place_of = (trial.rate_per_second, place)
@@ -288,8 +290,9 @@ def searched_rates(sheet: Sheet, _: None = None) -> Drawing | None:
     ink.name_rows(axes, [search.arm.replace(" (", "\n(") for search in drawn])
     axes.set_ylim(len(drawn) - 0.4, -0.6)
     axes.set(xlabel="offered requests per second", xlim=(0, None))
-    for name, marker in (("met", "o"), ("broken", "x")):
-        axes.scatter([], [], marker=marker, s=46, color=ink.FAINT, label=name)
-    axes.scatter([], [], marker="o", s=46, color=ink.PAPER, edgecolors=ink.FAINT, label="undecided")
+    for judgement, marker in (("met", "o"), ("broken", "x")):
+        axes.scatter([], [], marker=marker, s=46, color=ink.FAINT, label=OUTCOMES[judgement])
+    style = {"marker": "o", "s": 46, "color": ink.PAPER, "edgecolors": ink.FAINT}
+    axes.scatter([], [], label=OUTCOMES["undecided"], **style)
     ink.legend(axes)
     return Drawing(axes)

@@ -9,7 +9,7 @@ from typing import Any
 from wattserve_common.stats import Interval
 from wattserve_loadgen import words
 from wattserve_loadgen.model.cells import CellEnergy
-from wattserve_loadgen.model.results import Accuracy, Figures, Point, Results
+from wattserve_loadgen.model.results import OUTCOMES, Accuracy, Figures, Point, Results
 from wattserve_loadgen.plan.load import Arm, Load
 from wattserve_loadgen.report.scene import METRICS, accuracy_difference, point_of, twin_of_baseline
 
@@ -235,7 +235,7 @@ def _validity_row(results: Results, point: Point) -> dict[str, str | Box]:
         "window": f"{point.window_seconds:.1f} s",
         "answers": f"{point.answered:,}",
         "failed": f"{point.failed:,}",
-        "independent samples": words.ABSENT if effective is None else f"≈ {effective:,.0f}",
+        "independent samples": _samples(effective),
         "lag p99": f"{lag}, {late:,} late" if late else lag,
         "unknown energy": "all"
         if results.energy_reason
@@ -281,7 +281,9 @@ def trials_table(results: Results) -> Table:
             "offered": words.rate(trial.rate_per_second),
             "achieved": words.rate(trial.achieved_per_second),
             "for": f"{trial.seconds:.1f} s",
-            "judgement": trial.judgement,
+            "answers": words.ABSENT if trial.answered is None else f"{trial.answered:,}",
+            "independent samples": _samples(trial.effective_samples),
+            "outcome": OUTCOMES[trial.judgement],
             "what decided": trial.text,
         }
         for search in results.searches
@@ -318,6 +320,10 @@ def _share_box(accuracy: Accuracy | None) -> Box:
     if accuracy is None:
         return Box(words.ABSENT)
     return Box(words.percent(accuracy.share), f"{accuracy.low * 100:.1f}–{accuracy.high * 100:.1f}")
+
+
+def _samples(effective: float | None) -> str:
+    return words.ABSENT if effective is None else f"≈ {effective:,.0f}"
 
 
 def _count(value: int | None) -> str:

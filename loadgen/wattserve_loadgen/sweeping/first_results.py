@@ -94,8 +94,10 @@ def resumed_results(before: Results, sites: Mapping[str, Site], ceilings: Mappin
         if target.server.get("instance_id") != sites[target.name].info.instance_id
     ]
     ended = "it was killed" if before.ended == NOT_FINISHED else before.ended
+    if ended.startswith("interrupted"):
+        ended = f"it was {ended}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    text = f"Resumed at {now} with {len(before.cells)} cells measured, after {ended}"
+    text = f"Resumed at {now} with {words.counted(len(before.cells), 'cell')} measured, after {ended}"
     if others:
         text += f"; {' and '.join(others)} had been restarted, with the same model"
     return replace(

@@ -8,16 +8,17 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from wattserve_common.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen import words
 from wattserve_loadgen.drive.job import LoopResult
 from wattserve_loadgen.figures.search import RateSearch
-from wattserve_loadgen.figures.slo import Judgement, Objective, judge, parse_objectives
-from wattserve_loadgen.model.results import Search, Trial
+from wattserve_loadgen.figures.slo import judge, parse_objectives
+from wattserve_loadgen.model.results import OUTCOMES, Search, Trial
 from wattserve_loadgen.plan.load import POISSON, Arm, Load, closed
 from wattserve_loadgen.plan.schedule import HEAT_UP_BLOCK, Cell, Plan
 from wattserve_loadgen.sweeping.cells import schedule_of
@@ -67,7 +68,8 @@ class Searching:
         limit_s: float = math.inf,
     ) -> list[Search]:
         """A search for every arm but the baseline's twin. `before`: those of an interrupted sweep, to go on
-        with. `save` is called with what is known after each trial. After `limit_s` no trial begins.
+        with. `save` is called with what is known after each trial. No trial begins that would not be over
+        within `limit_s`.
         """
         give_up = time.monotonic() + limit_s
         earlier = {search.arm: search for search in before if search.trials}
@@ -77,16 +79,24 @@ class Searching:
                 interrupted = earlier.get(arm.name)
                 hunts.append(self._go_on(arm, interrupted) if interrupted else await self._begin(arm))
         turns = random.Random(f"search:{self._plan.seed}")
-        while not self._stopped() and time.monotonic() < give_up:
-            open_hunts = [hunt for hunt in hunts if hunt.search.next_rate() is not None]
+        while not self._stopped():
+            open_hunts = [hunt for hunt in hunts if self._fits(hunt, give_up)]
             if not open_hunts:
                 break
             turns.shuffle(open_hunts)
             for hunt in open_hunts:
-                if not self._stopped() and time.monotonic() < give_up:
-                    await self._try_next(hunt)
+                if not self._stopped() and self._fits(hunt, give_up):
+                    await self._try_next(hunt, give_up)
                     save([self._told(any_hunt) for any_hunt in hunts])
         return [self._told(hunt, is_over=not self._stopped()) for hunt in hunts]
+
+    def _fits(self, hunt: _Hunt, give_up: float) -> bool:
+        """Whether its next trial would be over in time; none where it is over itself."""
+        rate = hunt.search.next_rate()
+        return rate is not None and time.monotonic() + self._trial_s(hunt, rate) <= give_up
+
+    def _trial_s(self, hunt: _Hunt, rate: float) -> float:
+        return hunt.search.next_seconds(max(self._plan.seconds, self._floor / rate))
 
     async def _begin(self, arm: Arm) -> _Hunt:
         """Half of what a closed loop reaches is where the search begins."""
@@ -112,42 +122,60 @@ class Searching:
         """The rate at which the longest trial has the samples that the objective's percentile needs."""
         return _round(self._floor / max(_LONGEST_S, self._plan.seconds))
 
-    async def _try_next(self, hunt: _Hunt) -> None:
+    async def _try_next(self, hunt: _Hunt, give_up: float) -> None:
         wanted = hunt.search.next_rate()
         if wanted is None:
             return
-        trial_s = hunt.search.next_seconds(max(self._plan.seconds, self._floor / wanted))
-        load = Load(POISSON, rate=wanted)
+        trial_s, load = self._trial_s(hunt, wanted), Load(POISSON, rate=wanted)
         cell = Cell(len(hunt.trials) + 1, HEAT_UP_BLOCK, hunt.arm, load, self._plan.warmup_seconds, trial_s)
         loop = await self._trial(cell)
         if self._stopped():
             return
-        judgement = _judge(self._objectives, loop)
+        latencies, failed, sent = _latencies(loop)
+        worth = effective_samples(latencies)
+        judgement = judge(self._objectives, latencies, worth, failed, sent)
         asked = max(1, len(schedule_of(self._plan, cell)))  # warm-up and all
-        hunt.search.record(wanted, wanted * len(loop.sent_ns) / asked, judgement.verdict, judgement.reason)
-        not_at_that_rate = judgement.verdict == "met" and not hunt.search.trials[-1].met
-        verdict = "broken" if not_at_that_rate else judgement.verdict
-        trial = Trial(wanted, loop.done_per_second, loop.window_s, verdict, _text(judgement))
+        hunt.search.record(wanted, wanted * len(loop.sent_ns) / asked, judgement.verdict, judgement.text)
+        counted = hunt.search.trials[-1]
+        verdict, text = judgement.verdict, judgement.text
+        if verdict == "met" and not counted.met:  # it was not at that rate
+            verdict, text = "broken", counted.reason
+        answered, rate = len(latencies), loop.done_per_second
+        trial = Trial(wanted, rate, loop.window_s, verdict, text, answered, worth)
         hunt.trials.append(trial)
-        self._display.say(
-            f"search   {hunt.arm.name:<14} {words.rate(wanted):>9} {trial.judgement:<10} {trial.text}"
-        )
+        left_s = max(0.0, give_up - time.monotonic())
+        self._display.say(_trial_line(hunt.arm, trial, again=counted.met is None, left_s=left_s))
 
     def _told(self, hunt: _Hunt, *, is_over: bool = False) -> Search:
         result = hunt.search.result()
-        ended = ""
-        if hunt.search.next_rate() is None:
-            ended = f"{result.text}; {result.reason}"
-        elif is_over:
-            ended = f"{result.text}; the time for the search was up"
-        return Search(
+        search = Search(
             arm=hunt.arm.name,
             objective=self._plan.objective,
             rate_per_second=result.rate_per_second,
             broken_per_second=result.broken_at,
             trials=hunt.trials,
-            ended=ended,
+            ended="",
+            undecided_per_second=result.undecided_at,
         )
+        if hunt.search.next_rate() is None:
+            return replace(search, ended=f"{search.bracket}; {result.reason}")
+        return (
+            replace(search, ended=f"{search.bracket}; the time for the search was up") if is_over else search
+        )
+
+
+def _trial_line(arm: Arm, trial: Trial, *, again: bool, left_s: float) -> str:
+    """`search   fp32   367/s for 12 s  held      p99 at most 48.1 ms (4,390 answers worth 1,020, 366/s)`"""
+    outcome = OUTCOMES[trial.judgement]
+    if trial.judgement == "undecided":
+        outcome += ": again, longer" if again else ": counts as not held"
+    worth = "" if trial.effective_samples is None else f" worth {trial.effective_samples:,.0f}"
+    left = f"  · at most {words.duration(left_s)} left" if left_s < math.inf else ""
+    return (
+        f"search   {arm.name:<14} {words.rate(trial.rate_per_second):>9} for"
+        f" {words.duration(trial.seconds):<5} {outcome:<8}  {trial.text} ({trial.answered:,} answers{worth},"
+        f" {words.rate(trial.achieved_per_second)}){left}"
+    )
 
 
 def loads_found(plan: Plan, searches: list[Search]) -> dict[str, list[Load]]:
@@ -161,28 +189,15 @@ def loads_found(plan: Plan, searches: list[Search]) -> dict[str, list[Load]]:
     return loads
 
 
-def _judge(objectives: Sequence[Objective], loop: LoopResult) -> Judgement:
+def _latencies(loop: LoopResult) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Response times of its window's answers in the order of sending; how many failed, and were sent."""
     window = loop.in_window()
     assert loop.scheduled_ns is not None  # trials are open loops
     failed = np.fromiter(
         (isinstance(outcome, CallFailure) for outcome in loop.outcomes), np.bool_, len(loop.outcomes)
     )
     latencies = (loop.done_ns - loop.scheduled_ns)[window & ~failed]
-    return judge(
-        objectives,
-        latencies,
-        effective_samples(latencies),
-        failed=int((window & failed).sum()),
-        sent=int(window.sum()),
-    )
-
-
-def _text(judgement: Judgement) -> str:
-    parts = [
-        f"{held.objective}: {words.milliseconds(held.value_ns)} (at most {words.milliseconds(held.high_ns)})"
-        for held in judgement.held
-    ]
-    return "; ".join(parts) or judgement.reason
+    return latencies, int((window & failed).sum()), int(window.sum())
 
 
 def _round(rate: float) -> float:

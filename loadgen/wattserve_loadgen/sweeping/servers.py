@@ -23,7 +23,6 @@ from wattserve_loadgen.target.oip import OipTarget
 from wattserve_loadgen.target.wattserve import NativeTarget
 
 SERVER = "server"  # the name of the one that is no peer
-INTERRUPTED = "interrupted by the user"
 _ASKED_AT_ONCE = 7
 _CONNECT_S = 10.0
 _RETRY_S = 0.5
@@ -80,7 +79,7 @@ class Site:
             raise ServerChanged(text, restarted=True)
         self.info = info
 
-    async def wait(self, limit_s: float, stopped: Callable[[], bool]) -> bool:
+    async def wait(self, limit_s: float, stopped: Callable[[], str]) -> bool:
         """Whether the same model is served again within `limit_s`, or now; ServerChanged when another one is.
 
         Whatever instance answers is the sweep's server from then on.
@@ -122,7 +121,7 @@ async def see_through(
     action: Callable[[], Awaitable[Outcome]],
     *,
     limit_s: float,
-    stopped: Callable[[], bool],
+    stopped: Callable[[], str],
     heat_up: Callable[[Site], Awaitable[None]],
     tell: Callable[[str], None],
     note: Callable[[str], None],
@@ -130,7 +129,8 @@ async def see_through(
     """Do it, and once more after each time that the server was lost in it and came back; else SweepOver.
 
     `what`: for the user, whom `tell` tells, and for the results, which `note` notes. `limit_s`: how long to
-    wait for a server. `heat_up`: every arm of a server that is there again.
+    wait for a server. `stopped`: what interrupted the sweep, or "". `heat_up`: every arm of a server that is
+    there again.
     """
     for losses in range(1, _MOST_LOSSES + 1):
         try:
@@ -153,7 +153,7 @@ async def see_through(
             except ServerChanged as change:
                 raise SweepOver(f"the server changed: {change}") from error
             if not is_there:
-                raise SweepOver(INTERRUPTED if stopped() else f"the server was lost: {error}") from error
+                raise SweepOver(stopped() or f"the server was lost: {error}") from error
             waited_s = time.monotonic() - began
             text = f"{error}. The same model was there again after {waited_s:.0f} s: {what} ran again"
             tell(text)

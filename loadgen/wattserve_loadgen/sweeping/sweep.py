@@ -38,7 +38,6 @@ from wattserve_loadgen.sweeping.readings import SweepClock, last_instant
 from wattserve_loadgen.sweeping.results_so_far import ResultsSoFar
 from wattserve_loadgen.sweeping.searches import Searching, loads_found
 from wattserve_loadgen.sweeping.servers import (
-    INTERRUPTED,
     Site,
     SweepOver,
     open_sites,
@@ -46,7 +45,7 @@ from wattserve_loadgen.sweeping.servers import (
     see_through,
 )
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTIONS = {signal.SIGINT: "interrupted by the user", signal.SIGTERM: "interrupted by SIGTERM"}
 
 
 async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
@@ -120,7 +119,7 @@ class _Sweep:
         self._display, self._ceilings = display, ceilings
         self._wall = ClockWatch()
         self._cells: list[Cell] = []
-        self._interrupted = False
+        self._interrupted = ""  # by what
         self._runner = CellRunner(
             kept.plan,
             dataset,
@@ -133,7 +132,7 @@ class _Sweep:
         self._see_through = partial(
             see_through,
             limit_s=options.wait_for_server_s,
-            stopped=self._is_interrupted,
+            stopped=lambda: self._interrupted,
             heat_up=self._heat_up,
             tell=display.say,
             note=kept.note,
@@ -187,7 +186,7 @@ class _Sweep:
         whole = sum(not cell.stopped for cell in self._kept.results.cells)
         missing = self._kept.results.cells_planned - whole
         if self._interrupted and (missing or not self._cells):
-            return INTERRUPTED
+            return self._interrupted
         if missing:
             return f"{missing} cells ended early: their points are in the results, with a verdict"
         return "complete" if self._cells else "no search found a rate within the objective"
@@ -240,7 +239,7 @@ class _Sweep:
             trial,
             self._display,
             {arm: ceiling.requests_per_second / 2 for arm, ceiling in self._ceilings.items()},
-            self._is_interrupted,
+            lambda: bool(self._interrupted),
         ).run(self._kept.results.searches, lambda searches: self._kept.change(searches=searches), limit_s)
         if self._interrupted:
             return
@@ -252,13 +251,10 @@ class _Sweep:
         self._folder.write_text(PLAN_FILE, write_plan(self._options, plan))
         self._runner.plan = plan
 
-    def _is_interrupted(self) -> bool:
-        return self._interrupted
-
-    def _interrupt(self) -> None:
-        self._interrupted = True
+    def _interrupt(self, number: signal.Signals) -> None:
+        self._interrupted = _INTERRUPTIONS[number]
         self._display.say("stopping: the running cell ends and its energy is settled; again to stop at once")
-        self._runner.stop(INTERRUPTED)
+        self._runner.stop(self._interrupted)
 
 
 @contextmanager
@@ -272,21 +268,23 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 @contextmanager
-def first_signal(then: Callable[[], None]) -> Iterator[None]:
-    """The first signal calls `then` in the running event loop; the next one raises KeyboardInterrupt."""
+def first_signal(then: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """The first signal calls `then` with itself in the running event loop; the next one raises
+    KeyboardInterrupt.
+    """
     loop = asyncio.get_running_loop()
 
     def release() -> None:
-        for number in _SIGNALS:
+        for number in _INTERRUPTIONS:
             if loop.remove_signal_handler(number):
                 signal.signal(number, signal.default_int_handler)
 
-    def on_first() -> None:
+    def on_first(number: signal.Signals) -> None:
         release()
-        then()
+        then(number)
 
-    for number in _SIGNALS:
-        loop.add_signal_handler(number, on_first)
+    for number in _INTERRUPTIONS:
+        loop.add_signal_handler(number, on_first, number)
     try:
         yield
     finally:

@@ -37,7 +37,6 @@ def test_rates_double_then_halve_in_logarithms_and_both_ends_are_tried_again() -
     found = search.result()
     assert (found.rate_per_second, found.broken_at) == (pytest.approx(root), 400)
     assert (found.ratio, found.trials, found.reason) == (pytest.approx(2**0.5), 6, "it is broken")
-    assert found.text == "the highest rate lies between 282.8/s and 400/s"
 
 
 def test_a_start_that_is_too_high_halves_down() -> None:
@@ -65,6 +64,29 @@ def test_an_undecided_rate_is_repeated_twice_as_long_and_then_counts_as_broken()
     assert [trial.met for trial in search.trials] == [None, None, False]
     assert (search.next_rate(), search.next_seconds(10)) == (50, 10)
     assert search.trials[-1].reason == "it is undecided"
+
+
+def test_a_rate_that_was_never_broken_is_not_called_so() -> None:
+    search = RateSearch(100.0, most_repeats=0)
+    for rate, says in ((100, MET), (400, BROKEN), (200, UNDECIDED)):
+        search.record(rate, rate, *says)
+    found = search.result()
+    assert (found.rate_per_second, found.broken_at, found.undecided_at) == (100, 400, 200)
+    assert found.ratio == 2
+    search.record(200, 200, *MET)  # met once, then undecided: no more is known of it
+    assert search.result().undecided_at == 200
+    search.record(200, 200, *BROKEN)
+    assert search.result().undecided_at == 200
+    search.record(200, 200, *BROKEN)
+    assert (search.result().broken_at, search.result().undecided_at) == (200, None)
+
+
+def test_where_nothing_was_broken_beyond_doubt_there_is_no_broken_rate() -> None:
+    search = RateSearch(100.0, lowest_rate=30.0, most_repeats=0)
+    run(search, lambda _: UNDECIDED)
+    found = search.result()
+    assert (found.rate_per_second, found.broken_at, found.undecided_at) == (None, None, 30)
+    assert found.reason == "30/s is the lowest rate that is tried: it is undecided"
 
 
 def test_one_unlucky_trial_does_not_decide() -> None:
@@ -116,9 +138,13 @@ def test_a_server_that_never_breaks_ends_at_the_highest_rate_allowed() -> None:
     search = RateSearch(100.0, highest_rate=350.0)
     assert run(search, lambda _: MET) == [100, 200, 350, 350]
     found = search.result()
-    assert (found.rate_per_second, found.broken_at, found.ratio) == (350, None, None)
-    assert found.reason == "the highest rate allowed, 350/s, meets it"
-    assert found.text == "the highest rate is at least 350/s"
+    assert (found.rate_per_second, found.broken_at, found.undecided_at, found.ratio) == (
+        350,
+        None,
+        None,
+        None,
+    )
+    assert found.reason == "350/s is the highest rate that is tried"
 
 
 def test_a_server_that_never_meets_it_ends_at_the_lowest_rate_allowed() -> None:
@@ -126,8 +152,7 @@ def test_a_server_that_never_meets_it_ends_at_the_lowest_rate_allowed() -> None:
     assert run(search, lambda _: BROKEN) == [100, 50, 30, 30]
     found = search.result()
     assert (found.rate_per_second, found.broken_at) == (None, 30)
-    assert found.reason == "the lowest rate allowed, 30/s, breaks it; it is broken"
-    assert found.text == "no rate met it; 30/s broke it"
+    assert found.reason == "30/s is the lowest rate that is tried: it is broken"
 
 
 def test_a_search_ends_at_its_limit_of_trials_and_says_so() -> None:
@@ -181,7 +206,7 @@ def test_the_capacity_of_a_queue_is_found_within_five_percent(seed: int) -> None
     while (rate := search.next_rate()) is not None:
         values = queue(rate, search.next_seconds(200), source)
         judgement = judge(objectives, values, effective_samples(values), 0, len(values))
-        search.record(rate, rate, judgement.verdict, judgement.reason)
+        search.record(rate, rate, judgement.verdict, judgement.text)
     found = search.result()
     assert found.rate_per_second is not None
     assert found.broken_at is not None

@@ -73,7 +73,17 @@ def test_what_no_sample_carries_and_no_meter_counted_is_a_dash_with_its_reason()
     figures = replace(point.shown, latency=make_percentiles(samples=100), active_uj=None)
     results = make_results(arms=[FP32], loads=[closed(1)], accuracy={}, accuracy_reason="no labels")
     head, line, *meanings = summary(replace(results, points=[replace(point, figures=figures)]))
-    assert head.split() == "load variant answers/s p50 p99 J/request against fp32 accuracy".split()
+    assert head.split() == [
+        "load",
+        "variant",
+        "answers/s",
+        "p50",
+        "p99",
+        "J/request",
+        "against",
+        "fp32",
+        "accuracy",
+    ]
     assert line.split() == ["concurrency", "1", "fp32", "80.0", "12.5", "ms", "–", "–", "–", "–"]
     assert meanings == ["p99 –: too few independent answers, 662 are needed (p50: 11)."]
 

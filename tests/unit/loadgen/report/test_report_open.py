@@ -12,6 +12,7 @@ from tests.fixtures.loadgen_pages import Page, columns_for, make_sheet
 from tests.fixtures.loadgen_results import FP32, INT8, OPEN, PEER, make_point, make_results
 from wattserve_loadgen.model.results import Results, Search, Trial, Verdict
 from wattserve_loadgen.plan.load import OFFLINE, POISSON, RAMP, Load, closed
+from wattserve_loadgen.report.console import summary
 from wattserve_loadgen.report.load_charts import goodput_against_offered, in_lines, latency_against_rate
 from wattserve_loadgen.report.page import render
 from wattserve_loadgen.report.record_charts import batch_shares
@@ -24,8 +25,8 @@ FASTER = Load(POISSON, rate=80.0)
 RATES = (OPEN, FASTER)
 MIXED = (closed(1), closed(4), *RATES)
 TRIALS = [
-    Trial(100, 99.8, 8, "met", "p99 at most 40 ms"),
-    Trial(200, 150.0, 4, "broken", "p99 at least 210 ms"),
+    Trial(100, 99.8, 8, "met", "p99 at most 40.0 ms", 798, 702.3),
+    Trial(200, 150.0, 4, "broken", "p99 above 210 ms"),  # as older results have it
 ]
 FOUND = "the highest rate lies between 100/s and 200/s; the time was up"
 SEARCH = Search("int8", "p99<50ms", 100.0, 200.0, TRIALS, FOUND)
@@ -145,15 +146,36 @@ def test_a_search_says_between_which_rates_the_answer_lies() -> None:
     assert search_sentence(SEARCH) == said
 
 
+@pytest.mark.parametrize(
+    ("held", "broken", "undecided", "said"),
+    [
+        (367.5, 418.2, None, "the highest rate lies between 367.5/s and 418.2/s"),
+        (367.5, 418.2, 401, "the highest rate lies between 367.5/s and 418.2/s; 401/s could not be decided"),
+        (367.5, None, 401, "the highest rate is at least 367.5/s; 401/s could not be decided"),
+        (367.5, None, None, "the highest rate is at least 367.5/s"),
+        (None, 30, None, "no rate held; 30/s did not"),
+        (None, None, 30, "no rate held; 30/s could not be decided"),
+        (None, None, None, "no rate was decided"),
+    ],
+)
+def test_a_search_that_was_interrupted_keeps_what_it_knows(
+    held: float | None, broken: float | None, undecided: float | None, said: str
+) -> None:
+    search = Search("fp32", "p90<60ms", held, broken, TRIALS, "", undecided)
+    sentence = f"fp32 within p90<60ms: {said}; the search was not finished."
+    results = make_results(points=[], searches=[search], ended="interrupted by the user")
+    assert headline(results) == search_sentence(search) == summary(results)[0] == sentence
+
+
 def test_a_search_shows_each_trial_with_what_decided_it() -> None:
     results = make_results(points=[], searches=[SEARCH])
     assert [[entry.text for entry in row] for row in trials_table(results).rows] == [
-        ["int8", "p99<50ms", "100/s", "99.8/s", "8.0 s", "met", "p99 at most 40 ms"],
-        ["int8", "p99<50ms", "200/s", "150/s", "4.0 s", "broken", "p99 at least 210 ms"],
+        ["int8", "p99<50ms", "100/s", "99.8/s", "8.0 s", "798", "≈ 702", "held", "p99 at most 40.0 ms"],
+        ["int8", "p99<50ms", "200/s", "150/s", "4.0 s", "–", "–", "not held", "p99 above 210 ms"],
     ]
     found = Page(render(results, {}))
     assert "int8 within p99<50ms: the highest rate" in found.text
-    assert "broken" in found.figure("The highest rate within p99<50ms")
+    assert "not held" in found.figure("The highest rate within p99<50ms")
 
 
 def test_each_batch_counts_once_however_many_requests_saw_it() -> None:

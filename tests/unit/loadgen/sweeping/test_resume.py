@@ -103,20 +103,20 @@ def recomputed(values: list[int]) -> Percentiles:
     return percentiles_of(array, effective_samples(array), floors_by_effective=False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "by"), [(signal.SIGINT, "the user"), (signal.SIGTERM, "SIGTERM")])
 def test_a_sweep_that_was_interrupted_goes_on_to_the_same_end(
-    server: MemoryServer, data: Path, tmp_path: Path, number: int
+    server: MemoryServer, data: Path, tmp_path: Path, number: int, by: str
 ) -> None:
     out = tmp_path / "out"
     first = measured(server, data, out, signalled(number), blocks=BLOCKS)
-    assert first.ended == "interrupted by the user"
+    assert first.ended == f"interrupted by {by}"
     told = Told()
     again = measured(server, data, out, told, blocks=BLOCKS, resume=True)
     is_whole(again, out)
     assert told.passed == [2]
     (note,) = again.interruptions
     assert note.startswith("Resumed at ")
-    assert note.endswith(" with 1 cells measured, after interrupted by the user.")
+    assert note.endswith(f" with 1 cell measured, after it was interrupted by {by}.")
     instants = [json.loads(line)["seconds"] for line in (out / "readings.jsonl").read_text().splitlines()]
     assert instants == sorted(instants)
 
