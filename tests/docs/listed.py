@@ -43,4 +43,4 @@ SHORTENED = {
 """Run with these flags behind their own, which they overrule, so that seconds do for minutes."""
 
 UNTIL_CTRL_C = {"wattserve-client energy --watch*"}
-"""Run for two seconds, then ended as a person would."""
+"""Run until they show something, then ended as a person would."""

@@ -21,7 +21,11 @@ from wattserve_client import Client
 
 _RECEIPT = re.compile(r"(?<=receipt )[0-9a-f]{12}-\w+")
 _SERVE = "wattserve serve"
-_TIMEOUT_S = 100
+_TIMEOUT_S = 600
+# Once it has shown something, it is ended as a person would. -m: a shell's background jobs hear Ctrl-C.
+_UNTIL_SHOWN = (
+    "(set -m; {} >shown & until [ -s shown ] || ! kill -0 $!; do sleep 0.1; done; kill -INT $!; wait $!)"
+)
 
 
 def environment(bin_folder: Path, cache: Path) -> dict[str, str]:
@@ -126,7 +130,7 @@ class Reader:
             if fnmatchcase(command, pattern):
                 fitted += f" {flags}"
         if any(fnmatchcase(command, pattern) for pattern in listed.UNTIL_CTRL_C):
-            fitted = f"timeout --preserve-status --signal INT 2 {fitted}"
+            fitted = _UNTIL_SHOWN.format(fitted)
         return fitted
 
     def _addressed(self, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import threading
@@ -142,6 +143,15 @@ class Prometheus:
             )
             for each in found["result"]
         ]
+
+    def figures(self, expression: str) -> list[Series]:
+        """What it gives once all of it are figures; in the end, what it gives."""
+        until = time.monotonic() + START_S
+        while not (found := self.query(expression)) or not all(math.isfinite(each.value) for each in found):
+            if time.monotonic() > until:
+                break
+            time.sleep(INTERVAL_S / 2)
+        return found
 
     def value(self, expression: str, at: float | None = None) -> float:
         (only,) = self.query(expression, at)

@@ -51,7 +51,7 @@ def test_promtool_finds_nothing_to_lint_in_the_metrics_of_a_loaded_server(
 def test_a_panel_shows_finite_figures(stack: Stack, expression: Expression) -> None:
     if "nv_gpu_" in expression.text and stack.gpu is None:
         pytest.skip("the simulated GPU board needs a C compiler")
-    found = stack.prometheus.query(replaced(expression.text))
+    found = stack.prometheus.figures(replaced(expression.text))
     assert found, "no data"
     assert all(math.isfinite(each.value) for each in found), found
     for label in LABEL.findall(expression.legend):
@@ -132,22 +132,24 @@ def test_every_scraped_figure_lies_between_the_ledgers_before_and_after_it(
     answered: list[float] = []
     joules: list[float] = []
     begun = time.time()
-    while time.time() < begun + 6 * INTERVAL_S:
-        asked.append(time.time())
-        report = client.energy_report()
-        answered.append(time.time())
-        assert report.measured_joules is not None
-        joules.append(report.measured_joules)
-        time.sleep(INTERVAL_S / 20)
-    end = time.time()
     compared = 0
-    for start, seconds, value in scrapes(stack, end, end - begun):
-        before = bisect_left(answered, start) - 1
-        after = bisect_right(asked, start + seconds)
-        if before >= 0 and after < len(asked):
-            assert joules[before] - 1e-6 <= value <= joules[after] + 1e-6
-            compared += 1
-    assert compared >= 3
+    while compared < 3:
+        round_begun = time.time()
+        while time.time() < round_begun + 6 * INTERVAL_S:
+            asked.append(time.time())
+            report = client.energy_report()
+            answered.append(time.time())
+            assert report.measured_joules is not None
+            joules.append(report.measured_joules)
+            time.sleep(INTERVAL_S / 20)
+        end = time.time()
+        compared = 0
+        for start, seconds, value in scrapes(stack, end, end - begun):
+            before = bisect_left(answered, start) - 1
+            after = bisect_right(asked, start + seconds)
+            if before >= 0 and after < len(asked):
+                assert joules[before] - 1e-6 <= value <= joules[after] + 1e-6
+                compared += 1
 
 
 def scrapes(stack: Stack, until: float, seconds: float) -> Iterator[tuple[float, float, float]]:
@@ -163,13 +165,14 @@ def scrapes(stack: Stack, until: float, seconds: float) -> Iterator[tuple[float,
 def test_watts_of_rate_agree_with_the_ledgers_of_the_same_time(stack: Stack, client: Client) -> None:
     """rate() spreads the growth from the first scrape in its window to the last one over the whole window.
 
-    So what it knows differs from the window by less than a scrape's interval at either end, and each reading
-    of the simulated meter is up to 0.1 s old. In these seconds the power was not measured: it may have been
-    anything between idle and full, and the mean over the window moves by so much at the most.
+    So it does not know the seconds before the first scrape and after the last, and each reading of the
+    simulated meter is up to 0.1 s old. What was drawn in these seconds, up to full power, may be missing from
+    the mean over the window, or be there though it was not drawn.
     """
     first = client.energy_report()
     stack.prometheus.wait_for_scrapes(WINDOW_S)
     last = client.energy_report()
+    stack.prometheus.wait_for_scrapes(1)  # one that was under way has come in
     assert first.measured_uj is not None
     assert last.measured_uj is not None
     seconds = (last.until_unix_ns - first.until_unix_ns) / 1e9
@@ -177,8 +180,9 @@ def test_watts_of_rate_agree_with_the_ledgers_of_the_same_time(stack: Stack, cli
     at, window = last.until_unix_ns / 1e9, f"[{round(seconds * 1000)}ms]"
     where = f'instance="{stack.target}"'
     found = stack.prometheus.value(f"sum(rate({MEASURED}{{{where}}}{window}))", at)
-    unseen_s = 2 * (INTERVAL_S + PUBLISHED_EVERY_S)
-    assert found == pytest.approx(watts, abs=BUSY_WATTS * unseen_s / seconds)
+    (seen,) = stack.prometheus.query(f"{MEASURED}{{{where}}}{window}", at)
+    unseen_s = seconds - (seen.samples[-1][0] - seen.samples[0][0]) + 2 * PUBLISHED_EVERY_S
+    assert found == pytest.approx(watts, abs=(IDLE_WATTS + BUSY_WATTS) * unseen_s / seconds)
     accounts = by_label(
         stack.prometheus.query(
             f"sum by (account) (rate(wattserve_energy_account_joules_total{{{where}}}{window}))", at
