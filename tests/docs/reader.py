@@ -24,7 +24,8 @@ _SERVE = "wattserve serve"
 _TIMEOUT_S = 600
 # Once it has shown something, it is ended as a person would. -m: a shell's background jobs hear Ctrl-C.
 _UNTIL_SHOWN = (
-    "(set -m; {} >shown & until [ -s shown ] || ! kill -0 $!; do sleep 0.1; done; kill -INT $!; wait $!)"
+    "(rm -f shown; set -m; {} >shown & until [ -s shown ] || ! kill -0 $!; do sleep 0.1; done;"
+    " kill -INT $!; wait $!)"
 )
 
 

@@ -133,7 +133,7 @@ def snapshot(server: RunningServer) -> dict[str, Any]:
     """What the server holds, once it has come to rest."""
     seen = len(server.errors)
     server.process.send_signal(signal.SIGUSR1)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         for line in server.errors[seen:]:
             if line.startswith(MARK):
@@ -144,7 +144,7 @@ def snapshot(server: RunningServer) -> dict[str, Any]:
 
 def at_rest(server: RunningServer, like: dict[str, Any] | None = None) -> dict[str, Any]:
     """A snapshot with nothing in progress, which takes a moment to come about; or the last one."""
-    until = time.monotonic() + 15
+    until = time.monotonic() + 60
     while True:
         now = snapshot(server)
         rests = not any(now[key] for key in ("accepted", "open", "queued", "pending", "watches", "waiters"))
@@ -181,7 +181,7 @@ def load_all(server: RunningServer) -> None:
 
 
 def check_the_ledger(client: Client) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while (report := client.energy_report()).pending_receipts and time.monotonic() < until:
         time.sleep(0.1)
     accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj]

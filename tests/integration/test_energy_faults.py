@@ -33,7 +33,7 @@ from wattserve_server.meters.sampler import Sampler
 SETTLED, UNKNOWN = pb.ENERGY_STATE_SETTLED, pb.ENERGY_STATE_UNKNOWN
 REQUEST = pb.PredictRequest(tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=[2, *([4] * 40), 3])]))
 FLAGS = ("--device", "cpu", "--threads", "1", "--variants", "fp32")
-LIMIT_S = 15.0
+LIMIT_S = 60.0
 
 
 def until(what: str, happened: Callable[[], bool]) -> None:
