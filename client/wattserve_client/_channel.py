@@ -20,8 +20,16 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from wattserve_client._servers import Tls, addresses, explained, host_and_port, list_of
-from wattserve_client.errors import Cancelled, ServerError, Unavailable, WattserveError, details_in, error_for
+from wattserve_client._servers import Tls, addresses, explained, host_and_port, list_of, lost
+from wattserve_client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ServerError,
+    Unavailable,
+    WattserveError,
+    details_in,
+    error_for,
+)
 from wattserve_client.wire import from_message
 from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
 
@@ -59,6 +67,9 @@ def _retry_policy(code: str, first_pause_s: float) -> dict[str, Any]:
         "retryableStatusCodes": [code],
     }
 
+
+# Of grpc.health.v1, asked by hand: an empty request is for the whole server, and the reply says SERVING.
+HEALTH_CHECK, SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
 
 _RETRIES = [
     {
@@ -158,8 +169,11 @@ class Link:
         """A call's own deadline in seconds, or the client's."""
         return self.timeout_s if timeout_s is None else _seconds(timeout_s)
 
-    def failure(self, error: grpc.RpcError) -> WattserveError:
-        """The error to raise for a grpc error, which is its cause."""
+    def failure(
+        self, error: grpc.RpcError, within_s: float | None = None, *, may_have_run: bool = False
+    ) -> WattserveError:
+        """The error to raise for a grpc error, which is its cause. within_s: the call's deadline.
+        may_have_run: the call asked for a prediction."""
         code, message, details = (
             error.code().name,
             error.details() or "",
@@ -168,16 +182,30 @@ class Link:
         never_sent = (
             code == "UNAVAILABLE" and not error.trailing_metadata() and message.startswith(_NO_SERVER)
         )
-        if code == "UNAVAILABLE" and not details.reason:
-            hinted = explained(message, self._tls)
-            if never_sent and hinted == message:
-                hinted = f"no server took the call, so nothing ran ({message})"
-            message = hinted
+        if not details.reason:
+            if code == "UNAVAILABLE":
+                hinted = explained(message, self._tls)
+                if hinted == message and never_sent:
+                    hinted = f"no server took the call, so nothing ran ({message})"
+                message = hinted if hinted != message else lost(message, may_have_run)
+            elif code == "DEADLINE_EXCEEDED" and within_s is not None:
+                charged = "; it may have run, and is then charged" if may_have_run else ""
+                message = f"no answer within {within_s:.3g} s (timeout_s){charged}"
         failure = error_for(code, message, self.target, details)
         if isinstance(failure, Unavailable):
             failure.never_sent = never_sent
         failure.__cause__ = error
         return failure
+
+    def why_not_ready(self, answer: bytes | grpc.RpcError, within_s: float) -> str:
+        """Of a health check's reply, or its failure; empty when the server takes requests. Raises what is
+        neither: a server that cannot be asked."""
+        if isinstance(answer, bytes):
+            return "" if answer == SERVING else "it is starting or shutting down"
+        failure = self.failure(answer, within_s)
+        if not isinstance(failure, Unavailable | DeadlineExceeded):
+            raise failure
+        return failure.message
 
     def closed(self) -> Cancelled:
         """The error to raise from a call that was open when its client was closed."""

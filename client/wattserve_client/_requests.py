@@ -37,6 +37,7 @@ class PredictOptions(TypedDict, total=False):
     request_id: str
     wait_for_settled_energy: bool
     priority: int
+    truncate: bool
     timeout_s: float | None
 
 
@@ -49,7 +50,7 @@ _DATATYPES = {dtype.name: word for word, dtype in DTYPES.items() if word != "BF1
 
 
 def bare_request(
-    variant: str, wait_for_settled_energy: bool, priority: int, request_id: str = ""
+    variant: str, wait_for_settled_energy: bool, priority: int, request_id: str = "", truncate: bool = False
 ) -> pb.PredictRequest:
     """All of the message that asks for a prediction but the inputs."""
     if not _is_int(priority):
@@ -61,6 +62,7 @@ def bare_request(
         variant=text(variant, "variant"),
         wait_for_settled_energy=_flag(wait_for_settled_energy, "wait_for_settled_energy"),
         priority=priority,
+        truncate=_flag(truncate, "truncate"),
     )
 
 
@@ -83,15 +85,23 @@ def images(pixels: object) -> FloatArray:
     if not isinstance(pixels, np.ndarray):
         raise TypeError(f"pixels are {_kind(pixels)}; they must be a numpy array of floats")
     if pixels.dtype.kind != "f":
-        raise TypeError(
-            f"pixels are {pixels.dtype.name}; they must be floats, scaled and normalised as the model's "
-            "preprocessor does it"
-        )
+        raise TypeError(_no_pixels(pixels))
     if pixels.ndim not in (3, 4):
         raise ValueError(
             f"pixels have {pixels.ndim} dimensions; one image has 3 (channels, height, width), several have 4"
         )
     return pixels
+
+
+def _no_pixels(image: npt.NDArray[Any]) -> str:
+    """What to say of an image that is still of whole numbers, as it comes out of a file."""
+    last = image.ndim == 3 and image.shape[-1] in (1, 3, 4) and image.shape[0] not in (1, 3, 4)
+    moved = ", channels first (.transpose(2, 0, 1))" if last else ""
+    return (
+        f"an image of {image.dtype.name}, shape {image.shape}: pixels must be floats{moved}, resized to "
+        "server_info().pixel_shape, scaled and normalised as the model's preprocessor does it, mostly "
+        "(image / 255 - mean) / std (docs/how-to/own-model.md has ten lines for it)"
+    )
 
 
 def receipt_request(receipt_id: str, wait_until_settled: bool) -> pb.GetReceiptRequest:
@@ -158,6 +168,8 @@ def _fill_sequence(request: pb.PredictRequest, inputs: Sequence[Any]) -> None:
 
 
 def _fill_array(request: pb.PredictRequest, inputs: npt.NDArray[Any]) -> None:
+    if inputs.ndim in (3, 4):
+        raise TypeError(_no_pixels(inputs))
     if inputs.ndim not in (1, 2):
         raise ValueError(
             f"inputs have {inputs.ndim} dimensions; token ids have 1, or 2 for several sequences"

@@ -21,6 +21,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 DEFAULT_TARGET = "127.0.0.1:50051"
 _NOT_CONNECTED = ("failed to connect to all addresses", "connections to all backends failing")
 _CUT = ("Socket closed", "reset by peer", "Broken pipe")
+_LOST = (*_CUT, "Stream removed", "GOAWAY", "keepalive", "ping timeout")
 # What gRPC says of a handshake that failed, and what a person must know of it.
 _HANDSHAKES = (
     ("certificate has expired", ": the server's certificate has expired"),
@@ -155,6 +156,14 @@ def explained(message: str, tls: Tls | None) -> str:
     """gRPC's words for a failed connection, after what a person must know of them."""
     hint = _hint(message, tls)
     return f"{hint} ({message})" if hint else message
+
+
+def lost(message: str, may_have_run: bool) -> str:
+    """gRPC's words for a connection that was lost under a call, after what a person must know of them."""
+    if not any(words in message for words in _LOST):
+        return message
+    fate = "; the request may have run" if may_have_run else ""
+    return f"connection lost before the answer{fate} ({message})"
 
 
 def _hint(message: str, tls: Tls | None) -> str:

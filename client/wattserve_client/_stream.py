@@ -118,7 +118,7 @@ class StreamBook:
 
     def silent(self, timeout_s: float) -> WattserveError:
         """The error to raise when no answer came for so long."""
-        message = f"no answer came within {timeout_s:g} s"
+        message = f"no answer within {timeout_s:.3g} s (timeout_s)"
         return self.broken(DeadlineExceeded(message, "DEADLINE_EXCEEDED", self._link.target))
 
     def broken(self, error: WattserveError) -> WattserveError:
@@ -168,7 +168,7 @@ def answers(
                 case pb.PredictStreamResponse():
                     yield book.answer(event)
                 case grpc.RpcError():
-                    raise book.broken(link.failure(event)) from event
+                    raise book.broken(link.failure(event, may_have_run=True)) from event
                 case None:
                     book.ended()
                     return
@@ -230,7 +230,7 @@ async def _forward_async(link: Link, call: Any, events: asyncio.Queue[Any]) -> N
             events.put_nowait(response)
     except grpc.RpcError as raised:
         error = notes.unmask(raised)
-        events.put_nowait(None if error is None else link.failure(error))
+        events.put_nowait(None if error is None else link.failure(error, may_have_run=True))
     except asyncio.CancelledError:
         events.put_nowait(link.closed())
         raise

@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 
 from wattserve_client import _requests
-from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
+from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
 from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
 from wattserve_client._stream import StreamBook, answers_async, each_of
@@ -90,10 +90,11 @@ class AsyncClient:
         request_id: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
+        truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request; all as in `Client.predict`."""
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
         request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
         while True:
@@ -118,6 +119,7 @@ class AsyncClient:
         variant: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
+        truncate: bool = False,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> AsyncGenerator[Answer, None]:
@@ -128,7 +130,7 @@ class AsyncClient:
         wait for a slow source (a plain iterable that blocks still blocks the event loop). After a `break`
         the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` does it at once.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority)
+        bare = bare_request(variant, wait_for_settled_energy, priority, truncate=truncate)
         book = StreamBook(self._link, inputs, bare, in_flight)
         source = aiter(inputs) if isinstance(inputs, AsyncIterable) else each_of(iter(inputs))
         return answers_async(self._link, self._open, source, book, self._link.seconds(timeout_s))
@@ -148,7 +150,20 @@ class AsyncClient:
         """Settled receipts as they settle; all as in `Client.watch_receipts`. Needs a running loop."""
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
         call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
-        return self._receipts(self._tracked(call))
+        return self._receipts(self._tracked(call), seconds)
+
+    async def is_ready(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the server takes requests now; all as in `Client.is_ready`."""
+        return not await self._why_not_ready(timeout_s)
+
+    async def _why_not_ready(self, timeout_s: float | None) -> str:
+        self._link.check_one_server()
+        seconds = self._link.seconds(timeout_s)
+        ask: Any = self._open_channel().unary_unary(HEALTH_CHECK)
+        try:
+            return self._link.why_not_ready(await ask(b"", timeout=seconds), seconds)
+        except grpc.RpcError as error:
+            return self._link.why_not_ready(error, seconds)
 
     async def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
@@ -172,14 +187,19 @@ class AsyncClient:
         request = pb.UnloadVariantRequest(variant=_requests.text(name, "name"))
         return await self._call(self._one_stub.UnloadVariant, request, Variant, timeout_s)
 
-    @property
-    def _stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
+    def _open_channel(self) -> grpc.aio.Channel:
         if self._closed:
             raise RuntimeError("this client is closed")
-        if self._open_stub is None:
+        if self._channel is None:
             # Not in __init__: grpc.aio binds a channel to the loop that is running when it is made.
             self._channel = self._link.open_async()
             self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
+        return self._channel
+
+    @property
+    def _stub(self) -> inference_pb2_grpc.InferenceAsyncStub:
+        self._open_channel()
+        assert self._open_stub is not None
         return self._open_stub
 
     @property
@@ -189,10 +209,11 @@ class AsyncClient:
         return self._stub
 
     async def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
+        seconds = self._link.seconds(timeout_s)
         try:
-            message = await method(request, timeout=self._link.seconds(timeout_s))
+            message = await method(request, timeout=seconds)
         except grpc.RpcError as error:
-            raise self._link.failure(error) from error
+            raise self._link.failure(error, seconds, may_have_run=kind is Prediction) from error
         except asyncio.CancelledError as error:
             self._raise_if_closed(error)
             raise
@@ -225,12 +246,12 @@ class AsyncClient:
     def _open(self) -> Any:
         return self._tracked(self._stub.PredictStream())
 
-    async def _receipts(self, call: Any) -> AsyncGenerator[Receipt, None]:
+    async def _receipts(self, call: Any, seconds: float | None) -> AsyncGenerator[Receipt, None]:
         try:
             async for message in call:
                 yield self._link.read(Receipt, message)
         except grpc.RpcError as error:
-            raise self._link.failure(error) from error
+            raise self._link.failure(error, seconds) from error
         except asyncio.CancelledError as error:
             self._raise_if_closed(error)
             raise

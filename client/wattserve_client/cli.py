@@ -2,7 +2,7 @@
 
 Exit codes:
     0    done
-    1    the server refused or is out of reach, a file cannot be used, or some lines of a file failed
+    1    the server refused, is out of reach or not `ready` in time; a file cannot be used; some lines failed
     2    a mistake in the arguments
     130  Ctrl-C, except in `energy --watch`, which it ends
 """
@@ -15,13 +15,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import NoReturn
 
 from wattserve_client._cli import commands, words
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client._servers import DEFAULT_TARGET, Tls, host_and_port
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
+from wattserve_common.arguments import Parser
+from wattserve_common.errors import UserError
 
 _FAILED, _MISTAKE, _INTERRUPTED, _NOBODY_READS = 1, 2, 130, 141
 _WATCH_SECONDS = 2.0
@@ -35,13 +36,6 @@ examples, against a server started with `wattserve serve`:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ArgumentsError(f"{message} (see `{self.prog} --help`)")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = _options(argv)
@@ -49,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = options.run(client, options)
             sys.stdout.flush()
             return code
-    except ArgumentsError as error:
+    except (ArgumentsError, UserError) as error:
         return _complain(str(error), _MISTAKE)
     except CommandError as error:
         return _complain(str(error), _FAILED)
@@ -102,9 +96,9 @@ def _default_target() -> list[str]:
         raise ArgumentsError(f"{_TARGET_VARIABLE}: {error}") from None
 
 
-def _parser() -> _Parser:
+def _parser() -> Parser:
     connection = _connection()
-    parser = _Parser(
+    parser = Parser(
         prog="wattserve-client",
         description="Asks a Wattserve server for predictions, and for what they cost in joules.",
         epilog=_EPILOG,
@@ -114,7 +108,7 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"wattserve-client {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def add(name: str, run: Callable[[Client, argparse.Namespace], int], help: str) -> _Parser:
+    def add(name: str, run: Callable[[Client, argparse.Namespace], int], help: str) -> Parser:
         description = f"Shows {help}."
         command = subparsers.add_parser(name, help=help, description=description, parents=[connection])
         command.add_argument("--json", action="store_true", help="as JSON; units are in the names")
@@ -122,6 +116,14 @@ def _parser() -> _Parser:
         return command
 
     _add_predict(add("predict", commands.predict, "predict texts, token ids, or the lines of a file"))
+    ready = add("ready", commands.ready, "whether the server takes requests; exit code 0: it does, 1: not")
+    ready.add_argument(
+        "--wait",
+        type=_seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="until it does (default: ask once)",
+    )
     add("info", commands.info, "what is served: variants, what each really runs, meter, limits")
     receipt = add("receipt", commands.receipt, "what an earlier request cost")
     receipt.add_argument("receipt_id", metavar="ID", help="as `predict` tells it")
@@ -138,9 +140,9 @@ def _parser() -> _Parser:
     return parser
 
 
-def _connection() -> _Parser:
+def _connection() -> Parser:
     """Options that may stand before the command, or after it, where they must not undo what stood before."""
-    parser = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--target",
@@ -161,7 +163,7 @@ def _connection() -> _Parser:
     return parser
 
 
-def _add_predict(parser: _Parser) -> None:
+def _add_predict(parser: Parser) -> None:
     parser.description = (
         "Texts are sent as one request with one receipt; the lines of a file as one request each, over a "
         "stream, and shown as they are answered (with --json: one object a line)."
@@ -176,6 +178,11 @@ def _add_predict(parser: _Parser) -> None:
         help="a sequence of token ids; may be repeated",
     )
     parser.add_argument("--variant", default="", metavar="NAME", help="default: the server's")
+    parser.add_argument(
+        "--truncate",
+        action="store_true",
+        help="cut a text that is longer than the model takes, and say how much (default: refuse it)",
+    )
     parser.add_argument("--settled", action="store_true", help="wait until the energy is settled")
     parser.add_argument(
         "--priority",

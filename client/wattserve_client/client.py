@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from wattserve_client import _requests
-from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, Link, Tries
+from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
 from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
 from wattserve_client._stream import StreamBook, answers
@@ -93,6 +93,7 @@ class Client:
         request_id: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
+        truncate: bool = False,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request.
@@ -103,9 +104,10 @@ class Client:
         Anything else raises TypeError or ValueError, and nothing is sent. `variant`: "" is the
         server's default. `request_id`: yours, echoed. `wait_for_settled_energy`: answer when the
         energy is settled rather than at once with a provisional receipt. `priority`: whose turn it is
-        while requests wait: 1 goes first, 3 last, 2 and 0 as usual.
+        while requests wait: 1 goes first, 3 last, 2 and 0 as usual. `truncate`: cut a text that is longer
+        than the model takes, rather than have it refused; `Prediction.cut_tokens` says how much is missing.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
         request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
         while True:
@@ -133,6 +135,7 @@ class Client:
         variant: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
+        truncate: bool = False,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> Generator[Answer, None, None]:
@@ -145,7 +148,7 @@ class Client:
         `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's
         deadline. Leaving the loop, or closing the generator, cancels what is in flight.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority)
+        bare = bare_request(variant, wait_for_settled_energy, priority, truncate=truncate)
         book = StreamBook(self._link, inputs, bare, in_flight)
         seconds = self._link.seconds(timeout_s)
         return _closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
@@ -173,7 +176,22 @@ class Client:
         """
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
         call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
-        return _closed_at_exit(self._receipts(call))
+        return _closed_at_exit(self._receipts(call, seconds))
+
+    def is_ready(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the server takes requests now: False while it starts, shuts down or is out of reach."""
+        return not self._why_not_ready(timeout_s)
+
+    def _why_not_ready(self, timeout_s: float | None) -> str:
+        self._link.check_one_server()
+        seconds = self._link.seconds(timeout_s)
+        if self._closed.is_set():
+            raise RuntimeError("this client is closed")
+        ask: Any = self._channel.unary_unary(HEALTH_CHECK)
+        try:
+            return self._link.why_not_ready(ask(b"", timeout=seconds), seconds)
+        except grpc.RpcError as error:
+            return self._link.why_not_ready(error, seconds)
 
     def server_info(self, *, timeout_s: float | None = None) -> ServerInfo:
         """What is served, by what, under which limits."""
@@ -211,10 +229,11 @@ class Client:
         return self._stub
 
     def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
+        seconds = self._link.seconds(timeout_s)
         try:
-            message = method(request, timeout=self._link.seconds(timeout_s))
+            message = method(request, timeout=seconds)
         except grpc.RpcError as error:
-            raise self._link.failure(error) from error
+            raise self._link.failure(error, seconds, may_have_run=kind is Prediction) from error
         return self._link.read(kind, message)
 
     def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
@@ -232,7 +251,7 @@ class Client:
                 try:
                     receipt = member._link.read(Receipt, call.result())
                 except grpc.RpcError as error:
-                    errors.append(member._link.failure(error))
+                    errors.append(member._link.failure(error, seconds))
                 else:
                     self._owners.note(request.receipt_id, member)
                     return receipt
@@ -244,12 +263,12 @@ class Client:
     def _open(self, requests: Iterator[pb.PredictRequest]) -> Any:
         return self._stub.PredictStream(requests)
 
-    def _receipts(self, call: Any) -> Generator[Receipt, None, None]:
+    def _receipts(self, call: Any, seconds: float | None) -> Generator[Receipt, None, None]:
         try:
             for message in call:
                 yield self._link.read(Receipt, message)
         except grpc.RpcError as error:
-            raise self._link.failure(error) from error
+            raise self._link.failure(error, seconds) from error
         finally:
             call.cancel()
 

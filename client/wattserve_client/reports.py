@@ -126,7 +126,7 @@ class ServerInfo:
     limits: Limits
     versions: Mapping[str, str]  # python, torch, transformers, ...
     hardware: str
-    instance_id: str  # new at every start of the server
+    instance_id: str  # of this run: new at every start of the server; receipt ids begin with it
     model_parameters: int
     other_meters: tuple[Meter, ...] = ()  # of a server whose variants run on several devices: one for each
     pixel_shape: tuple[int, ...] = ()  # channels, height, width, for a model that takes images
@@ -165,7 +165,7 @@ class EnergyReport:
     """
 
     source: EnergySource
-    since_unix_ns: int
+    since_unix_ns: int  # the first reading: the same in every report of a run
     until_unix_ns: int  # the last reading in the ledger
     measured_uj: int | None  # what the meter counted
     active: tuple[VariantEnergy, ...]
@@ -184,7 +184,8 @@ class EnergyReport:
     gap_uj: int | None = None  # what the meter counted over gaps, once they ended: nobody's
     device: str = ""  # as variants name it
     other_devices: tuple[EnergyReport, ...] = ()
-    now_unix_ns: int = 0  # the server's clock when it wrote this; 0 from an older one
+    now_unix_ns: int = 0  # when the server wrote this; 0 from an older one
+    instance_id: str = ""  # of the run whose ledger it is: another one began again at 0; "" from an older one
 
     measured_joules = joules_of("measured_uj")
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_client.errors import WattserveError
+from wattserve_common.words import origin
 
 
 class EnergyState(StrEnum):
@@ -85,9 +86,9 @@ class EnergySource:
             case EnergyQuality.NONE:
                 return "no meter"
             case EnergyQuality.UNSPECIFIED:
-                return f"of unspecified quality by {self.name or 'an unnamed source'}"
+                return origin("of unspecified quality", self.name)
             case quality:
-                return f"{quality} by {self.name or 'an unnamed source'}"
+                return origin(quality, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ class Prediction:
     classifications: tuple[Classification, ...]  # one per sequence; empty for embeddings
     receipt: Receipt
     timing: Timing
+    cut_tokens: tuple[int, ...] = ()  # of each text, what `truncate` cut off; empty where nothing was
 
     @property
     def label(self) -> str:

@@ -1,4 +1,5 @@
-"""Values on a command line: text in, a value or a clear complaint out. For argparse's `type=`.
+"""Command lines: the parser of every command, and values: text in, a value or a clear complaint out, for
+argparse's `type=`.
 
 Numbers, lists, addresses and durations of every program; what only one program reads stands there.
 """
@@ -7,13 +8,26 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
+
+from wattserve_common.errors import UserError
 
 T = TypeVar("T")
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+
+
+class Parser(ArgumentParser):
+    """Options by their full names only, so that a new one never changes what an old command means; errors of
+    one line. The parsers of its subcommands are made alike."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options | {"allow_abbrev": False})
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see `{self.prog} --help`)")
 
 
 def whole(text: str) -> int:

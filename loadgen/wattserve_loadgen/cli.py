@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from wattserve_common.errors import UserError
+from wattserve_common.arguments import Parser
+from wattserve_common.errors import UserError, incomplete
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
-from wattserve_loadgen.errors import LoadgenError
 from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
 from wattserve_loadgen.this_machine import version_of
 
@@ -29,13 +28,6 @@ a first sweep, against a server started with `wattserve serve`:
                   --tokenizer distilbert-base-uncased-finetuned-sst-2-english --out data/reviews
   loadgen sweep   --target 127.0.0.1:50051 --dataset data/reviews --preset look --out results/first
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise LoadgenError(f"{message} (see `{self.prog} --help`)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wattserve_loadgen"):
             raise
-        print(f"loadgen: {error.name} is not installed: pip install 'wattserve[loadgen]'", file=sys.stderr)
+        print(f"loadgen: {incomplete('loadgen', error, 'loadgen')}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
         print("loadgen: stopped", file=sys.stderr)

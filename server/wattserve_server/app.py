@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 import torch
 
+from wattserve_common.words import ACCOUNTS, counted
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
 from wattserve_server.devices import MeteredDevice
@@ -138,15 +139,8 @@ def _final_account(sampler: Sampler, where: str) -> str:
     if ledger.since_ns is None:
         return f"drained{where}: no energy figures ({sampler.status.last_error})"
     active_uj = sum(totals.active_uj for totals in ledger.active.values())
-    accounts = (
-        ("active", active_uj),
-        ("warm-up", ledger.warmup_uj),
-        ("idle", ledger.idle_uj),
-        ("unattributed", ledger.unattributed_uj),
-        ("gap", ledger.gap_uj),
-        ("pending", ledger.pending_uj),
-    )
-    parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts)
+    accounts = {"active": active_uj} | {name: getattr(ledger, field) for field, (name, _) in ACCOUNTS.items()}
+    parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts.items())
     return f"drained{where}: {sampler.status.source.quality.value} {ledger.measured_uj / 1e6:.3f} J = {parts}"
 
 
@@ -164,7 +158,8 @@ class ServingPlan:
 def make_plan(config: ServerConfig) -> ServingPlan:
     """Raises ConfigError or MeterError for what cannot be, before the server listens."""
     if config.threads > usable_cores():
-        raise ConfigError(f"--threads {config.threads}: this process may use {usable_cores()} cores")
+        cores = counted(usable_cores(), "core")
+        raise ConfigError(f"--threads {config.threads}: this process may use {cores}")
     main = resolve_device(config.device)
     task = task_named(config.task)
     kinds, only = kinds_of(config.model, task, config.trust_remote_code)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wattserve_common.arguments import positive
+from wattserve_common.words import counted
 from wattserve_server.config import ServerConfig, add_flags, flag_reader
 from wattserve_server.console import amount, say
 from wattserve_server.energy.probe import CrossCheck, SensorProbe, poll_period_s
@@ -101,7 +102,7 @@ def record_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
                 )
             except OSError as error:
                 raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-    print(f"{path}: {count} readings")
+    print(f"{path}: {counted(count, 'reading')}")
     return 0
 
 
@@ -181,7 +182,7 @@ def _meter_plain(meter: Meter, probe: SensorProbe) -> dict[str, Any]:
 
 
 def _probe_lines(probe: SensorProbe) -> list[str]:
-    lines = [_line("probed", f"{probe.duration_s:.3g} s, {probe.reads} reads")]
+    lines = [_line("probed", f"{probe.duration_s:.3g} s, {counted(probe.reads, 'read')}")]
     if probe.read_cost_p50_s is not None and probe.read_cost_p99_s is not None:
         lines.append(_line("updates", _updates(probe)))
         cost = f"{amount(probe.read_cost_p50_s, 's')} median, {amount(probe.read_cost_p99_s, 's')} p99"
@@ -215,7 +216,9 @@ def _check(check: CrossCheck) -> str:
 
 
 def _neighbours(count: int | None) -> str:
-    return _UNKNOWN if count is None else f"{count} other processes on the device"
+    return (
+        _UNKNOWN if count is None else f"{counted(count, 'other process', 'other processes')} on the device"
+    )
 
 
 def _line(name: str, text: str) -> str:

@@ -224,6 +224,18 @@ def test_shared_memory_is_said_to_be_empty(client: triton.InferenceServerClient)
     assert not client.get_cuda_shared_memory_status("any").regions
 
 
+def test_a_text_is_cut_by_a_parameter_and_the_reply_says_how_much(
+    client: triton.InferenceServerClient,
+) -> None:
+    text = triton.InferInput("text", [1], "BYTES")
+    text.set_data_from_numpy(np.array([b"good " * 100], dtype=object))
+    with pytest.raises(InferenceServerException, match="has 102 tokens; this model takes at most 64"):
+        client.infer("tiny", [text])
+    reply = client.infer("tiny", [text], parameters={"truncate": True}).get_response()
+    assert reply.parameters["cut_tokens"].int64_param == 102 - 64
+    assert reply.parameters["tokens"].int64_param == 64
+
+
 def test_an_input_in_shared_memory_is_refused(client: triton.InferenceServerClient) -> None:
     there = triton.InferInput("input_ids", [1, 4], "INT64")
     there.set_shared_memory("region", 32)

@@ -161,13 +161,35 @@ def test_the_ledger_adds_up_to_the_meter(client: Client) -> None:
     assert report.gap_count == 0
 
 
+def test_every_report_of_a_run_names_it_and_begins_at_the_same_instant(client: Client) -> None:
+    reports = [client.energy_report() for _ in range(5)]
+    assert {(each.instance_id, each.since_unix_ns) for each in reports} == {
+        (client.server_info().instance_id, reports[0].since_unix_ns)
+    }
+    assert all(each.since_unix_ns < each.until_unix_ns <= each.now_unix_ns for each in reports)
+
+
+def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(client: Client) -> None:
+    cut = client.predict(["good " * 100, "a film"], truncate=True, variant="fp32")
+    assert cut.cut_tokens == (102 - MAX_TOKENS, 0)
+    assert cut.receipt.lines[0].tokens == MAX_TOKENS
+    rest = client.predict("good " * (MAX_TOKENS - 2), variant="fp32")
+    assert rest.cut_tokens == ()
+    np.testing.assert_allclose(cut.output[0], rest.output[0], atol=1e-5)
+    (answer,) = client.predict_many(["good " * 100], truncate=True)
+    assert answer.result().cut_tokens == (102 - MAX_TOKENS,)
+    with pytest.raises(InvalidRequest, match="only texts are cut") as caught:
+        client.predict([2] * 65, truncate=True)
+    assert caught.value.field == "truncate"
+
+
 @pytest.mark.parametrize(
     ("inputs", "variant", "error", "words"),
     [
         ([2, 4], "int3", NotFound, "unknown variant 'int3'; this server has fp32"),
         ([2, 64], "", InvalidRequest, "token id 64 is outside the vocabulary, 0 to 63"),
         ([2] * 65, "", InvalidRequest, "has 65 tokens; this model takes at most 64"),
-        ("good " * 100, "", InvalidRequest, "has 102 tokens; this model takes at most 64"),
+        ("good " * 100, "", InvalidRequest, "has 102 tokens; this model takes at most 64; shorten it"),
         ("  ", "", InvalidRequest, "the text is empty"),
         ([[2, 3]] * 257, "", InvalidRequest, "at most 256 sequences"),
     ],

@@ -43,6 +43,7 @@ def committed_config(targets: Sequence[str], interval_s: float = INTERVAL_S) -> 
     config["global"] = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}
     config["rule_files"] = [str(COMMITTED / name) for name in config["rule_files"]]
     (job,) = config["scrape_configs"]
+    del job["file_sd_configs"]
     job["static_configs"] = [{"targets": list(targets)}]
     return config
 

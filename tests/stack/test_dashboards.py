@@ -23,6 +23,7 @@ from tests.stack.dashboards import (
     load,
     panels,
 )
+from wattserve_server.config import ServerConfig
 from wattserve_server.telemetry.table import MetricSpec, SeriesType, all_metrics
 
 UNITS = {"none", "short", "reqps", "percentunit", "s", "joule", "watt", "bytes"}
@@ -159,7 +160,16 @@ def test_grafana_finds_the_dashboards_and_the_source_that_they_start_with() -> N
     scraping = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     assert source["jsonData"]["timeInterval"] == scraping["global"]["scrape_interval"]
     (job,) = scraping["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["server:9464"]}]
+    assert job["file_sd_configs"] == [{"files": ["targets.yml"]}]
+    by_hand, in_compose = (
+        yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
+        for name in ("targets.yml", "targets.compose.yml")
+    )
+    assert by_hand == [{"targets": [f"127.0.0.1:{ServerConfig().metrics_port}"]}]
+    assert in_compose == [{"targets": ["server:9464"]}]
+    assert (
+        "./prometheus/targets.compose.yml:/etc/prometheus/targets.yml:ro" in services["prometheus"]["volumes"]
+    )
     assert "server" in services
     for name in NAMES:
         variable = load(name)["templating"]["list"][0]

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
+from wattserve_common.arguments import Parser
+from wattserve_common.errors import UserError, incomplete
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meter_commands import add_meter_commands
@@ -40,23 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         config = read_config(vars(arguments))
         return int(arguments.run(config, arguments))
-    except (ConfigError, MeterError) as error:
+    except (ConfigError, MeterError, UserError) as error:
         print(f"wattserve: error: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wattserve"):
             raise
-        print(
-            f"wattserve: error: {error.name} is not installed: pip install 'wattserve[server]'",
-            file=sys.stderr,
-        )
+        print(f"wattserve: error: {incomplete('wattserve', error, 'server')}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="wattserve",
         description="An inference server that tells every request what it cost in joules.",
     )

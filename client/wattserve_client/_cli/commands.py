@@ -19,8 +19,11 @@ from wattserve_client._cli import show, words
 from wattserve_client._cli.predict_lines import predict_lines
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client.client import Client
-from wattserve_client.errors import WattserveError
+from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport
+
+READY_PERIOD_S = 0.5  # between two questions
+LEAST_TRY_S = 1.0  # for the one question that `ready` asks in any case
 
 
 def predict(client: Client, options: argparse.Namespace) -> int:
@@ -42,6 +45,7 @@ def predict(client: Client, options: argparse.Namespace) -> int:
             variant=options.variant,
             wait_for_settled_energy=options.settled,
             priority=options.priority,
+            truncate=options.truncate,
         )
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
@@ -54,6 +58,32 @@ def info(client: Client, options: argparse.Namespace) -> int:
     return _of_each(client, options, Client.server_info, show.server_info)
 
 
+def ready(client: Client, options: argparse.Namespace) -> int:
+    """0 once every server takes requests; 1 when one does not, after --wait seconds."""
+    until_s = time.monotonic() + options.wait
+    answers, code = [], 0
+    for member in client.members:
+        while True:
+            left_s = until_s - time.monotonic()
+            why = member._why_not_ready(min(options.timeout, max(left_s, LEAST_TRY_S)))
+            if not why or left_s <= 0:
+                break
+            pause(min(READY_PERIOD_S, left_s))
+        answers.append({"target": member.target, "ready": not why, "reason": why})
+        if why:
+            code = 1
+            waited = f" after {options.wait:g} s" if options.wait else ""
+            print(
+                f"wattserve-client: {member.target}: not ready{waited}: {words.in_flags(why)}",
+                file=sys.stderr,
+            )
+        elif not options.json:
+            print(f"{member.target} is ready")
+    if options.json:
+        print(_json(answers if len(client.members) > 1 else answers[0]))
+    return code
+
+
 def receipt(client: Client, options: argparse.Namespace) -> int:
     answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
     print(_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
@@ -63,24 +93,46 @@ def receipt(client: Client, options: argparse.Namespace) -> int:
 def energy(client: Client, options: argparse.Namespace) -> int:
     if options.watch is None:
         return _of_each(client, options, Client.energy_report, show.ledger)
-    before: dict[str, EnergyReport] = {}
+    watched = [Watched(client, member, options.json) for member in client.members]
 
     def look() -> str:
-        parts = []
-        for member in client.members:
-            answer = member.energy_report()
-            for report in (answer, *answer.other_devices):
-                key = f"{member.target} {report.device}"
-                parts.append(
-                    _json(_tick(member, report, before.get(key)), None)
-                    if options.json
-                    else _titled(client, member, show.ledger(report, width(), before.get(key, report)))
-                )
-                before[key] = report
+        parts = [part for each in watched for part in each.look()]
         return "\n".join(parts) if options.json else "\n\n".join(parts) + "\n"
 
     watch(look, options.watch)
     return 0
+
+
+class Watched:
+    """A server whose ledger is looked at again and again, through its restarts. as_json: in lines."""
+
+    def __init__(self, client: Client, member: Client, as_json: bool) -> None:
+        self._client, self._member, self._as_json = client, member, as_json
+        self._before: dict[str, EnergyReport] = {}  # by device
+        self._restarted = ""
+
+    def look(self) -> list[str]:
+        """What each of its ledgers says. One that was there once may be gone for a while; one that never was
+        there is an error."""
+        try:
+            answer = self._member.energy_report()
+        except (Unavailable, DeadlineExceeded) as error:
+            if not self._before:
+                raise
+            if self._as_json:
+                return [_json({"target": self._member.target, "error": words.error_as_json(error)}, None)]
+            return [_titled(self._client, self._member, f"waiting for the server: {words.error_line(error)}")]
+        before, self._before = self._before, {}
+        return [self._ledger(report, before.get(report.device)) for report in (answer, *answer.other_devices)]
+
+    def _ledger(self, now: EnergyReport, before: EnergyReport | None) -> str:
+        self._before[now.device] = now
+        if self._as_json:
+            return _json(_tick(self._member, now, before), None)
+        if before is not None and show.began_again(now, before):
+            self._restarted = f"server restarted: new ledger since {words.moment(now.since_unix_ns)}\n\n"
+        text = self._restarted + show.ledger(now, width(), before or now)
+        return _titled(self._client, self._member, text)
 
 
 pause = time.sleep  # between two looks; for a test to replace

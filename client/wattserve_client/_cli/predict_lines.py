@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -20,6 +20,7 @@ from wattserve_client._cli.words import CommandError, error_line, facts, flat
 from wattserve_client.client import Client
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.results import Prediction
+from wattserve_common.words import counted
 
 MAX_LINE = 1_000_000  # characters; a longer line is not text, and would fill the memory
 # Title and width of each column but the last, `input`, which takes the rest; ">": aligned to the right.
@@ -45,6 +46,8 @@ class Sum:
     energy_uj: int = 0
     states: Counter[str] = field(default_factory=Counter)
     unknown: int = 0
+    cut: int = 0
+    cut_tokens: int = 0
     remarks: dict[tuple[str, str], None] = field(default_factory=dict)  # a set that keeps its order
     has_more_remarks: bool = False
 
@@ -52,6 +55,8 @@ class Sum:
         receipt = answer.receipt
         self.answered += 1
         self.states[receipt.state] += 1
+        self.cut += bool(answer.cut_tokens)
+        self.cut_tokens += sum(answer.cut_tokens)
         self.remark("source", words.source(receipt.source))
         if receipt.energy_uj is None:
             self.unknown += 1
@@ -71,18 +76,20 @@ class Sum:
         known, asked = self.answered - self.unknown, self.answered + self.failed
         total = words.UNKNOWN
         if known:
-            total = f"{words.energy(self.energy_uj)} J above idle for {words.counted(known, 'line')}"
+            total = f"{words.energy(self.energy_uj)} J above idle for {counted(known, 'line')}"
         states = ", ".join(f"{number} {state}" for state, number in sorted(self.states.items()))
-        missing = f"for {words.counted(self.unknown, 'line')}, not in the sum"
+        missing = f"for {counted(self.unknown, 'line')}, not in the sum"
+        cut = f"{counted(self.cut_tokens, 'token')} of {counted(self.cut, 'line')} cut off and not read"
         more = "there were more remarks than these; --json has all"
         return facts(
             [
                 ("energy", total + (f" ({states})" if states else "")),
                 ("unknown", missing if self.unknown else ""),
                 *self.remarks,
+                ("cut", cut if self.cut else ""),
                 ("more", more if self.has_more_remarks else ""),
-                ("failed", f"{self.failed} of {words.counted(asked, 'line')}" if self.failed else ""),
-                ("skipped", words.counted(self.empty, "empty line") if self.empty else ""),
+                ("failed", f"{self.failed} of {counted(asked, 'line')}" if self.failed else ""),
+                ("skipped", counted(self.empty, "empty line") if self.empty else ""),
             ],
             width,
         )
@@ -108,6 +115,7 @@ def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, w
             variant=options.variant,
             wait_for_settled_energy=options.settled,
             priority=options.priority,
+            truncate=options.truncate,
         )
         for answer in answers:
             number, text = open_lines.pop(answer.index)
@@ -160,7 +168,7 @@ def _show(
         return
     total.failed += 1
     if as_json:
-        print(json.dumps({"line": number, "error": _error_as_json(value)}, ensure_ascii=False))
+        print(json.dumps({"line": number, "error": words.error_as_json(value)}, ensure_ascii=False))
     sys.stdout.flush()
     print(f"wattserve-client: line {number}: {error_line(value)}", file=sys.stderr)
 
@@ -175,17 +183,6 @@ def row_of(cells: Sequence[str], text: str, width: int) -> str:
     if width:
         rest.truncate(max(words.LEAST_WIDTH, width - cell_len(line)), overflow="ellipsis")
     return line + rest.plain
-
-
-def _error_as_json(error: WattserveError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "reason": error.reason,
-        "field": error.field,
-        "message": error.message,
-        "retry_after_seconds": error.retry_after_s,
-        "target": error.target,
-    }
 
 
 def _show_sum(total: Sum, as_json: bool, width: int) -> None:

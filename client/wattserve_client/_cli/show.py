@@ -10,6 +10,7 @@ from wattserve_client._cli import words
 from wattserve_client._cli.words import facts, table
 from wattserve_client.reports import EnergyReport, Meter, ServerInfo, Variant, VariantEnergy
 from wattserve_client.results import EnergyState, Prediction, Receipt
+from wattserve_common.words import ACCOUNTS, ACTIVE, counted
 
 _SEQUENCES = (">score", ">tokens", ">padded", ">joules", "state", "input")
 _LINES = (">sequence", ">tokens", ">padded", ">batch", ">window", ">joules", ">idle share (J)")
@@ -22,7 +23,17 @@ def prediction(answer: Prediction, inputs: Sequence[str], width: int) -> str:
     """A row for each sequence, then what all of it cost."""
     rows = [(*sequence(answer, place), text) for place, text in enumerate(inputs)]
     titles = ("label" if answer.classifications else answer.output_name, *_SEQUENCES)
-    return f"{table(titles, rows, width, elide='input')}\n\n{facts(_cost(answer.receipt), width)}"
+    about = [("cut", _cut(answer)), *_cost(answer.receipt)]
+    return f"{table(titles, rows, width, elide='input')}\n\n{facts(about, width)}"
+
+
+def _cut(answer: Prediction) -> str:
+    lost = [
+        f"{counted(tokens, 'token')} of text {number}"
+        for number, tokens in enumerate(answer.cut_tokens, start=1)
+        if tokens
+    ]
+    return f"{', '.join(lost)} cut off and not read" if lost else ""
 
 
 def sequence(answer: Prediction, place: int) -> tuple[str, str, str, str, str, str]:
@@ -157,10 +168,10 @@ def _remark(variant: Variant) -> str:
         variant.kernels,
         variant.detail,
         variant.tuning,
-        f"{variant.threads} threads" if variant.threads else "",
+        counted(variant.threads, "thread") if variant.threads else "",
         f"PROXY: {variant.proxy}" if variant.proxy else "",
         f"failed: {variant.state_reason}" if variant.state_reason else "",
-        f"{kept} layers kept in a higher precision" if kept else "",
+        f"{counted(kept, 'layer')} kept in a higher precision" if kept else "",
         "" if variant.verified or not variant.parameter_bytes else "UNVERIFIED",
         variant.verification,
     ]
@@ -196,9 +207,8 @@ def ledger(now: EnergyReport, width: int, before: EnergyReport | None = None) ->
             row += [words.NOTHING if drawn is None else f"{drawn:.2f}", _each_since(account, now, before)]
         rows.append(row)
     whole = table(_ACCOUNTS if before is None else _ACCOUNTS + _SINCE, rows)
-    restarted = "the server's ledger began again; watts come with the next reading"
-    notes = [("note", restarted)] if before is not None and began_again(now, before) else []
-    return f"{whole}\n\n{facts([*notes, *_about(now)], width)}"
+    meanings = facts([("active", ACTIVE), *ACCOUNTS.values()], width)
+    return f"{whole}\n\n{meanings}\n\n{facts(_about(now), width)}"
 
 
 def accounts(report: EnergyReport) -> dict[str, int | None]:
@@ -206,16 +216,14 @@ def accounts(report: EnergyReport) -> dict[str, int | None]:
     return {
         "measured": report.measured_uj,
         **{f"active {variant.variant}": variant.active_uj for variant in report.active},
-        "warm-up": report.warmup_uj,
-        "idle": report.idle_uj,
-        "unattributed": report.unattributed_uj,
-        "gap": report.gap_uj,
-        "pending": report.pending_uj,
+        **{name: getattr(report, field) for field, (name, _) in ACCOUNTS.items()},
     }
 
 
 def began_again(now: EnergyReport, before: EnergyReport) -> bool:
-    """Whether the server was restarted between the two."""
+    """Whether the server was restarted between the two. An older one names no run."""
+    if now.instance_id or before.instance_id:
+        return now.instance_id != before.instance_id
     return now.since_unix_ns > before.until_unix_ns or (now.measured_uj or 0) < (before.measured_uj or 0)
 
 
@@ -266,10 +274,11 @@ def _about(now: EnergyReport) -> list[tuple[str, str]]:
         ("source", words.source(now.source) + (f" ({now.device})" if now.device else "")),
         ("idle draw", f"{words.watts(now.idle_watts)} now"),
         ("idle shared", f"{words.energy(shared)} J of idle are shown on receipts" if shared else ""),
-        ("waiting", f"{words.counted(pending, 'receipt')} not settled yet" if pending else ""),
-        ("unknown", f"{words.counted(unknown, 'sequence')} ran at an unknown energy" if unknown else ""),
+        ("waiting", f"{counted(pending, 'receipt')} not settled yet" if pending else ""),
+        ("unknown", f"{counted(unknown, 'sequence')} ran at an unknown energy" if unknown else ""),
         ("gaps", f"{now.gap_count}, {words.seconds(now.gap_seconds)} in all" if now.gap_count else "none"),
         *(("gap", f"{words.moment(gap.start_unix_ns)}: {gap.reason}") for gap in now.recent_gaps[-3:]),
+        ("run", now.instance_id),
         ("from", words.moment(now.since_unix_ns) if now.since_unix_ns else ""),
         ("to", words.moment(now.until_unix_ns) if now.until_unix_ns else ""),
     ]

@@ -19,13 +19,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
+from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.results import EnergySource, Receipt, format_joules, joules
 
 UNKNOWN = "unknown"
 NOTHING = "-"
 LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
 _NO_LIMIT = 10**9  # columns, where the output is no terminal
+_SAID_BY_THE_QUALITY = ("", "none", "apportioned estimate", "apportioned simulation")  # methods
 _TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
 
 
@@ -80,19 +81,28 @@ def flat(text: str) -> str:
 def in_flags(message: str) -> str:
     """The library's words, with the command's own options in place of its arguments."""
     in_options = _TLS.sub(lambda match: f"--tls-{match[1].replace('_', '-')}", message)
-    return in_options.replace("pass tls=", "pass --tls")
+    return in_options.replace("pass tls=", "pass --tls").replace("(timeout_s)", "(--timeout)")
 
 
 def error_line(error: WattserveError) -> str:
     """The server's words, the code with its reason, and who said so."""
     message = in_flags(" ".join(flat(error.message).split())) or "no message"
-    if not error.reason and isinstance(error, Unavailable):
+    if isinstance(error, Unavailable) and error.never_sent:
         message = f"out of reach: {message}"
-    elif not error.reason and isinstance(error, DeadlineExceeded):
-        message = f"no answer in time (see --timeout): {message}"
     code = f"{error.code}, {error.reason}" if error.reason not in ("", error.code) else error.code
     later = "" if error.retry_after_s is None else f"; try again after {error.retry_after_s:g} s"
     return f"{error.target}: {message} ({code}{later})"
+
+
+def error_as_json(error: WattserveError) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "reason": error.reason,
+        "field": error.field,
+        "message": error.message,
+        "retry_after_seconds": error.retry_after_s,
+        "target": error.target,
+    }
 
 
 def energy(uj: int | None) -> str:
@@ -103,11 +113,6 @@ def energy(uj: int | None) -> str:
 def ledger_energy(uj: int | None) -> str:
     """Microjoules in joules with three decimals, so that a column of them can be added up by eye."""
     return UNKNOWN if uj is None else f"{uj / 1e6:,.3f}"
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 line`, `2 lines`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def percent(part: int | None, whole: int | None) -> str:
@@ -142,8 +147,8 @@ def moment(unix_ns: int) -> str:
 
 def source(of: EnergySource) -> str:
     """Its quality first, then which one, how, and what must be known of it."""
-    text = str(of).removesuffix(f" by {of.quality}")  # a meter called as its quality is not said twice
-    if of.method not in ("", "none"):
+    text = str(of)
+    if of.method not in _SAID_BY_THE_QUALITY:
         text += f", {of.method}"
     return f"{text}: {of.note}" if of.note else text
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattserve_client._fake.requests import MAX_SEQUENCES, MAX_TOKENS, VOCABULARY_SIZE, Given
+from wattserve_client._fake.requests import (
+    MAX_SEQUENCES,
+    MAX_TOKENS,
+    VOCABULARY_SIZE,
+    FakeRequest,
+    Given,
+    tokens_of,
+)
 from wattserve_client._fake.script import Reply, Script
 from wattserve_client.reports import Variant, VariantState
 from wattserve_client.wire import to_message
@@ -102,7 +109,7 @@ class FakeLedger:
             request_id=request_id,
             variant=variant,
             replies=tuple(replies),
-            tokens=tuple(_tokens(given) for given in inputs),
+            tokens=tuple(min(tokens_of(given), MAX_TOKENS) for given in inputs),
             created_unix_ns=time.time_ns(),
         )
         self.receipts[receipt.receipt_id] = receipt
@@ -126,6 +133,7 @@ class FakeLedger:
             since_unix_ns=self._started_unix_ns,
             until_unix_ns=(now := time.time_ns()),
             now_unix_ns=now,
+            instance_id=self._instance_id,
             measured_uj=sum(energy.active_uj for energy in active) + pending_uj,
             active=active,
             warmup_uj=0,
@@ -153,13 +161,6 @@ class FakeLedger:
         return total
 
 
-def _tokens(given: Given) -> int:
-    """As the protocol counts them; of a text the words, since a fake has no tokenizer."""
-    if isinstance(given, str):
-        return len(given.split()) or 1
-    return len(given) if isinstance(given, tuple) else 1
-
-
 def _sum(amounts: list[int | None]) -> int | None:
     return None if None in amounts else sum(uj for uj in amounts if uj is not None)
 
@@ -184,12 +185,12 @@ def fake_variant(name: str) -> Variant:
 
 
 def prediction(
-    request_id: str, variant: str, replies: Sequence[Reply], script: Script, receipt: pb.Receipt
+    request: FakeRequest, variant: str, replies: Sequence[Reply], script: Script, receipt: pb.Receipt
 ) -> pb.PredictResponse:
     rows, scores = zip(*(script.row(reply) for reply in replies), strict=True)
     output = np.stack(rows).astype("<f4")
     message = pb.PredictResponse(
-        request_id=request_id,
+        request_id=request.request_id,
         variant=variant,
         output=pb.Tensor(
             name="logits" if script.labels else "embedding",
@@ -199,6 +200,8 @@ def prediction(
         ),
         receipt=receipt,
     )
+    cut_tokens = [max(0, tokens_of(given) - MAX_TOKENS) for given in request.inputs]
+    message.cut_tokens.extend(cut_tokens if any(cut_tokens) else ())
     if script.labels:
         for row in scores:
             best = int(row.argmax())

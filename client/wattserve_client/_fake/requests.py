@@ -51,6 +51,7 @@ class FakeRequest:
     wait_for_settled_energy: bool
     priority: int
     streamed: bool  # by predict_many
+    truncate: bool = False
 
     @property
     def text(self) -> str:
@@ -149,6 +150,7 @@ def request_of(message: pb.PredictRequest, *, streamed: bool) -> FakeRequest:
         wait_for_settled_energy=message.wait_for_settled_energy,
         priority=message.priority,
         streamed=streamed,
+        truncate=message.truncate,
     )
 
 
@@ -185,6 +187,8 @@ def check(message: pb.PredictRequest, inputs: Sequence[Given]) -> None:
     if message.priority > _LAST_PRIORITY:
         raise _wrong("priority", f"priority {message.priority}; 1 goes first, 2 is the default, 3 goes last")
     kind = message.WhichOneof("input")
+    if message.truncate and kind != "text":
+        raise _wrong("truncate", "only texts are cut: leave truncate out, and send what the model takes")
     if kind is None:
         raise _wrong("input", "a request needs one of text, tokens or tensors")
     whole, one_field = _fields(message)
@@ -196,7 +200,7 @@ def check(message: pb.PredictRequest, inputs: Sequence[Given]) -> None:
         )
     for index, given in enumerate(inputs):
         field, where = one_field.format(index), f"row {index}: " if kind == "tensors" else ""
-        for fault in _faults(given):
+        for fault in _faults(given, message.truncate):
             raise _wrong(field, where + fault)
     characters = sum(len(given) for given in inputs if isinstance(given, str))
     if characters > _MAX_TEXT_CHARACTERS:
@@ -205,7 +209,14 @@ def check(message: pb.PredictRequest, inputs: Sequence[Given]) -> None:
         )
 
 
-def _faults(given: Given) -> Iterator[str]:
+def tokens_of(given: Given) -> int:
+    """As the protocol counts them; of a text the words, since a fake has no tokenizer."""
+    if isinstance(given, str):
+        return len(given.split()) or 1
+    return len(given) if isinstance(given, tuple) else 1
+
+
+def _faults(given: Given, truncate: bool) -> Iterator[str]:
     if isinstance(given, np.ndarray):
         return
     if isinstance(given, str):
@@ -215,9 +226,10 @@ def _faults(given: Given) -> Iterator[str]:
             yield "the text holds a null character"
     elif not given:
         yield "the sequence is empty"
-    length = len(given.split()) if isinstance(given, str) else len(given)  # a word is one token at least
-    if length > MAX_TOKENS:
-        yield f"the sequence has {length} tokens; this model takes at most {MAX_TOKENS}"
+    length = tokens_of(given)
+    if length > MAX_TOKENS and not truncate:
+        remedy = "; shorten it, or ask for truncate" if isinstance(given, str) else ""
+        yield f"the sequence has {length} tokens; this model takes at most {MAX_TOKENS}{remedy}"
     if isinstance(given, tuple) and given:
         for token in (min(given), max(given)):
             if not 0 <= token < VOCABULARY_SIZE:

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from wattserve_client._channel import HEALTH_CHECK, SERVING
 from wattserve_client._fake.ledger import FakeLedger, FakeReceipt, prediction, server_info
 from wattserve_client._fake.requests import FakeRequest, Given, Refusal, check, refusal, request_of
 from wattserve_client._fake.script import Reply, Script
@@ -139,7 +140,7 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             message_now = receipt.message()
             if self._settles:
                 self._settle(receipt)
-        return prediction(request.request_id, variant.name, replies, self.script, message_now)
+        return prediction(request, variant.name, replies, self.script, message_now)
 
     def _predict_on_stream(
         self, request: pb.PredictRequest, left: threading.Event
@@ -239,6 +240,9 @@ def listen(service: FakeService) -> tuple[Callable[[], None], str]:
     pings = ("grpc.http2.min_ping_interval_without_data_ms", 10_000)  # as often as the client's, and more
     server = grpc.server(ThreadPoolExecutor(_MAX_CALLS, "wattserve-fake"), options=[*message_sizes(), pings])
     inference_pb2_grpc.add_InferenceServicer_to_server(service, server)
+    health, method = HEALTH_CHECK.strip("/").split("/")
+    check: Any = grpc.unary_unary_rpc_method_handler(lambda request, context: SERVING)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health, {method: check}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
 

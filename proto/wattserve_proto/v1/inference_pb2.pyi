@@ -237,6 +237,7 @@ class PredictRequest(google.protobuf.message.Message):
     TENSORS_FIELD_NUMBER: builtins.int
     WAIT_FOR_SETTLED_ENERGY_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
+    TRUNCATE_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """the caller's own; echoed; may be empty outside a stream"""
     variant: builtins.str
@@ -248,6 +249,10 @@ class PredictRequest(google.protobuf.message.Message):
     priority: builtins.int
     """Whose turn it is while requests wait: 1 goes first, 2 is the default (as is 0), 3 goes last. A level is
     worth one second of waiting, so nothing waits for ever.
+    """
+    truncate: builtins.bool
+    """A text that is longer than the model takes is cut to what it takes, by the model's own tokenizer, in place
+    of a refusal; PredictResponse.cut_tokens says how much is missing. Token ids and tensors are never cut.
     """
     @property
     def text(self) -> Global___TextInput: ...
@@ -265,9 +270,10 @@ class PredictRequest(google.protobuf.message.Message):
         tensors: Global___TensorInput | None = ...,
         wait_for_settled_energy: builtins.bool = ...,
         priority: builtins.int = ...,
+        truncate: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["input", b"input", "tensors", b"tensors", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["input", b"input", "priority", b"priority", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["input", b"input", "priority", b"priority", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "truncate", b"truncate", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["input", b"input"]) -> typing.Literal["text", "tokens", "tensors"] | None: ...
 
 Global___PredictRequest: typing_extensions.TypeAlias = PredictRequest
@@ -338,6 +344,7 @@ class PredictResponse(google.protobuf.message.Message):
     CLASSIFICATIONS_FIELD_NUMBER: builtins.int
     RECEIPT_FIELD_NUMBER: builtins.int
     TIMING_FIELD_NUMBER: builtins.int
+    CUT_TOKENS_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     variant: builtins.str
     @property
@@ -352,6 +359,10 @@ class PredictResponse(google.protobuf.message.Message):
     def receipt(self) -> Global___Receipt: ...
     @property
     def timing(self) -> Global___Timing: ...
+    @property
+    def cut_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of each text, the tokens that PredictRequest.truncate cut off: nobody has read them. Empty where nothing was."""
+
     def __init__(
         self,
         *,
@@ -361,9 +372,10 @@ class PredictResponse(google.protobuf.message.Message):
         classifications: collections.abc.Iterable[Global___Classification] | None = ...,
         receipt: Global___Receipt | None = ...,
         timing: Global___Timing | None = ...,
+        cut_tokens: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["output", b"output", "receipt", b"receipt", "timing", b"timing"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["classifications", b"classifications", "output", b"output", "receipt", b"receipt", "request_id", b"request_id", "timing", b"timing", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classifications", b"classifications", "cut_tokens", b"cut_tokens", "output", b"output", "receipt", b"receipt", "request_id", b"request_id", "timing", b"timing", "variant", b"variant"]) -> None: ...
 
 Global___PredictResponse: typing_extensions.TypeAlias = PredictResponse
 
@@ -1038,7 +1050,7 @@ class ServerInfo(google.protobuf.message.Message):
     default_variant: builtins.str
     hardware: builtins.str
     instance_id: builtins.str
-    """new at every start of the server"""
+    """of this run: new at every start of the server; receipt ids begin with it"""
     model_parameters: builtins.int
     model_memory_limit_bytes: builtins.int
     """for the weights of all loaded variants of a device; 0: no limit"""
@@ -1154,7 +1166,9 @@ class EnergyReport(google.protobuf.message.Message):
     """One meter's ledger:
     measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly.
     A server whose variants run on several devices keeps a ledger for each; joules of different meters are
-    never added up.
+    never added up. A ledger lives as long as its server: a new `instance_id` means that it began again at 0.
+    All instants are of one clock, which is set by the wall clock at the server's start and never set again: what
+    lies between two of them is exact.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1180,7 +1194,9 @@ class EnergyReport(google.protobuf.message.Message):
     DEVICE_FIELD_NUMBER: builtins.int
     OTHER_DEVICES_FIELD_NUMBER: builtins.int
     NOW_UNIX_NS_FIELD_NUMBER: builtins.int
+    INSTANCE_ID_FIELD_NUMBER: builtins.int
     since_unix_ns: builtins.int
+    """the instant of the first reading: the same in every report of a run"""
     until_unix_ns: builtins.int
     """the instant of the last reading in the ledger"""
     measured_uj: builtins.int
@@ -1207,7 +1223,9 @@ class EnergyReport(google.protobuf.message.Message):
     """what the meter counted over gaps, once they ended: nobody's"""
     device: builtins.str
     now_unix_ns: builtins.int
-    """this server's clock when it wrote the report: tells how old until_unix_ns is"""
+    """when the report was written: tells how old until_unix_ns is"""
+    instance_id: builtins.str
+    """of the run whose ledger it is, as in ServerInfo"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -1240,9 +1258,10 @@ class EnergyReport(google.protobuf.message.Message):
         device: builtins.str = ...,
         other_devices: collections.abc.Iterable[Global___EnergyReport] | None = ...,
         now_unix_ns: builtins.int = ...,
+        instance_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "now_unix_ns", b"now_unix_ns", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "instance_id", b"instance_id", "measured_uj", b"measured_uj", "now_unix_ns", b"now_unix_ns", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_gap_uj", b"_gap_uj"]) -> typing.Literal["gap_uj"] | None: ...
     @typing.overload

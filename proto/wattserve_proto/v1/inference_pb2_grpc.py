@@ -97,7 +97,8 @@ class InferenceServicer(object):
 
     def GetReceipt(self, request, context):
         """The receipt of one request, by the `receipt_id` that the server gave it.
-        NOT_FOUND when it never existed or its retention time is over.
+        NOT_FOUND when it never existed, its retention time is over, or it is from another run of the server: the
+        message says which run that was, and which this one is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

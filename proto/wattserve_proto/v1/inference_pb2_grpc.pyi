@@ -241,7 +241,8 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
 
     GetReceipt: _InferenceGetReceiptType
     """The receipt of one request, by the `receipt_id` that the server gave it.
-    NOT_FOUND when it never existed or its retention time is over.
+    NOT_FOUND when it never existed, its retention time is over, or it is from another run of the server: the
+    message says which run that was, and which this one is.
     """
 
     WatchReceipts: _InferenceWatchReceiptsType
@@ -328,7 +329,8 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattserve_proto.v1.inference_pb2.Receipt, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.Receipt]]:
         """The receipt of one request, by the `receipt_id` that the server gave it.
-        NOT_FOUND when it never existed or its retention time is over.
+        NOT_FOUND when it never existed, its retention time is over, or it is from another run of the server: the
+        message says which run that was, and which this one is.
         """
 
     @abc.abstractmethod

@@ -7,15 +7,36 @@ Lives on the event loop. Final receipts are kept for `retention_s`, and no more 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from wattserve_server.energy.receipt import Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
+_RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-f]+")
+
 WATCH_QUEUE = 100_000  # final receipts that may wait for a slow watcher before its stream is ended
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One start of the server: its name, and the one clock of all that it tells."""
+
+    instance_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    started_unix_ns: int = field(default_factory=time.time_ns)
+    started_ns: int = field(default_factory=time.monotonic_ns)
+
+    def unix_ns(self, at_ns: int) -> int:
+        """An instant of the monotonic clock, told by the wall clock as it was at the start."""
+        return self.started_unix_ns + at_ns - self.started_ns
+
+    def __str__(self) -> str:
+        begun = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started_unix_ns / 1e9))
+        return f"run {self.instance_id}, started {begun}"
 
 
 class ReceiptWatch:
@@ -66,7 +87,7 @@ class ReceiptBook:
     ) -> None:
         self.retention_s = retention_s
         self.retention_count = retention_count
-        self.instance_id = secrets.token_hex(6)
+        self.run = Run()
         self._on_final = on_final
         self._clock = clock
         self._opened = 0
@@ -84,7 +105,7 @@ class ReceiptBook:
     def open(self, request_id: str, variant: str, device: str) -> Receipt:
         """A new receipt with an id that no other receipt of any server has."""
         self._opened += 1
-        receipt_id = f"{self.instance_id}-{self._opened:x}"
+        receipt_id = f"{self.run.instance_id}-{self._opened:x}"
         receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns())
         self._receipts[receipt_id] = receipt
         return receipt
@@ -109,16 +130,24 @@ class ReceiptBook:
                 self._keep(receipt)
 
     def get(self, receipt_id: str) -> Receipt:
-        """Raises NotFound for an id that never was or whose retention is over."""
+        """Raises NotFound for an id that never was, is of another run, or whose retention is over."""
         self._forget_old(self._clock())
         try:
             return self._receipts[receipt_id]
         except KeyError:
-            raise NotFound(
-                f"no receipt {receipt_id[:80]!r}: it never existed, nothing of its request ran, or it is "
-                f"older than {self.retention_s:g} s or the last {self.retention_count} receipts",
-                "receipt_id",
-            ) from None
+            why = self._why_not(receipt_id)
+            raise NotFound(f"no receipt {receipt_id[:80]!r}: {why}", "receipt_id") from None
+
+    def _why_not(self, receipt_id: str) -> str:
+        named = _RECEIPT_ID.fullmatch(receipt_id)
+        if named and named[1] != self.run.instance_id:
+            return (
+                f"it is of run {named[1]}; this server is {self.run}, and receipts do not outlive their run"
+            )
+        return (
+            "it never existed, nothing of its request ran, or it is older than "
+            f"{self.retention_s:g} s or the last {self.retention_count} receipts"
+        )
 
     async def until_final(self, receipt: Receipt) -> None:
         """Wait until nothing of the receipt will change any more."""

@@ -7,6 +7,7 @@ import platform
 
 import torch
 
+from wattserve_common.words import counted
 from wattserve_server.errors import ConfigError
 
 
@@ -42,7 +43,7 @@ def describe_device(device: torch.device) -> str:
     """The hardware's name, for people."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_model()} ({usable_cores()} cores)"
+    return f"{_cpu_model()} ({counted(usable_cores(), 'core')})"
 
 
 def usable_cores() -> int:

@@ -11,8 +11,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattserve_common.words import origin
 from wattserve_server.config import ServerConfig
-from wattserve_server.energy.reading import Quality
+from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.laws import EstimateMeter, SimulatedMeter
@@ -149,7 +150,7 @@ def _open_best(device_type: str, makers: Mapping[str, Callable[[], Meter]]) -> C
             meter = NoMeter(f"no GPU energy meter: {error}")
             return ChosenMeter(meter, f"NO ENERGY METER: {error}; every receipt says ENERGY UNKNOWN")
         fallback = makers["estimate"]()
-        words = f"joules are ESTIMATED from CPU time ({fallback.source.note})"
+        words = f"joules are {_origin(fallback.source)} ({fallback.source.note})"
         return ChosenMeter(fallback, f"NO ENERGY SENSOR: {error}; {words}")
 
 
@@ -157,5 +158,9 @@ def _as_asked(meter: Meter) -> ChosenMeter:
     source = meter.source
     if source.quality is Quality.NONE:
         return ChosenMeter(meter, f"every receipt says ENERGY UNKNOWN: {source.note}")
+    return ChosenMeter(meter, f"joules are {_origin(source)}: {source.boundary} ({source.note})")
+
+
+def _origin(source: Source) -> str:
     kind = source.quality.value if source.quality is Quality.MEASURED else source.quality.value.upper()
-    return ChosenMeter(meter, f"joules are {kind} by {source.name}: {source.boundary} ({source.note})")
+    return origin(kind, source.name)

@@ -175,7 +175,7 @@ def _power_beside(
     """A second meter of the same NVIDIA board, by its power, and what the board does not offer."""
     kind, _, uuid = meter.source.name.partition(":")
     if kind != "nvml" or not uuid or isinstance(meter, CompositeMeter):
-        return None, {_AGAINST_POWER: "this meter has one figure only; a GPU board has two"}
+        return None, {_AGAINST_POWER: "cannot cross-check (needs a GPU, whose board gives both)"}
     try:
         board = open_board(uuid, load=load)
     except MeterError as error:

@@ -57,6 +57,15 @@ def check_priority(priority: int, field: str) -> int:
     return priority
 
 
+def check_truncates(truncates: bool, are_texts: bool, field: str) -> bool:
+    if truncates and not are_texts:
+        raise InvalidRequest(
+            "only texts are cut, by the model's tokenizer; leave truncate out, and send what the model takes",
+            field,
+        )
+    return truncates
+
+
 def check_count(count: int, max_sequences: int, field: str) -> None:
     """Before anything is done for each sequence: a message may hold millions."""
     if count > max_sequences:
@@ -93,25 +102,28 @@ def check_texts(texts: Sequence[str], max_sequences: int, field: str) -> list[st
     return list(texts)
 
 
-def check_length(length: int, facts: InputFacts, field: str, where: str = "") -> None:
+def check_length(length: int, facts: InputFacts, field: str, where: str = "", remedy: str = "") -> None:
     """where: within the field, e.g. "row 3: "."""
     if length == 0:
         raise InvalidRequest(f"{where}the sequence is empty", field)
     if length > facts.max_tokens:
         raise InvalidRequest(
-            f"{where}the sequence has {length} tokens; this model takes at most {facts.max_tokens}", field
+            f"{where}the sequence has {length} tokens; this model takes at most {facts.max_tokens}{remedy}",
+            field,
         )
 
 
-def check_ids(sequences: Sequence[Ids], facts: InputFacts, field: str, unit: str = "") -> None:
+def check_ids(
+    sequences: Sequence[Ids], facts: InputFacts, field: str, unit: str = "", remedy: str = ""
+) -> None:
     """Everything that could make a model fail or answer nonsense. unit: what the sequences are within the
-    field, e.g. "row", if not its elements."""
+    field, e.g. "row", if not its elements. remedy: what to do about one that is too long."""
     for index, ids in enumerate(sequences):
         # As unsigned numbers the negative ones are the largest: one look at each id is enough.
         if 0 < len(ids) <= facts.max_tokens and ids.view(np.uint64).max() < facts.vocabulary_size:
             continue
         where, place = (f"{unit} {index}: ", field) if unit else ("", f"{field}[{index}]")
-        check_length(len(ids), facts, place, where)
+        check_length(len(ids), facts, place, where, remedy)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= facts.vocabulary_size:
             raise InvalidRequest(
@@ -255,8 +267,9 @@ def _array(tensor: GivenTensor, datatypes: _Datatypes) -> NDArray[Any]:
     """A read-only array of a tensor whose shape is known to be sound."""
     dtype = datatypes.get(tensor.datatype)
     if dtype is None:
+        how = ": pixels are floats, resized, scaled and normalised" if datatypes is _REAL else ""
         raise InvalidRequest(
-            f"datatype {shown(tensor.datatype)} of {tensor.name}; known here: {', '.join(datatypes)}",
+            f"datatype {shown(tensor.datatype)} of {tensor.name}; known here: {', '.join(datatypes)}{how}",
             f"{tensor.field}.datatype",
         )
     elements = math.prod(tensor.shape)

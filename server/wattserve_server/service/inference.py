@@ -28,6 +28,7 @@ from wattserve_server.service.checks import (
     check_request_id,
     check_tensors,
     check_texts,
+    check_truncates,
     describe_pixels,
     ids_of_tensors,
     images_of_tensors,
@@ -154,12 +155,14 @@ _OUTCOMES = {
 def asked_of(request: pb.PredictRequest, host: Host) -> Asked:
     """Raises InvalidRequest."""
     facts, limit = host.engine.model.facts, host.engine.limits.max_request
+    are_texts = request.WhichOneof("input") == "text" and not facts.pixel_shape
     options = Options(
         check_request_id(request.request_id, "request_id"),
         check_priority(request.priority, "priority"),
         request.wait_for_settled_energy,
+        truncates=check_truncates(request.truncate, are_texts, "truncate"),
     )
-    if request.WhichOneof("input") == "text" and not facts.pixel_shape:
+    if are_texts:
         return Asked(options, "text.texts", texts=check_texts(request.text.texts, limit, "text.texts"))
     return Asked(options, "input", items_of(request, facts, limit))
 
@@ -210,7 +213,7 @@ def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
 
 def write_response(message: pb.PredictResponse, request_id: str, host: Host, answered: Answered) -> None:
     """Every part in its place: a part that was made elsewhere would be copied."""
-    receipt, rows, times = answered
+    receipt, rows, times, cut_tokens = answered
     model = host.engine.model
     message.request_id = request_id
     message.variant = receipt.variant
@@ -223,6 +226,7 @@ def write_response(message: pb.PredictResponse, request_id: str, host: Host, ans
     timing.queue_ns = times.queue_ns
     timing.compute_ns = times.compute_ns
     timing.total_ns = times.total_ns
+    message.cut_tokens.extend(cut_tokens)
 
 
 def write_output(message: pb.Tensor, name: str, rows: Sequence[NDArray[np.float32]]) -> None:

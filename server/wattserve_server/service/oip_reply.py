@@ -78,6 +78,8 @@ def _parameters(answered: Answered, source: pb.EnergySource) -> dict[str, oip.In
         values["proxy"] = receipt.proxy
     if receipt.is_unverified:
         values["unverified"] = True
+    if answered.cut_tokens:
+        values["cut_tokens"] = sum(answered.cut_tokens)
     return {name: parameter(value) for name, value in values.items()}
 
 

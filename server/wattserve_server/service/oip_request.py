@@ -24,6 +24,7 @@ from wattserve_server.service.checks import (
     check_request_id,
     check_tensors,
     check_texts,
+    check_truncates,
     ids_of_tensors,
     images_of_tensors,
     shown,
@@ -108,7 +109,21 @@ def read_options(request: oip.ModelInferRequest) -> Options:
         check_priority(whole_parameter(parameters, "priority"), _parameter("priority")),
         _ENERGY[energy],
         timeout_us * 1000 if timeout_us else None,
+        check_truncates(
+            bool_parameter(parameters, "truncate"),
+            any(tensor.name == "text" for tensor in request.inputs),
+            _parameter("truncate"),
+        ),
     )
+
+
+def bool_parameter(parameters: Parameters, name: str) -> bool:
+    """False when it is not given."""
+    value = _value(parameters, name) if name in parameters else False
+    if not isinstance(value, bool):
+        given = shown(value) if isinstance(value, str) else repr(value)
+        raise InvalidRequest(f"{given} is no bool_param", _parameter(name))
+    return value
 
 
 def text_parameter(parameters: Parameters, name: str) -> str:

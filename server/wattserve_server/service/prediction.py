@@ -114,6 +114,7 @@ class Options(NamedTuple):
     priority: int = NORMAL_PRIORITY
     waits_for_energy: bool = False
     timeout_ns: int | None = None  # for which it may wait in the queue, besides the call's own deadline
+    truncates: bool = False  # texts that are too long are cut, not refused
 
 
 class Asked(NamedTuple):
@@ -132,6 +133,7 @@ class Answered(NamedTuple):
     receipt: Receipt
     rows: list[NDArray[np.float32]]  # the model's output, one row for each sequence
     times: Times
+    cut_tokens: Sequence[int] = ()  # of each text, where any was cut
 
 
 class AcceptedRequest:
@@ -154,9 +156,9 @@ class AcceptedRequest:
         """Raises WattserveError."""
         assert self.hosted is not None
         engine, options = self.host.engine, asked.options
-        items, tokenize_ns = asked.items, 0
+        items, cut_tokens, tokenize_ns = asked.items, [0], 0
         if asked.texts:
-            items = await self._encode(asked)
+            items, cut_tokens = await self._encode(asked)
             tokenize_ns = time.monotonic_ns() - self.begun_ns
         deadlines_ns = [] if self.deadline_ns is None else [self.deadline_ns]
         if options.timeout_ns is not None:
@@ -177,16 +179,18 @@ class AcceptedRequest:
             output_ns=max(0, ran_ns - ran.accepted_ns - ran.queue_ns - ran.compute_ns),
             total_ns=time.monotonic_ns() - self.begun_ns,
         )
-        self.answered = Answered(ran.receipt, ran.rows, times)
+        self.answered = Answered(ran.receipt, ran.rows, times, cut_tokens if any(cut_tokens) else ())
         return self.answered
 
-    async def _encode(self, asked: Asked) -> list[Item]:
+    async def _encode(self, asked: Asked) -> tuple[Sequence[Item], list[int]]:
         if self.host.tokenizer is None:
             name = self.host.engine.model.name
             raise NotPossibleHere(f"{name} has no tokenizer: send token ids", asked.place)
-        sequences = await self.host.tokenizer.encode(asked.texts)
-        check_ids(sequences, self.host.engine.model.facts, asked.place)
-        return [*sequences]
+        facts = self.host.engine.model.facts
+        most = facts.max_tokens if asked.options.truncates else None
+        sequences, cut_tokens = await self.host.tokenizer.encode(asked.texts, most)
+        check_ids(sequences, facts, asked.place, remedy="; shorten it, or ask for truncate")
+        return sequences, cut_tokens
 
 
 class Predictor:

@@ -15,6 +15,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.ledger import Gap, Ledger
 from wattserve_server.energy.probe import MeterPart, SensorProbe
 from wattserve_server.energy.reading import MeterStatus, Quality, Source
+from wattserve_server.engine.book import Run
 from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import HostedVariant, Readiness
@@ -65,7 +66,7 @@ def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.Ser
         ),
         versions=_versions(),
         hardware=" + ".join(describe_device(lane) for lane in engine.lanes),
-        instance_id=engine.book.instance_id,
+        instance_id=engine.book.run.instance_id,
         model_parameters=model.parameters,
         pixel_shape=model.facts.pixel_shape,
         model_memory_limit_bytes=memory_limit,
@@ -98,6 +99,7 @@ def energy_report(host: Host) -> pb.EnergyReport:
 
 def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     ledger, status = meter.sampler.ledger, meter.sampler.status
+    run = host.engine.book.run
     message = pb.EnergyReport(
         source=meter.info.source,
         device=meter.device,
@@ -105,20 +107,20 @@ def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
         gap_seconds=ledger.gap_ns / 1e9,
         unknown_sequences=ledger.unknown_lines,
         pending_receipts=host.engine.book.pending,
-        now_unix_ns=time.time_ns(),
+        now_unix_ns=run.unix_ns(time.monotonic_ns()),
+        instance_id=run.instance_id,
     )
     if ledger.since_ns is None or ledger.until_ns is None:
         message.unknown_reason = status.last_error or "the meter has not been read yet"
         return message
-    offset_ns = time.time_ns() - time.monotonic_ns()
-    message.since_unix_ns = ledger.since_ns + offset_ns
-    message.until_unix_ns = ledger.until_ns + offset_ns
+    message.since_unix_ns = run.unix_ns(ledger.since_ns)
+    message.until_unix_ns = run.unix_ns(ledger.until_ns)
     fill(message, ledger)
     for hosted in host.engine.roster:
         if str(hosted.choice.device) == meter.device:
             message.active.append(_variant_energy(ledger, hosted.choice.name))
     gaps = [*ledger.recent_gaps, *([ledger.open_gap] if ledger.open_gap else [])]
-    message.recent_gaps.extend(_gap_message(gap, offset_ns) for gap in gaps)
+    message.recent_gaps.extend(_gap_message(gap, run) for gap in gaps)
     if status.idle_watts is not None:
         message.idle_watts = status.idle_watts
     return message
@@ -159,9 +161,9 @@ def _variant_energy(ledger: Ledger, name: str) -> pb.VariantEnergy:
     return fill(pb.VariantEnergy(variant=name), ledger.active.get(name))
 
 
-def _gap_message(gap: Gap, offset_ns: int) -> pb.Gap:
-    end_ns = 0 if gap.end_ns is None else gap.end_ns + offset_ns
-    return pb.Gap(start_unix_ns=gap.start_ns + offset_ns, end_unix_ns=end_ns, reason=gap.reason)
+def _gap_message(gap: Gap, run: Run) -> pb.Gap:
+    end_ns = 0 if gap.end_ns is None else run.unix_ns(gap.end_ns)
+    return pb.Gap(start_unix_ns=run.unix_ns(gap.start_ns), end_unix_ns=end_ns, reason=gap.reason)
 
 
 def _versions() -> dict[str, str]:

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import jinja2
 
+from wattserve_common.words import ACCOUNTS, ACTIVE, counted, origin
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.console import amount
 from wattserve_server.energy.ledger import Ledger
@@ -34,14 +35,6 @@ SAMPLES = 91  # how many are kept: three minutes of them
 RECENT_S = 10.0  # what "now" means: a counter that steps every 100 ms says little about less
 
 CHART_WIDTH, CHART_HEIGHT = 720, 120  # of the picture of the watts, in its own units
-
-ACCOUNTS = (
-    ("warm-up", "warmup_uj", "before the server was ready, and calibration"),
-    ("idle", "idle_uj", "what the device draws while nothing runs"),
-    ("unattributed", "unattributed_uj", "above idle, with no batch to explain it"),
-    ("gap", "gap_uj", "counted over times in which the meter told nothing"),
-    ("pending", "pending_uj", "metered, its batches not settled yet"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +214,7 @@ def _template() -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"amount": amount, "duration": duration, "size": format_bytes, "clock": clock}
+    environment.globals |= {"counted": counted, "origin": origin}
     return environment.get_template("status.html.j2")
 
 
@@ -245,8 +239,12 @@ def accounts(ledger: pb.EnergyReport) -> list[AccountRow]:
     """Where the ledger's joules stand; empty when there is no figure."""
     if not ledger.HasField("measured_uj"):
         return []
-    rows = [(f"active {energy.variant}", energy.active_uj, "") for energy in ledger.active]
-    rows += [(name, getattr(ledger, field), about) for name, field, about in ACCOUNTS]
+    meanings = [ACTIVE, *[""] * len(ledger.active)]  # once
+    rows = [
+        (f"active {energy.variant}", energy.active_uj, about)
+        for energy, about in zip(ledger.active, meanings, strict=False)
+    ]
+    rows += [(name, getattr(ledger, field), about) for field, (name, about) in ACCOUNTS.items()]
     total = ledger.measured_uj or 1
     return [AccountRow(name, amount_uj / 1e6, amount_uj / total, about) for name, amount_uj, about in rows]
 

@@ -50,6 +50,25 @@ def test_the_other_calls_send_and_return_theirs(server: Any, client: Any) -> Non
     assert asked(server, "GetReceipt") == [pb.GetReceiptRequest(receipt_id="r-1", wait_until_settled=True)]
 
 
+def test_ready_is_what_the_health_service_says(server: Any, client: Any) -> None:
+    assert client.is_ready()
+    server.say_health(serving=False)
+    assert not client.is_ready()
+    server.stop()
+    assert not client.is_ready()
+
+
+def test_a_connection_lost_under_a_prediction_leaves_its_fate_open(server: Any, client: Any) -> None:
+    def cut(request: Any, call: Any) -> Any:
+        call.refuse(Refuse("UNAVAILABLE", "Stream removed (Socket closed)"))
+
+    server.script |= {"Predict": [cut], "UnloadVariant": [cut]}
+    with pytest.raises(Unavailable, match=r"^connection lost before the answer; the request may have run"):
+        client.predict("a film")
+    with pytest.raises(Unavailable, match=r"^connection lost before the answer \(Stream removed"):
+        client.unload_variant("bf16")
+
+
 def test_images_are_sent_as_pixel_values(server: Any, client: Any) -> None:
     pixels = np.ones((8, 3, 224, 224))
     answer = client.predict_images(pixels, variant="bf16", request_id="mine", wait_for_settled_energy=True)
@@ -75,7 +94,7 @@ def test_a_stream_takes_images_like_any_other_input(server: Any, client: Any) ->
 
 
 def test_pixels_that_are_none_are_refused_before_anything_is_sent(server: Any, client: Any) -> None:
-    with pytest.raises(TypeError, match="pixels are uint8"):
+    with pytest.raises(TypeError, match=r"uint8, shape .*: pixels must be floats"):
         client.predict_images(np.zeros((3, 2, 2), np.uint8))
     with pytest.raises(ValueError, match="image 0 holds values that are not finite"):
         client.predict_images(np.full((3, 2, 2), np.inf))

@@ -17,6 +17,7 @@ from wattserve_client import (
     EnergyReport,
     EnergySource,
     Gap,
+    Unavailable,
     VariantEnergy,
     cli,
 )
@@ -46,6 +47,7 @@ REPORT = EnergyReport(
     unknown_reason="",
     gap_uj=10_000_000,
     device="cuda:0",
+    instance_id="5f0c12ab34cd",
 )
 LATER = replace(
     REPORT,
@@ -68,6 +70,13 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
         "+ gap              10.000    1.0 %",
         "+ pending          20.000    2.0 %",
         "",
+        "active        on the receipts of requests, above idle",
+        "warm-up       warming up and calibrating, attempts that ran out of memory",
+        "idle          what the device draws while nothing runs",
+        "unattributed  above idle, with no batch to explain it",
+        "gap           counted over times in which the meter told nothing",
+        "pending       counted; its batches are not settled yet",
+        "",
         "source       measured by nvml:GPU-5f, apportioned counter (cuda:0)",
         "idle draw    70.0 W now",
         "idle shared  30 J of idle are shown on receipts",
@@ -75,6 +84,7 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
         "unknown      3 sequences ran at an unknown energy",
         "gaps         1, 250 ms in all",
         "gap          1970-01-01 00:00:05 UTC: the counter stood still",
+        "run          5f0c12ab34cd",
         "from         1970-01-01 00:00:01 UTC",
         "to           1970-01-01 00:00:11 UTC",
     ]
@@ -116,15 +126,17 @@ def test_a_ledger_without_figures_is_unknown_with_its_reason() -> None:
     assert "account" not in shown
 
 
-def test_a_restarted_server_gives_no_watts_and_says_so() -> None:
-    fresh = replace(REPORT, since_unix_ns=20_000_000_000, until_unix_ns=21_000_000_000)
-    assert set(rates(fresh, REPORT).values()) == {None}
-    assert "the server's ledger began again" in ledger(fresh, 0, REPORT)
+def test_another_run_of_the_server_has_another_ledger() -> None:
+    """Told by its name, whatever the clock says; of an older server, that names none, by the clock."""
+    assert set(rates(replace(LATER, instance_id="another"), REPORT).values()) == {None}
+    nameless = replace(REPORT, instance_id="")
+    fresh = replace(nameless, since_unix_ns=20_000_000_000, until_unix_ns=21_000_000_000)
+    assert set(rates(fresh, nameless).values()) == {None}
+    assert rates(replace(LATER, instance_id=""), nameless)["measured"] == 130.0
 
 
 def test_without_a_new_reading_there_are_no_watts() -> None:
     assert set(rates(REPORT, REPORT).values()) == {None}
-    assert "began again" not in ledger(REPORT, 0, REPORT)
 
 
 @pytest.fixture
@@ -189,6 +201,43 @@ def test_a_watch_as_json_is_one_object_a_line_with_watts(
     assert first["watts_since_last"]["active bf16"] is None
     assert second["watts_since_last"]["active fp32"] == 0
     assert second["watts_since_last"]["active bf16"] * second["seconds_since_last"] == pytest.approx(0.25)
+
+
+def test_a_watch_outlives_a_restart_of_the_server(
+    capsys: Output, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = Unavailable("no server took the call", "UNAVAILABLE", server.target)
+    again = replace(LATER, instance_id="ab34cd5f0c12", since_unix_ns=12_000_000_000)
+    for options in ([], ["--json"]):
+        said = iter([REPORT, gone, gone, again, replace(again, until_unix_ns=15_000_000_000)])
+
+        def report(self: object, said: Iterator[EnergyReport | Unavailable] = said) -> EnergyReport:
+            what = next(said)
+            if isinstance(what, Unavailable):
+                raise what
+            return what
+
+        monkeypatch.setattr(Client, "energy_report", report)
+        ticks(monkeypatch, 5)
+        assert cli.main(["--target", server.target, "energy", "--watch", *options]) == 0
+    out, error = capsys.readouterr()
+    assert error == ""
+    tables, lines = out.split("\n\n{", 1)
+    assert tables.count("waiting for the server: ") == 2
+    new = "server restarted: new ledger since 1970-01-01 00:00:12 UTC\n\naccount "
+    before, *after = tables.split(new)
+    assert (len(after), before.count("now J/seq")) == (2, 1)
+    first, *waits, second, third = map(json.loads, ("{" + lines).splitlines())
+    assert [wait["error"]["code"] for wait in waits] == ["UNAVAILABLE", "UNAVAILABLE"]
+    assert [tick["instance_id"] for tick in (first, second)] == ["5f0c12ab34cd", "ab34cd5f0c12"]
+    assert (second["seconds_since_last"], third["seconds_since_last"]) == (None, 2.0)
+
+
+def test_a_watch_of_a_server_that_was_never_there_is_an_error(capsys: Output) -> None:
+    with FakeServer() as gone:
+        target = gone.target
+    assert cli.main(["--target", target, "energy", "--watch"]) == 1
+    assert f"{target}: out of reach: " in capsys.readouterr().err
 
 
 def test_ctrl_c_elsewhere_is_130(capsys: Output, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

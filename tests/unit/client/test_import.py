@@ -67,4 +67,4 @@ def test_five_lines_give_a_label_and_its_joules() -> None:
             "    answer = client.predict('a delightful film', variant='bf16', wait_for_settled_energy=True)\n"
             "    print(answer.label, answer.receipt)\n"
         )
-        assert printed(program) == "positive 0.0123 J (settled, estimated by estimate)"
+        assert printed(program) == "positive 0.0123 J (settled, estimated from CPU time)"

@@ -152,7 +152,7 @@ def test_a_measured_zero_stays_a_zero_and_an_absent_energy_stays_none() -> None:
                 energy_low_uj=11_000,
                 energy_high_uj=13_000,
             ),
-            "0.0123 J (settled, estimated by estimate; 95 % 0.011-0.013 J)",
+            "0.0123 J (settled, estimated from CPU time; 95 % 0.011-0.013 J)",
         ),
         (
             pb.Receipt(state=pb.ENERGY_STATE_PROVISIONAL, source=SOURCE, energy_uj=2_500_000),
@@ -173,7 +173,7 @@ def test_a_measured_zero_stays_a_zero_and_an_absent_energy_stays_none() -> None:
                 energy_uj=7,
                 outcome=pb.OUTCOME_CANCELLED,
             ),
-            "0.000007 J (settled, simulated by simulated; request cancelled)",
+            "0.000007 J (settled, simulated; request cancelled)",
         ),
     ],
 )

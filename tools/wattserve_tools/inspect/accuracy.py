@@ -14,6 +14,7 @@ from rich.table import Table
 from wattserve_common.dataset import Dataset
 from wattserve_common.stats import mcnemar_p, wilson_interval
 from wattserve_common.tensor_files import NO_LABEL
+from wattserve_common.words import counted
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.rows import Examples, batches
 from wattserve_server.engine.variants.variant import Variant
@@ -169,13 +170,15 @@ def inspect_accuracy(subject: Subject, examples: Examples, calibration: Dataset 
         reference = None if fp32 is None else rows[fp32.variant.name]
         figures.append(compared(model, examples, reference, rows[other.variant.name]))
     unlabelled = int((examples.labels == NO_LABEL).sum())
-    notes = [f"Data: {examples.origin}."]
+    notes = [f"Data: {examples.origin}.", *_meanings(model, reason, subject.no_reference)]
     if subject.no_reference:
         notes.append(f"No agreement with fp32, and no errors: {subject.no_reference}.")
     if reason:
         notes.append(f"No accuracy: {reason}.")
     elif unlabelled:
-        notes.append(f"{unlabelled} rows have no label: they count for agreement, not for accuracy.")
+        notes.append(
+            f"{counted(unlabelled, 'row')} without a label: for agreement they count, for accuracy not."
+        )
     scales = None
     if calibration is not None:
         used = subject.materials.activation_scales
@@ -193,6 +196,19 @@ def inspect_accuracy(subject: Subject, examples: Examples, calibration: Dataset 
     }
     tables = [_table(subject, examined, figures)]
     return Report("inspect.accuracy", body, tables, notes + subject.notes(examined))
+
+
+def _meanings(model: LoadedModel, no_accuracy: str, no_reference: str) -> list[str]:
+    """The table's columns that do not speak for themselves."""
+    if no_reference:
+        return []
+    notes = []
+    if model.labels and not no_accuracy:
+        notes.append(
+            "lost / won: rows that fp32 has right and the variant wrong, and the other way round. p: of "
+            "McNemar's exact test on them; below 0.05 the difference is unlikely to be chance."
+        )
+    return [*notes, "largest and RMS error: of the model's output, against fp32's for the same row."]
 
 
 def _table(subject: Subject, examined: Sequence[Examined], figures: Sequence[dict[str, Any]]) -> Table:

@@ -55,7 +55,7 @@ def check_figure(path: str | None) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise ConfigError("--figure needs matplotlib: pip install 'wattserve[loadgen]'") from None
+        raise ConfigError("--figure needs matplotlib: pip install '.[loadgen]'") from None
 
 
 def draw(chart: LayerChart, path: str) -> None:

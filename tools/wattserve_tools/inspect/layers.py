@@ -251,9 +251,7 @@ def inspect_layers(subject: Subject, examples: Examples, seed: int) -> Report:
         names = names or [*layers_of(reference.variant.built.module), OUTPUT]
         series[other.label] = [by_path.get(name) for name in names]
         if unseen:
-            notes.append(
-                f"{other.label}: {len(unseen)} layers are not modules of their own: {', '.join(unseen)}"
-            )
+            notes.append(f"{other.label}: no modules of their own, so not compared: {', '.join(unseen)}")
     if not body:
         raise ConfigError("inspect layers: no variant could be held against fp32; see what was left out")
     if not examples.sha256:

@@ -131,8 +131,11 @@ def inspect_memory(subject: Subject) -> Report:
     notes = [
         f"{subject.model.parameters:,} parameters. All variants together take {together / 1e6:,.2f} MB, "
         f"{(alone - together) / 1e6:,.2f} MB less than each by itself: what they do not convert, they share.",
-        "The process's growth is that of resident pages, in the order of the table, with what allocators "
-        "keep.",
+        "ideal: every parameter at the bits of the variant's weights. theory: the converted layers at those "
+        "bits, with their scales; all else at its own. tensors: what the variant's tensors really hold, from "
+        "which bits/parameter follows. against fp32: fp32's tensors over these.",
+        "added: what it takes beside the variants above it, with which it shares the rest. process, CUDA: by "
+        "how much resident memory and CUDA's allocations grew as it was made, with what allocators keep.",
         *subject.notes(examined),
     ]
     if is_source:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from wattserve_common.words import counted, origin
 from wattserve_tools.inspect.report import share_words
 
 HEADINGS = (
@@ -42,9 +43,9 @@ def markdown(result: Mapping[str, Any]) -> str:
         "",
         *(f"{index}. {text}" for index, text in enumerate(notes.texts, start=1)),
         *([""] if notes.texts else []),
-        f"{settings['timed_runs']} timed runs of {_count(settings['batch_size'], 'sequence')} per precision, "
-        f"after {settings['warmup_runs']} of warm-up or more (every shape at least once), in "
-        f"{_count(settings['blocks'], 'block')} that take turns in a seeded order. Latency is that of one "
+        f"{settings['timed_runs']} timed runs of {counted(settings['batch_size'], 'sequence')} per "
+        f"precision, after {settings['warmup_runs']} of warm-up or more (every shape at least once), in "
+        f"{counted(settings['blocks'], 'block')} that take turns in a seeded order. Latency is that of one "
         "run, from prepared inputs on the host to its results on the host; energy is that of one sequence. "
         "Speed-up is the ratio of medians, with the 95 % interval of the blocks' ratios in brackets.",
         *_resolution(result["fp32_against_itself"]),
@@ -65,7 +66,8 @@ def _energy_lines(meters: Mapping[str, Mapping[str, Any]]) -> list[str]:
         idle = meter["idle_watts"]
         idle_words = "not known" if idle is None else f"{idle:.3g} W, {meter['idle_origin']}"
         lines.append(
-            f"Energy on {device}: **{shown}** by {meter['source']} ({meter['note']}); it covers "
+            f"Energy on {device}: {origin(shown, meter['source']).replace(shown, f'**{shown}**', 1)} "
+            f"({meter['note']}); it covers "
             f"{meter['boundary']}. Idle draw: {idle_words}; active energy is what is above it."
         )
     return lines
@@ -97,7 +99,7 @@ def _row(row: Mapping[str, Any], result: Mapping[str, Any], notes: _Footnotes) -
     unknown = f"no figure: {row['energy_reason']}"
     cells += [figure(key, "#.3g", unknown) for key in ("energy_active_mj", "energy_total_mj")]
     if row["energy_total_mj"] is not None and row["energy_blocks"] < result["settings"]["blocks"]:
-        cells[-1] += notes.mark(f"from {row['energy_blocks']} blocks only: {row['energy_reason']}")
+        cells[-1] += notes.mark(f"from {counted(row['energy_blocks'], 'block')} only: {row['energy_reason']}")
     no_fp32 = f"no ratio: {result['reference_reason'] or 'fp32 was refused'}"
     ratios = ["1", "1"]
     if row["kind"] != "fp32":
@@ -106,7 +108,7 @@ def _row(row: Mapping[str, Any], result: Mapping[str, Any], notes: _Footnotes) -
     answers = row["answers"]
     strange = ""
     if answers["rows_not_finite"]:
-        strange = notes.mark(f"{name}: {answers['rows_not_finite']} rows are not finite")
+        strange = notes.mark(f"{name}: not finite in {counted(answers['rows_not_finite'], 'row')}")
     if answers["accuracy"] is None:
         accuracy = missing(f"no accuracy: {result['accuracy_reason']}")
     else:
@@ -159,10 +161,6 @@ def _where(result: Mapping[str, Any]) -> str:
     hardware = "; ".join(f"{device}: {name}" for device, name in environment["hardware"].items())
     return (
         f"{environment['date']}, seed {environment['seed']}. Data: {data['origin']}, sha256 "
-        f"{data['sha256'][:16]}. {hardware}. {versions}, {environment['torch_threads']} threads, "
+        f"{data['sha256'][:16]}. {hardware}. {versions}, {counted(environment['torch_threads'], 'thread')}, "
         f"load average before: {environment['load_average_1min']}."
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

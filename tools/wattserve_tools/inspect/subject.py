@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from wattserve_common.dataset import Dataset
+from wattserve_common.words import counted
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
 from wattserve_server.engine.checkpoint import without_path
@@ -133,7 +134,8 @@ class Subject:
 def open_model(config: ServerConfig) -> LoadedModel:
     """Raises ConfigError."""
     if config.threads > usable_cores():
-        raise ConfigError(f"--threads {config.threads}: this process may use {usable_cores()} cores")
+        cores = counted(usable_cores(), "core")
+        raise ConfigError(f"--threads {config.threads}: this process may use {cores}")
     torch.set_num_threads(config.threads or usable_cores())
     task = task_named(config.task)
     return load_model(config.model, task, trust_remote_code=config.trust_remote_code)

@@ -102,16 +102,29 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
 
-    async def encode(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Token ids of each text, special tokens included, not truncated."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, list(texts))
+    async def encode(
+        self, texts: Sequence[str], most: int | None = None
+    ) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """Token ids of each text, special tokens included; and how many tokens each lost. most: to which they
+        are cut; None: to none."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, list(texts), most)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def _encode(self, texts: list[str]) -> list[NDArray[np.int64]]:
-        encoded = self._tokenizer(texts, truncation=False, padding=False, verbose=False)
-        return [np.array(ids, dtype=np.int64) for ids in encoded["input_ids"]]
+    def _encode(self, texts: list[str], most: int | None) -> tuple[list[NDArray[np.int64]], list[int]]:
+        whole = self._tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
+        kept = [
+            ids if most is None or len(ids) <= most else self._cut(text, most)
+            for text, ids in zip(texts, whole, strict=True)
+        ]
+        cut = [len(ids) - len(left) for ids, left in zip(whole, kept, strict=True)]
+        return [np.array(ids, dtype=np.int64) for ids in kept], cut
+
+    def _cut(self, text: str, most: int) -> list[int]:
+        """As `loadgen prepare` cuts it: the special tokens around a text stay."""
+        ids: list[int] = self._tokenizer(text, truncation=True, max_length=most, verbose=False)["input_ids"]
+        return ids
 
 
 class LabelAnswers:

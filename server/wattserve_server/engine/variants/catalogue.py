@@ -45,13 +45,7 @@ def choose(
     if names is None and only:
         names = ",".join(kinds)
     if names is None:
-        return [
-            Choice(kind.name, kind, device)
-            for kind in kinds.values()
-            if not kind.proxy
-            and kind.support(device).native
-            and (is_calibrated or not kind.needs_calibration)
-        ]
+        return [Choice(kind.name, kind, device) for kind in _offered(kinds, device, is_calibrated)]
     chosen: list[Choice] = []
     for name in (part.strip() for part in names.split(",")):
         choice = choice_of(name, device, kinds, only)
@@ -59,7 +53,10 @@ def choose(
             raise ConfigError(f"variant {name!r} is listed twice")
         support = choice.kind.support(choice.device)
         if not support.native:
-            raise ConfigError(f"variant {name!r} cannot run on {choice.device}: {support.why}")
+            offered = ", ".join(kind.name for kind in _offered(kinds, choice.device, is_calibrated))
+            raise ConfigError(
+                f"variant {name!r} cannot run on {choice.device}: {support.why}. It has {offered or 'none'}"
+            )
         if choice.kind.needs_calibration and not is_calibrated:
             raise ConfigError(
                 f"variant {name!r} needs activation scales: give it --calibration DIR, a tokenised dataset "
@@ -67,6 +64,15 @@ def choose(
             )
         chosen.append(choice)
     return chosen
+
+
+def _offered(kinds: Mapping[str, Kind], device: torch.device, is_calibrated: bool) -> list[Kind]:
+    """What the device runs natively, without proxies and what needs data that is not there."""
+    return [
+        kind
+        for kind in kinds.values()
+        if not kind.proxy and kind.support(device).native and (is_calibrated or not kind.needs_calibration)
+    ]
 
 
 def choice_of(name: str, default: torch.device, kinds: Mapping[str, Kind], only: str = "") -> Choice:

@@ -1,12 +1,13 @@
 """How long receipts are kept, and who is told of them."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
 from wattserve_server.engine import book as book_module
-from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.book import ReceiptBook, Run
 from wattserve_server.errors import NotFound, OverloadedError
 
 
@@ -36,8 +37,24 @@ def test_ids_are_unique_and_carry_the_instance() -> None:
     receipts = book(Clock())
     first, second = receipts.open("", "fp32", "cpu"), receipts.open("", "fp32", "cpu")
     assert first.receipt_id != second.receipt_id
-    assert first.receipt_id.startswith(receipts.instance_id)
-    assert book(Clock()).instance_id != receipts.instance_id
+    assert first.receipt_id.startswith(receipts.run.instance_id)
+    assert book(Clock()).run.instance_id != receipts.run.instance_id
+
+
+def test_a_receipt_of_another_run_is_said_to_be_of_that_run() -> None:
+    before, receipts = book(Clock()), book(Clock())
+    receipts.run = replace(receipts.run, started_unix_ns=3_661_000_000_000)
+    with pytest.raises(NotFound) as caught:
+        receipts.get(ran(before).receipt_id)
+    assert f"it is of run {before.run.instance_id}; this server is run {receipts.run.instance_id}, " in str(
+        caught.value
+    )
+    assert "started 1970-01-01 01:01:01 UTC, and receipts do not outlive their run" in str(caught.value)
+
+
+def test_a_run_has_one_clock() -> None:
+    run = Run(started_unix_ns=5_000, started_ns=300)
+    assert (run.unix_ns(300), run.unix_ns(310)) == (5_000, 5_010)
 
 
 def test_a_final_receipt_is_kept_for_its_time_and_no_longer() -> None:

@@ -131,8 +131,12 @@ def test_a_listed_variant_that_is_not_native_is_refused_with_the_reason(
 ) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
     for name in ("fp16", "fp16-as-int8-proxy"):
-        with pytest.raises(ConfigError, match=f"variant '{name}' cannot run on cpu: this CPU has neither"):
+        with pytest.raises(
+            ConfigError, match=f"variant '{name}' cannot run on cpu: this CPU has neither"
+        ) as caught:
             choose(f"fp32,{name}", CPU)
+        offered = ", ".join(choice.name for choice in choose(None, CPU))
+        assert str(caught.value).endswith(f". It has {offered}")
 
 
 def test_weight_only_multiplies_in_fp32_on_a_cpu_without_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

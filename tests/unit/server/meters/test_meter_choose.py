@@ -116,8 +116,8 @@ def test_asking_for_an_estimate_gives_one_although_rapl_could_be_read(tree: Powe
     tree.add("intel-rapl:0", "package-0")
     got = chosen("estimate", "cpu", tree)
     assert got.notice == (
-        "joules are ESTIMATED by estimate: only the CPU time of this process on this host; no other process "
-        "and no accelerator (7.5 W per busy core + 5 W idle, configured, not measured)"
+        "joules are ESTIMATED from CPU time: only the CPU time of this process on this host; no other "
+        "process and no accelerator (7.5 W per busy core + 5 W idle, configured, not measured)"
     )
 
 
@@ -127,7 +127,7 @@ def test_a_simulated_meter_serves_any_device_and_says_that_it_is_simulated(
 ) -> None:
     got = chosen("simulated", device_type, tree)
     assert got.meter.source.quality is Quality.SIMULATED
-    assert got.notice.startswith("joules are SIMULATED by simulated: an imagined device")
+    assert got.notice.startswith("joules are SIMULATED: an imagined device")
 
 
 @pytest.mark.parametrize("device_type", ["cpu", "cuda"])

@@ -53,6 +53,8 @@ def test_what_a_request_asks_for(given: dict[str, bool | int | str], wanted: Opt
         ("sequence_start", True, "keeps nothing"),
         ("sequence_end", True, "keeps nothing"),
         ("triton_other", True, "'triton_other' is reserved"),
+        ("truncate", "yes", "'yes' is no bool_param"),
+        ("truncate", True, "only texts are cut"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(name: str, value: bool | int | str, words: str) -> None:
@@ -60,6 +62,12 @@ def test_what_cannot_be_is_refused_by_name(name: str, value: bool | int | str, w
         options(**{name: value})
     assert words in str(caught.value)
     assert caught.value.field == f"parameters[{name}]"
+
+
+def test_texts_may_be_cut() -> None:
+    request = oip.ModelInferRequest(parameters=parameters({"truncate": True}))
+    request.inputs.add(name="text")
+    assert read_options(request).truncates
 
 
 def test_unsigned_numbers_count_and_fractions_do_not() -> None:

@@ -1,0 +1,30 @@
+"""Words that the server, the client and the tools share: what the ledger's accounts are, where figures come
+from, plural forms."""
+
+from __future__ import annotations
+
+ACTIVE = "on the receipts of requests, above idle"
+# The ledger's other accounts, by their names in GetEnergyReport: the name for people, and what it means.
+ACCOUNTS = {
+    "warmup_uj": ("warm-up", "warming up and calibrating, attempts that ran out of memory"),
+    "idle_uj": ("idle", "what the device draws while nothing runs"),
+    "unattributed_uj": ("unattributed", "above idle, with no batch to explain it"),
+    "gap_uj": ("gap", "counted over times in which the meter told nothing"),
+    "pending_uj": ("pending", "counted; its batches are not settled yet"),
+}
+
+
+def origin(quality: str, meter: str) -> str:
+    """How far figures may be trusted, and by which meter: `measured by nvml:GPU-5f`.
+
+    The meters that follow a law measure nothing: `estimated from CPU time`, `simulated`."""
+    if meter == quality.lower():
+        return quality
+    if (meter, quality.lower()) == ("estimate", "estimated"):
+        return f"{quality} from CPU time"
+    return f"{quality} by {meter or 'an unnamed source'}"
+
+
+def counted(number: int, thing: str, plural: str = "") -> str:
+    """`1 line`, `2 lines`."""
+    return f"{number:,} {thing if number == 1 else plural or thing + 's'}"
