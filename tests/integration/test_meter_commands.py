@@ -33,7 +33,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_probe_is_told_to_people_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["meter", "probe", "--meter", "estimate"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("joules are ESTIMATED by estimate: only the CPU time of this process")
+    assert lines[0].startswith("joules are ESTIMATED from CPU time: only the CPU time of this process")
     assert "  updates           not seen as steps" in lines
     assert "  declared idle     5 W" in lines
     assert "  the server reads  every 100 ms" in lines

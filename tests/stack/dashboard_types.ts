@@ -1,6 +1,6 @@
 // A dashboard of this project, as strictly as Grafana's published types allow: test_schema.py has the compiler
 // hold the JSON files to `Checked`. Fields that no type knows are errors, and so are other kinds of panels.
-import type { Dashboard, DataQuery, DataSourceRef, FieldConfig, FieldConfigSource, Panel, RowPanel } from '@grafana/schema';
+import type { AnnotationQuery, Dashboard, DataQuery, DataSourceRef, FieldConfig, FieldConfigSource, Panel, RowPanel } from '@grafana/schema';
 import type * as heatmap from '@grafana/schema/dist/esm/raw/composable/heatmap/panelcfg/x/HeatmapPanelCfg_types.gen';
 import type * as stat from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
 import type * as timeline from '@grafana/schema/dist/esm/raw/composable/statetimeline/panelcfg/x/StateTimelinePanelCfg_types.gen';
@@ -39,4 +39,16 @@ type Known =
   | Of<'state-timeline', timeline.Options, timeline.FieldConfig>
   | Of<'table', table.Options, table.FieldConfig>;
 
-export type Checked = Json<Omit<Dashboard, 'panels'> & { panels: Array<Known | (Omit<RowPanel, 'panels'> & { panels: Known[] })> }>;
+// Nor are its annotations: these fields go beyond what every data source has.
+interface PrometheusAnnotation extends Omit<AnnotationQuery, 'target'> {
+  expr: string;
+  step: string;
+  titleFormat: string;
+  textFormat: string;
+  useValueForTime: boolean;
+}
+
+export type Checked = Json<Omit<Dashboard, 'panels' | 'annotations'> & {
+  annotations: { list: PrometheusAnnotation[] };
+  panels: Array<Known | (Omit<RowPanel, 'panels'> & { panels: Known[] })>;
+}>;

@@ -14,6 +14,7 @@ from deploy.grafana.making.__main__ import documents
 from deploy.grafana.making.panels import VARIANTS
 from tests.stack.dashboards import (
     FOLDER,
+    LABEL,
     NAMES,
     REPLACED,
     ROOT,
@@ -60,7 +61,9 @@ def test_the_dashboards_are_what_the_generator_makes() -> None:
 @pytest.mark.parametrize("expression", expressions(), ids=str)
 def test_a_panel_asks_for_metrics_and_labels_that_are_declared(expression: Expression) -> None:
     known = series()
-    names = [name for name in NAME.findall(expression.text) if not name.startswith("process_")]
+    assert set(RECORDED.findall(expression.text)) <= {rule.get("record") for rule in rules()}
+    plain = RECORDED.sub("", expression.text)
+    names = [name for name in NAME.findall(plain) if not name.startswith("process_")]
     unknown = [name for name in names if name not in known]
     assert not unknown
     for name, selector in SELECTOR.findall(expression.text):
@@ -145,6 +148,16 @@ def test_a_variant_has_one_colour_and_no_other_variant_has_it() -> None:
 def test_every_variant_of_the_catalogue_has_a_colour() -> None:
     table = (ROOT / "docs" / "variants.md").read_text().split("## The catalogue")[1].split("\n\n")[1]
     assert set(re.findall(r"^\| `([\w-]+)` ", table, re.MULTILINE)) | {"none"} == set(VARIANTS)
+
+
+def test_the_cells_of_a_sweep_can_be_marked_by_the_labels_that_loadgen_gives() -> None:
+    (cells,) = load("sweep")["annotations"]["list"]
+    assert cells["enable"] is False
+    guide = (ROOT / "docs" / "how-to" / "grafana.md").read_text()
+    documented = re.search(rf"^\| `{cells['expr']}` \|(.*?)\|", guide, re.MULTILINE)
+    assert documented is not None
+    shown = LABEL.findall(cells["titleFormat"] + cells["textFormat"])
+    assert set(shown) == set(re.findall(r"`(\w+)`", documented[1]))
 
 
 def test_grafana_finds_the_dashboards_and_the_source_that_they_start_with() -> None:

@@ -22,8 +22,11 @@ from deploy.grafana.making.panels import (
 )
 from deploy.grafana.making.promql import (
     DEVICE,
+    IDLE_SHARE,
     INSTANCE,
     RANGE,
+    RESIDUAL,
+    UNATTRIBUTED_SHARE,
     VARIANT,
     mean,
     now,
@@ -43,15 +46,9 @@ WHENCE = "Whether it is measured, estimated or simulated, the panel Figures are 
 SETTLED = "Energy comes into its account when it is settled, mostly within a second after it was drawn."
 
 
-def share(account: str, by: str = "") -> str:
-    within = f'{DEVICE}, account="{account}"'
-    return ratio(total(metrics.ACCOUNTS, within, by), total(metrics.MEASURED, DEVICE, by))
-
-
-def residual(by: str) -> str:
-    """To the microjoule: below that is nothing but the rounding of floats."""
-    parts = [now(metric, DEVICE, by) for metric in (metrics.MEASURED, metrics.ACCOUNTS, metrics.PENDING)]
-    return f"round({' - '.join(parts)}, 0.000001)"
+IDLE_OF_ALL = ratio(total(metrics.ACCOUNTS, f'{DEVICE}, account="idle"'), total(metrics.MEASURED, DEVICE))
+# To the microjoule: below that is nothing but the rounding of floats.
+EXACT_RESIDUAL = f"round({now(RESIDUAL, DEVICE, 'instance, device')}, 0.000001)"
 
 
 OVERVIEW = (
@@ -65,11 +62,11 @@ OVERVIEW = (
     stat("Energy in the shown time", f"What the meters counted, idle included. {WHENCE}", "joule",
         query(f"sum(increase({metrics.MEASURED}{{{DEVICE}}}[{RANGE}]))", "energy")),
     stat("Idle share", "What the devices would have drawn doing nothing, of all that was counted.",
-        "percentunit", query(share("idle"), "idle"), decimals=1),
+        "percentunit", query(IDLE_OF_ALL, "idle"), decimals=1),
     stat("Residual now",
         "Counted energy that is in no account, or in two: the largest of all devices. Anything but 0 is a bug"
         " (alert WattserveEnergyResidual).", "joule",
-        query(f"max(abs({residual('instance, device')}))", "residual"),
+        query(f"max(abs({EXACT_RESIDUAL}))", "residual"),
         marks=thresholds((0.001, RED)), decimals=3),
 )
 
@@ -115,14 +112,16 @@ COST = (
 TRUST = (
     row("How far to trust it"),
     lines("Idle and unattributed shares",
-        "Of all that was counted. Unattributed was drawn by something else, or is more than idle draw and"
-        " batches explain; on CPU meters also the server's own work beside its batches.", "percentunit",
-        query(share("idle", "device"), "idle, {{device}}"),
-        query(share("unattributed", "device"), "unattributed, {{device}}"), highest=1),
+        "Of all that was counted in five minutes. Unattributed was drawn by something else, or is more than"
+        " idle draw and batches explain; on CPU meters also the server's own work beside its batches (alert"
+        " WattserveEnergyUnattributed).", "percentunit",
+        query(now(IDLE_SHARE, DEVICE, "instance, device"), f"idle, {ON_INSTANCE}"),
+        query(now(UNATTRIBUTED_SHARE, DEVICE, "instance, device"), f"unattributed, {ON_INSTANCE}"),
+        highest=1),
     lines("Residual",
         "Counted less all accounts less pending, to the microjoule. Anything but a straight line at zero is"
         " a bug.",
-        "joule", query(residual("instance, device"), ON_INSTANCE),
+        "joule", query(EXACT_RESIDUAL, ON_INSTANCE),
         lowest=None, around_zero=0.002, marks=thresholds((0.001, RED))),
     lines("Counted, not settled yet", "It should come and go. If it only grows, settlement has stopped.",
         "joule", query(now(metrics.PENDING, DEVICE, "instance, device"), ON_INSTANCE)),

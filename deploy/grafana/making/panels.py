@@ -18,8 +18,9 @@ SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def dashboard(
-    name: str, description: str, variables: list[Json], panels: Sequence[Json], since: str, refresh: str
-) -> Json:
+    name: str, description: str, variables: list[Json], panels: Sequence[Json], since: str, refresh: str,
+    annotations: Sequence[Json] = (),
+) -> Json:  # fmt: skip
     """panels: a row starts a new line, others stand side by side as long as there is room."""
     return {
         "uid": f"wattserve-{name.lower()}",
@@ -60,7 +61,7 @@ def dashboard(
                 *variables,
             ]
         },
-        "annotations": {"list": []},
+        "annotations": {"list": list(annotations)},
         "panels": _placed(panels),
     }
 
@@ -82,6 +83,22 @@ def _placed(panels: Sequence[Json]) -> list[Json]:
         else:
             into.append(panel)
     return placed
+
+
+def marks_of(name: str, expression: str, title: str, text: str) -> Json:
+    """Annotations, off until somebody switches them on: where the series of the expression begin."""
+    return {
+        "name": name,
+        "datasource": SOURCE,
+        "enable": False,
+        "hide": False,
+        "iconColor": "purple",
+        "expr": expression,
+        "step": "5s",
+        "titleFormat": title,
+        "textFormat": text,
+        "useValueForTime": False,
+    }
 
 
 def row(title: str, collapsed: bool = False) -> Json:

@@ -11,6 +11,12 @@ DEVICE = f'{INSTANCE}, device=~"$device"'
 INTERVAL = "$__rate_interval"
 RANGE = "$__range"
 
+# What deploy/prometheus/rules.yml records, and its alerts watch: panels that show the same ask for it.
+QUEUE_SHARE = "instance:wattserve_queue_sequences:ratio"
+IDLE_SHARE = "instance_device:wattserve_energy_idle:ratio_rate5m"
+UNATTRIBUTED_SHARE = "instance_device:wattserve_energy_unattributed:ratio_rate5m"
+RESIDUAL = "instance_device:wattserve_energy_residual_joules:difference"
+
 # Not the server's doing: as in deploy/prometheus/rules.yml, except that a refusal is shown with the errors.
 CALLERS = (
     "OK|CANCELLED|INVALID_ARGUMENT|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|UNAUTHENTICATED"

@@ -23,6 +23,7 @@ from deploy.grafana.making.promql import (
     DEVICE,
     INSTANCE,
     INTERVAL,
+    QUEUE_SHARE,
     VARIANT,
     mean,
     now,
@@ -35,7 +36,6 @@ from wattserve_server.telemetry import table as metrics
 
 # fmt: off
 
-QUEUE_SHARE = f"{metrics.QUEUE}{{{INSTANCE}}} / {metrics.QUEUE_LIMIT}{{{INSTANCE}}}"
 BUCKETS_NOTE = "Read off a histogram, so exact to the width of its buckets (docs/metrics.md)."
 BY_SERVER = f'{VARIANT}, code!~"{CALLERS}"'
 FAILED = ratio(f"({total(metrics.REQUESTS, BY_SERVER)} or vector(0))", total(metrics.REQUESTS, VARIANT))
@@ -66,7 +66,7 @@ OVERVIEW = (
         f"From receiving a request to having its answer, over the chosen variants together. {BUCKETS_NOTE}",
         "s", query(quantile("$percentile", metrics.REQUEST_DURATION, VARIANT), "latency")),
     stat("Queue, of its limit", "The fullest queue of the chosen servers. At 100 % requests are refused.",
-        "percentunit", query(f"max({QUEUE_SHARE})", "queue"),
+        "percentunit", query(now(QUEUE_SHARE, INSTANCE, how="max"), "queue"),
         marks=thresholds((0.5, YELLOW), (0.8, RED)), decimals=1),
     stat("Busiest device",
         "Share of the time in which it ran batches. Near 100 % more load only makes requests wait.",

@@ -7,6 +7,7 @@ from deploy.grafana.making.panels import (
     VARIANT_VALUES,
     dashboard,
     lines,
+    marks_of,
     query,
     row,
     table,
@@ -88,7 +89,11 @@ ENERGIES = (
         mean(metrics.BATCH_SEQUENCES, VARIANT, "variant")),
 )
 
+# Series of loadgen's own (--metrics-port): a Prometheus that scrapes it too has them.
+CELLS = marks_of("Sweep cells", "wattserve_loadgen_cell_info", "{{arm}} under {{load}}", "block {{block}}")
+
 DASHBOARD = dashboard(
     "Sweep", f"Latency and energy per precision while loadgen runs. {NOT_A_RESULT}",
     [VARIANT_VALUES, BASELINE], (*SUMMARY, *LATENCY, *ENERGIES), since="now-15m", refresh="5s",
+    annotations=[CELLS],
 )

@@ -111,7 +111,10 @@ def test_a_missing_package_is_named_with_what_installs_it(
 ) -> None:
     monkeypatch.delitem(sys.modules, "wattserve_loadgen.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    assert complaint(capsys, "report", "d") == "jinja2 is not installed: pip install 'wattserve[loadgen]'"
+    assert complaint(capsys, "report", "d") == (
+        "loadgen needs more than is installed here (jinja2): the light installation has the client only. In the "
+        "folder with Wattserve's source: pip install '.[loadgen]'"
+    )
 
 
 def test_a_wrong_dataset_is_told_before_any_server_is_asked(

@@ -79,7 +79,7 @@ def test_a_known_row_has_every_figure_with_its_unit_in_the_heading() -> None:
 
 
 def test_an_estimate_is_called_one_above_the_table() -> None:
-    assert any("Energy on cpu: **ESTIMATED** by estimate" in line for line in table(row()))
+    assert any("Energy on cpu: **ESTIMATED** from CPU time" in line for line in table(row()))
 
 
 def test_a_refused_variant_has_no_figure_and_says_what_ran() -> None:
