@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import trustme
+from PIL import Image
 
 from tests.docs.fences import ROOT
 from tests.docs.reader import Reader, Server, environment
 from tests.docs.zygote import write_shims
-from tests.fixtures.models import save_classifier
+from tests.fixtures.models import save_classifier, save_vit
 from wattserve_common import dataset
 from wattserve_server.engine.builtin.recipe import Recipe
 
@@ -58,6 +59,10 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a reader has: a model, reviews, datasets, certificates."""
     folder = tmp_path_factory.mktemp("given")
     save_classifier(folder / "my-classifier")
+    save_vit(folder / "my-image-classifier")
+    normalised = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+    (folder / "my-image-classifier" / "preprocessor_config.json").write_text(json.dumps(normalised))
+    Image.new("RGB", (64, 48), "tan").save(folder / "photo.jpg")
     rows = [(TEXTS[number % len(TEXTS)], LABELS[number % 3]) for number in range(40)]
     with (folder / "reviews.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
