@@ -31,7 +31,7 @@ _EPILOG = """\
 examples, against a server started with `wattserve serve`:
 
   wattserve-client predict --settled "a delightful film" "a dull one"
-  wattserve-client predict --variant bf16 --file reviews.txt
+  wattserve-client predict --variant int8-weight-only --file reviews.txt
   wattserve-client energy --watch
 """
 
@@ -122,7 +122,7 @@ def _parser() -> Parser:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="until it does (default: ask once)",
+        help="for it, so long at the most (default: ask once)",
     )
     add("info", commands.info, "what is served: variants, what each really runs, meter, limits")
     receipt = add("receipt", commands.receipt, "what an earlier request cost")
@@ -151,7 +151,9 @@ def _connection() -> Parser:
         metavar="HOST:PORT",
         help=f"the server; repeat it for several (default: ${_TARGET_VARIABLE} or {DEFAULT_TARGET})",
     )
-    group.add_argument("--timeout", type=_seconds, metavar="S", help="of each call (default: 30)")
+    group.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="seconds that a call may take (default: 30)"
+    )
     group.add_argument("--tls", action="store_true", help="encrypt; any other --tls-... implies it")
     for name, metavar, what in (
         ("ca", "FILE", "who signs the server's certificate, PEM (default: the public authorities)"),
@@ -177,7 +179,7 @@ def _add_predict(parser: Parser) -> None:
         metavar="ID,ID,...",
         help="a sequence of token ids; may be repeated",
     )
-    parser.add_argument("--variant", default="", metavar="NAME", help="default: the server's")
+    parser.add_argument("--variant", default="", metavar="NAME", help="the precision (default: the server's)")
     parser.add_argument(
         "--truncate",
         action="store_true",

@@ -34,7 +34,9 @@ def _setting(default: Any, text: str, metavar: str = "", least: int = 0) -> Any:
 class ServerConfig:
     """Raises ConfigError, naming the flag, for a value that cannot be."""
 
-    model: str = _setting("demo", "a hub id, a local folder, demo, or random:distilbert-base", "ID_OR_PATH")
+    model: str = _setting(
+        "demo", "a name on the Hugging Face hub, a folder, demo, or random:distilbert-base", "ID_OR_PATH"
+    )
     model_name: str = _setting("", "the name it is served under (default: the last part of --model)", "NAME")
     task: str = _setting(
         "sequence-classification",
@@ -45,7 +47,7 @@ class ServerConfig:
     variants: str = _setting(
         "",
         "precisions to load, e.g. fp32,bf16,int8; int8@cpu for another device than --device "
-        "(default: all native ones)",
+        "(default: all that the device runs natively; `wattserve variants` lists them)",
         "NAMES",
     )
     calibration: str = _setting(
@@ -74,7 +76,10 @@ class ServerConfig:
         "", "address for them, plain HTTP (default: --host; with TLS 127.0.0.1)", "HOST"
     )
     meter: str = _setting(
-        "auto", "auto, nvml, rapl, estimate, simulated, replay, none, or a sum such as nvml+rapl", "METER"
+        "auto",
+        "where joules come from: nvml (a GPU's counter), rapl (a CPU's), estimate (from CPU time), "
+        "simulated, replay, none, a sum such as nvml+rapl, or auto: the best that is there",
+        "METER",
     )
     estimate_watts_per_core: float = _setting(7.5, "for --meter estimate: watts of one busy core", "WATTS")
     estimate_idle_watts: float = _setting(5.0, "for --meter estimate: watts drawn when idle", "WATTS")

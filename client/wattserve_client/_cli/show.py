@@ -15,6 +15,12 @@ from wattserve_common.words import ACCOUNTS, ACTIVE, counted
 _SEQUENCES = (">score", ">tokens", ">padded", ">joules", "state", "input")
 _LINES = (">sequence", ">tokens", ">padded", ">batch", ">window", ">joules", ">idle share (J)")
 _VARIANTS = ("variant", "state", "device", "dtype", "operands", "native", "verified", ">weights")
+_COLUMNS = (  # of _VARIANTS, those that do not speak for themselves
+    ("*", "the default"),
+    ("operands", "the precision in which its linear layers multiply"),
+    ("native", "the device has instructions for it"),
+    ("verified", "the profiler saw it multiply so"),
+)
 _ACCOUNTS = ("account", ">joules", ">share", ">sequences", ">J/sequence")
 _SINCE = (">watts", ">now J/seq")
 
@@ -114,7 +120,8 @@ def server_info(info: ServerInfo, width: int) -> str:
     ]
     parts = [
         facts(about, width),
-        table(_VARIANTS, rows) + "\n* the default",
+        table(_VARIANTS, rows),
+        facts(_COLUMNS, width),
         facts([(variant.name, _remark(variant)) for variant in info.variants], width),
         *(facts(_meter(meter), width) for meter in (info.meter, *info.other_meters)),
         facts(kept, width),

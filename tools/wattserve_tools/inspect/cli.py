@@ -57,10 +57,12 @@ def add_inspection_commands(commands: Any) -> None:
     )
     for parser in (layers, outliers):
         parser.add_argument(
-            "--dataset", metavar="DIR", help="a folder by `loadgen prepare` (default: made-up examples)"
+            "--dataset",
+            metavar="DIR",
+            help="a folder that `loadgen prepare` made (default: made-up examples)",
         )
         _add_number(parser, "--rows", 64, "how many examples", least=1)
-        _add_number(parser, "--seed", 0, "of made-up examples")
+        _add_number(parser, "--seed", 0, "seed of made-up examples")
         parser.add_argument("--figure", metavar="FILE", help="draw it: FILE.png or FILE.svg")
     outliers.add_argument(
         "--threshold", type=flag_reader("--threshold", positive), default=6.0, metavar="X",
@@ -79,20 +81,22 @@ def _add_bench(commands: Any) -> None:
         description="Offline measurements of a model's precisions. See docs/inspect.md.",
     )
     actions = bench.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    words = "precision, latency, energy, accuracy and size of a model in one honest table"
+    words = "precision, latency, energy, accuracy and size of a model in one table"
     parser = actions.add_parser("seed-table", help=words, description=f"Measure: {words}.")
     _add_dataset(parser)
     _add_number(parser, "--batch-size", 1, "rows in a run", least=1)
     _add_number(parser, "--warmup", 50, "runs before, untimed")
     _add_number(parser, "--iterations", 500, "timed runs", least=1)
-    _add_number(parser, "--seed", 0, "of the order of blocks")
+    _add_number(parser, "--seed", 0, "seed of the order of blocks")
     parser.add_argument("--out", metavar="DIR", help=f"write {' and '.join(TABLE_FILES)} there")
     add_flags(parser, BENCH_SETTINGS)
     parser.set_defaults(run=_seed_table)
 
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dataset", required=True, metavar="DIR", help="a folder by `loadgen prepare`")
+    parser.add_argument(
+        "--dataset", required=True, metavar="DIR", help="a folder that `loadgen prepare` made"
+    )
     _add_number(parser, "--rows", None, "the first N rows only", least=1)
 
 
