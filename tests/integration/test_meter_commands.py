@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.server import command, environment
+from wattserve_common.words import counted
 from wattserve_tools.cli import main
 
 
@@ -82,7 +83,7 @@ def test_ctrl_c_ends_a_recording_properly(tmp_path: Path) -> None:
     assert (process.returncode, err) == (0, "")
     lines = file.read_text().splitlines()
     assert json.loads(lines[-1])["lines"] == len(lines) - 2
-    assert out == f"{file}: {len(lines) - 2} readings\n"
+    assert out == f"{file}: {counted(len(lines) - 2, 'reading')}\n"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ NOTHING = "-"
 LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
 _NO_LIMIT = 10**9  # columns, where the output is no terminal
 _SAID_BY_THE_QUALITY = ("", "none", "apportioned estimate", "apportioned simulation")  # methods
+_ARGUMENTS = (
+    ("pass tls=", "pass --tls"),
+    ("(timeout_s)", "(--timeout)"),
+    ("ask for truncate", "give --truncate"),
+)
 _TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
 
 
@@ -81,7 +86,9 @@ def flat(text: str) -> str:
 def in_flags(message: str) -> str:
     """The library's words, with the command's own options in place of its arguments."""
     in_options = _TLS.sub(lambda match: f"--tls-{match[1].replace('_', '-')}", message)
-    return in_options.replace("pass tls=", "pass --tls").replace("(timeout_s)", "(--timeout)")
+    for argument, option in _ARGUMENTS:
+        in_options = in_options.replace(argument, option)
+    return in_options
 
 
 def error_line(error: WattserveError) -> str:

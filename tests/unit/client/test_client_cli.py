@@ -88,7 +88,7 @@ def test_options_may_stand_among_the_texts_and_behind_the_command(capsys: Output
 def test_a_text_that_is_cut_says_how_much_is_missing(capsys: Output, server: FakeServer) -> None:
     server.otherwise(label="positive")
     long = "word " * 515
-    assert "513 tokens; this model takes at most 512; shorten it, or ask for truncate" in complaint(
+    assert "513 tokens; this model takes at most 512; shorten it, or give --truncate" in complaint(
         capsys, 1, "--target", server.target, "predict", "bad", "word " * 513
     )
     out = shown(capsys, server, "predict", "bad", long, "--truncate")

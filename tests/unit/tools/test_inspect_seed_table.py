@@ -147,7 +147,7 @@ def test_accuracy_without_meaning_is_a_dash_with_the_reason() -> None:
 
 def test_rows_that_are_not_finite_are_told() -> None:
     answers = row()["answers"] | {"rows_not_finite": 3}
-    assert any("int8: 3 rows are not finite" in line for line in table(row(answers=answers)))
+    assert any("int8: not finite in 3 rows" in line for line in table(row(answers=answers)))
 
 
 def test_figures_from_some_of_the_blocks_only_say_so() -> None:
