@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from wattserve_client._servers import Tls, addresses, explained, host_and_port, list_of, lost
+from wattserve_client._servers import Tls, addresses, explained, list_of, lost
 from wattserve_client.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -31,6 +31,7 @@ from wattserve_client.errors import (
     error_for,
 )
 from wattserve_client.wire import from_message
+from wattserve_common.arguments import host_and_port
 from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
 
 DEFAULT_TIMEOUT_S = 30.0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from wattserve_client.errors import DeadlineExceeded, NotFound, Unavailable, WattserveError
+from wattserve_common.arguments import host_and_port
 
 C = TypeVar("C")
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -55,15 +56,6 @@ def addresses(target: str | Sequence[str]) -> tuple[str, ...]:
         if address in several[:place]:
             raise ValueError(f"target names {address!r} twice")
     return several
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """The two parts of "host:port" or "[address of IPv6]:port"."""
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and bare and port.isdecimal() and 0 < int(port) < 65536) or (":" in bare and bare == host):
-        raise ValueError(f"the address {address!r} is not of the form host:port, as in {DEFAULT_TARGET!r}")
-    return bare, int(port)
 
 
 def list_of(several: Sequence[str]) -> str:

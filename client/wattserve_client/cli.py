@@ -18,10 +18,11 @@ from importlib import metadata
 
 from wattserve_client._cli import commands, words
 from wattserve_client._cli.words import ArgumentsError, CommandError
-from wattserve_client._servers import DEFAULT_TARGET, Tls, host_and_port
+from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
 from wattserve_common.arguments import Parser
+from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError
 
 _FAILED, _MISTAKE, _INTERRUPTED, _NOBODY_READS = 1, 2, 130, 141
@@ -200,12 +201,8 @@ def _addresses(text: str) -> list[str]:
     """Separated by commas."""
     addresses = [part.strip() for part in text.split(",") if part.strip()]
     for address in addresses or [text]:
-        if address.startswith("unix:") and len(addresses) == 1:
-            continue
-        try:
-            host_and_port(address)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{address!r} is not HOST:PORT, like {DEFAULT_TARGET}") from None
+        if not address.startswith("unix:") or len(addresses) > 1:
+            host_port(address)
     return addresses
 
 

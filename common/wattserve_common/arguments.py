@@ -70,10 +70,22 @@ def port(text: str) -> int:
 
 def address(text: str) -> str:
     """HOST:PORT."""
-    host, _, digits = text.rpartition(":")
-    if not host or not digits.isdecimal() or not 0 < int(digits) < 65536:
-        raise ArgumentTypeError(f"{text!r} is not HOST:PORT, like 127.0.0.1:50051")
+    try:
+        host_and_port(text)
+    except ValueError:
+        scheme, is_url, rest = text.partition("://")
+        instead = f"leave out {scheme}://" if is_url and rest else "like 127.0.0.1:50051"
+        raise ArgumentTypeError(f"{text!r} is not HOST:PORT, {instead}") from None
     return text
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two parts of "host:port" or "[address of IPv6]:port"; ValueError."""
+    host, colon, port = address.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (colon and bare and port.isdecimal() and 0 < int(port) < 65536) or (":" in bare and bare == host):
+        raise ValueError(f"the address {address!r} is not of the form host:port, as in '127.0.0.1:50051'")
+    return bare, int(port)
 
 
 def duration(text: str) -> float:

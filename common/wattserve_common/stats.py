@@ -103,6 +103,9 @@ def resolution(twins: Interval) -> float | None:
     return max(_from_one(edge) for edge in (twins.low, twins.mean, twins.high) if edge > 0)
 
 
+NO_CONCLUSION = 1.0  # a resolution beyond which twins may differ by more than 2x, and nothing is told apart
+
+
 def differs(ratio: Interval, finest: float | None) -> bool | None:
     """Whether a ratio is a difference: its interval excludes 1, and it is further from 1 than `finest`, the
     rig's `resolution`. None where either is not known.

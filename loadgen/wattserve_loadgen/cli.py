@@ -3,7 +3,7 @@
 Exit codes:
     0    done
     1    the measurement ended early because the server was lost, or nothing was answered (what was measured
-         is written); or a check of `loadgen validate` failed
+         is written); a check of `loadgen validate` failed; `loadgen compare` found no point in both
     2    a mistake in the arguments, the plan, the dataset or the folder; nobody answers; or `loadgen compare`
          refuses results of unlike environments
     130  Ctrl-C or SIGTERM; what was measured is written

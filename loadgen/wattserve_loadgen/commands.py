@@ -32,8 +32,6 @@ answers nothing but canned bytes, and keeps the result: a point whose rate is ab
 `run` and `sweep` do it by themselves for the size of their own requests, where no result is kept.
 """
 
-_MARKS = {True: "ok", False: "FAILED", None: "does not apply"}
-
 
 def _pixel_shape(text: str) -> tuple[int, ...]:
     """C,H,W."""
@@ -137,7 +135,7 @@ def add_calibrate(commands: Commands) -> None:
 
 
 def _calibrate(flags: argparse.Namespace) -> int:
-    from wattserve_loadgen.drive.calibration import measure_ceiling, store_ceiling
+    from wattserve_loadgen.drive.calibration import kept_in, measure_ceiling, store_ceiling
 
     options = CalibrateOptions(**given(flags, CalibrateOptions))
     kind = "stream" if options.stream else "unary"
@@ -145,15 +143,16 @@ def _calibrate(flags: argparse.Namespace) -> int:
         measure_ceiling(kind, options.request_bytes, options.processes, whole_s=options.seconds)
     )
     print(json.dumps(asdict(ceiling), indent=2) if options.json else ceiling.describe())
-    note = store_ceiling(ceiling)
-    if note:
-        print(f"loadgen: {note}", file=sys.stderr)
+    print(f"loadgen: {store_ceiling(ceiling) or kept_in()}", file=sys.stderr)
     return DONE
 
 
 def add_validate(commands: Commands) -> None:
     text = "check results against the list of what makes them worth showing"
-    about = "Checks a results folder; ends with 1 when a check fails."
+    about = (
+        "Checks a results folder, as every sweep does at its end. A check is passed, weak (passed, but the"
+        " sweep is too coarse to tell), FAILED, or does not apply. Ends with 1 when one fails."
+    )
     parser = add_command(commands, "validate", _validate, text, description=about)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --out folder of a run or sweep")
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
@@ -167,12 +166,15 @@ def _validate(flags: argparse.Namespace) -> int:
         print(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
     else:
         for check in checks:
-            print(f"{_MARKS[check.passed]:<15}{check.name}: {check.text}")
+            print(f"{check.outcome:<15}{check.name}: {check.text}")
     return FAILED if failed(checks) else DONE
 
 
 def add_compare(commands: Commands) -> None:
-    about = "Compares B with A, point by point; refuses (2) results of unlike environments."
+    about = (
+        "Compares B with A, point by point. Refuses results of unlike environments, and a folder with itself;"
+        " ends with 1 when no point is in both."
+    )
     parser = add_command(
         commands, "compare", _compare, "compare two results of like environments", description=about
     )
@@ -187,13 +189,15 @@ def _compare(flags: argparse.Namespace) -> int:
     from wattserve_loadgen.results.compare import answers_of, compare, comparison_text
     from wattserve_loadgen.results.folder import read_results
 
+    if flags.first.resolve() == flags.second.resolve():
+        raise LoadgenError(f"{flags.first}: compared with itself; name two folders")
     first, second = read_results(flags.first), read_results(flags.second)
     comparison = compare(first, second, flags.force, answers_of(flags.first, flags.second))
     if flags.json:
         print(json.dumps(plain(comparison), indent=2, ensure_ascii=False))
     else:
         print(comparison_text(comparison))
-    return DONE
+    return DONE if comparison.pairs else FAILED
 
 
 def add_report(commands: Commands) -> None:

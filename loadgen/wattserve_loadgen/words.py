@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from wattserve_common.stats import Interval
+from wattserve_common.stats import NO_CONCLUSION, Interval
 
 ABSENT = "–"
 
@@ -102,6 +102,13 @@ def signed(value: float | None, decimals: int) -> str:
 def change(share: float | None, decimals: int = 1) -> str:
     """`+1.2 %`: a difference as a share."""
     return ABSENT if share is None else f"{signed(share * 100, decimals)} %"
+
+
+def band(resolution: float | None) -> str:
+    """`± 3.0 %`: how far from 1 the ratio of two equal arms reaches."""
+    if resolution is None:
+        return "not known"
+    return "more than 2×: no conclusion" if resolution > NO_CONCLUSION else f"± {percent(resolution)}"
 
 
 def at_most(nanoseconds: float | None) -> str:

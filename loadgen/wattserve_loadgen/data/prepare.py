@@ -22,7 +22,7 @@ import numpy as np
 from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
 from wattserve_common.tensor_files import NO_LABEL
-from wattserve_loadgen.data.tables import TextRow, read_rows
+from wattserve_loadgen.data.tables import TextRow, TextTable, read_rows
 
 _UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length
 _DEFAULT_MAX_LENGTH = 512
@@ -58,9 +58,10 @@ def prepare_file(
     With `label_column` None, a column called `label` is used where the file has one; otherwise rows get the
     label -1, and accuracy does not apply. Rows longer than `max_length` tokens are truncated and counted.
     """
-    rows, label_column = read_rows(source, text_column, label_column, limit)
+    table = read_rows(source, text_column, label_column, limit)
+    rows = table.rows
     encoder = _load_tokenizer(tokenizer)
-    labels, names, origin = _map_labels(source, rows, _model_labels(tokenizer))
+    labels, names, origin = _map_labels(source, table, _model_labels(tokenizer))
     longest = _max_length(encoder, max_length)
     token_rows, truncated = _tokenise(source, encoder, rows, longest)
     description = {
@@ -69,7 +70,7 @@ def prepare_file(
         "tokenizer": tokenizer,
         "rows": len(rows),
         "text_column": text_column,
-        "label_column": label_column,
+        "label_column": table.label_column,
         "label_names": names,
         "label_mapping": origin,
         "max_length": longest,
@@ -231,13 +232,12 @@ def _model_labels(model: str) -> _ModelLabels:
     return _ModelLabels({} if generic else ids, config.num_labels if told else None)
 
 
-def _map_labels(
-    source: Path, rows: Sequence[TextRow], model: _ModelLabels
-) -> tuple[list[int], list[str], str]:
+def _map_labels(source: Path, table: TextTable, model: _ModelLabels) -> tuple[list[int], list[str], str]:
     """Label indices in the order of the rows, -1 for none; the names in the order of their indices; how the
     labels became indices. DatasetError names the line of a label that the model does not have."""
-    if all(row.label is None for row in rows):
-        return [NO_LABEL] * len(rows), [], "none: the file has no label column"
+    rows = table.rows
+    if table.label_column is None:
+        return [NO_LABEL] * len(rows), [], _no_labels(table.columns)
     names = sorted(model.ids, key=model.ids.__getitem__)
     if all(_integer(row.label) is not None for row in rows):
         return [_checked(source, row, model, names) for row in rows], names, "integers of the file"
@@ -260,6 +260,14 @@ def _map_labels(
             )
         labels.append(index)
     return labels, names, origin
+
+
+def _no_labels(columns: Sequence[str]) -> str:
+    """Why a dataset is without accuracy."""
+    if len(columns) == 1:
+        return f"none, so no accuracy: there is only the column {columns[0]!r}"
+    there = f"there are {_shown(columns)}"
+    return f"none, so no accuracy: no column 'label' ({there}); --label-column names it"
 
 
 def _is_classifier(architectures: Iterable[str] | None) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -26,18 +27,25 @@ class TextRow:
     place: str  # "line 12" or "row 12", for errors
 
 
-def read_rows(
-    path: Path, text_column: str, label_column: str | None, limit: int | None = None
-) -> tuple[list[TextRow], str | None]:
-    """The rows in order, and the column of their labels: where none is named, `label` if the first row has
-    one. DatasetError at the first bad row."""
+@dataclass(frozen=True)
+class TextTable:
+    rows: list[TextRow]  # in order; at least one
+    columns: tuple[str, ...]  # of the first row
+    label_column: str | None  # None: there is none
+
+
+def read_rows(path: Path, text_column: str, label_column: str | None, limit: int | None = None) -> TextTable:
+    """Labels are of the column named, or else of `label` if the first row has one. DatasetError at the first
+    bad row."""
     if path.suffix not in _READERS:
         raise DatasetError(f"{path}: unknown kind of file; it must end in {', '.join(_READERS)}")
     if not path.is_file():
         raise DatasetError(f"{path}: no such file")
     rows: list[TextRow] = []
+    columns: tuple[str, ...] = ()
     records = _READERS[path.suffix](path, text_column, label_column or "label")
     for place, record in islice(records, limit):
+        columns = columns or tuple(record)
         if not rows and label_column is None and "label" in record and text_column != "label":
             label_column = "label"
         where = f"{path}: {place}"
@@ -53,7 +61,7 @@ def read_rows(
         rows.append(TextRow(text, label, place))
     if not rows:
         raise DatasetError(f"{path}: no rows in it")
-    return rows, label_column
+    return TextTable(rows, columns, label_column)
 
 
 def _label(where: str, column: str, value: Any) -> str | int:
@@ -72,8 +80,22 @@ def _lines(path: Path) -> Iterator[str]:
             yield from file
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise DatasetError(f"{path}: {_not_utf8(path)}") from None
+
+
+def _not_utf8(path: Path) -> str:
+    """Where a file is not UTF-8, and what it may be: the reader's own error counts from its buffer."""
+    content = path.read_bytes().removeprefix(BOM_UTF8)
+    try:
+        content.decode()
     except UnicodeDecodeError as error:
-        raise DatasetError(f"{path}: not UTF-8 text ({error.reason})") from None
+        before = content[: error.start].decode().replace("\r\n", "\n").replace("\r", "\n")
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        name = "utf-16" if content[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin1"
+        again = f"if it is {name}: iconv -f {name} -t utf8 {path.name}"
+        return f"line {line}, column {column}: not UTF-8 (byte 0x{content[error.start]:02x}; {again})"
+    return "was changed while it was read"
 
 
 def _txt(path: Path, text_column: str, label_column: str) -> Records:
@@ -106,7 +128,7 @@ def _csv(path: Path, text_column: str, label_column: str) -> Records:
                     " quote commas"
                 )
             yield f"line {reader.line_num}", dict(zip(header, cells, strict=True))
-    except (csv.Error, UnicodeDecodeError) as error:
+    except csv.Error as error:
         raise DatasetError(f"{path}: line {reader.line_num + 1}: {error}") from None
 
 
@@ -118,11 +140,12 @@ def _parquet(path: Path, text_column: str, label_column: str) -> Records:
         file = pyarrow.parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DatasetError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from None
-    columns = [name for name in (text_column, label_column) if name in file.schema_arrow.names]
+    names = file.schema_arrow.names
+    unread = dict.fromkeys(names)
     row = 0
-    for batch in file.iter_batches(columns=columns):
+    for batch in file.iter_batches(columns=[name for name in (text_column, label_column) if name in names]):
         for record in batch.to_pylist():
-            yield f"row {row}", record
+            yield f"row {row}", unread | record
             row += 1
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -102,15 +102,29 @@ class _Cache:
 
 
 async def ensure_ceiling(
-    kind: str, request_bytes: int, processes: int = 1, *, file: Path | None = None
+    kind: str,
+    request_bytes: int,
+    processes: int = 1,
+    *,
+    tell: Callable[[str], None],
+    file: Path | None = None,
 ) -> tuple[ClientCeiling, list[str]]:
-    """The stored one, or one measured now, and notes for the user."""
+    """The stored one, or one measured now, and notes for the results. `tell` tells the user what is measured,
+    and where it is kept.
+    """
     ceiling, note = stored_ceiling(kind, request_bytes, processes, file=file)
     notes = [note]
     if ceiling is None:
+        tell(f"measuring first what this client can send at most, which takes {_WHOLE_S:g} s")
         ceiling = await measure_ceiling(kind, request_bytes, processes)
         notes.append(store_ceiling(ceiling, file=file))
+        tell(f"{ceiling.describe()}; {notes[-1] or kept_in(file)}")
     return ceiling, list(filter(None, notes))
+
+
+def kept_in(file: Path | None = None) -> str:
+    """For the user, once a ceiling was stored."""
+    return f"kept in {file or cache_file()} for the next time"
 
 
 async def measure_ceiling(

@@ -244,6 +244,14 @@ class Check:
     name: str  # what was looked at
     passed: bool | None  # None: does not apply
     text: str  # what was found, with its figures
+    weak: bool = False  # whether it passed for want of anything that could be told
+
+    @property
+    def outcome(self) -> str:
+        """`passed`, `weak`, `FAILED` or `does not apply`."""
+        if self.passed is None:
+            return "does not apply"
+        return ("weak" if self.weak else "passed") if self.passed else "FAILED"
 
 
 @dataclass(frozen=True)

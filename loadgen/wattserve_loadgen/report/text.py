@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from wattserve_common.stats import NO_CONCLUSION, resolution
 from wattserve_loadgen import words
 from wattserve_loadgen.model.results import Point, Results, Search
 from wattserve_loadgen.model.server_info import standing_of
@@ -103,6 +104,9 @@ def twin_sentence(results: Results, load: Load) -> str:
     for metric in scene.METRICS:
         ratio = None if twin is None else metric.of(twin.figures.ratios)
         if ratio is None:
+            continue
+        if (resolution(ratio) or 0.0) > NO_CONCLUSION:
+            texts.append(f"more than 2× in {metric.name} (no conclusion)")
             continue
         reach = ""
         if ratio.low is not None and ratio.high is not None:

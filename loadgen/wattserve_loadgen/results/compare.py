@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wattserve_common.stats import (
+    NO_CONCLUSION,
     Interval,
     PairedDifference,
     differs,
@@ -56,7 +57,7 @@ _LOOKED_AT = {
     "preset": "preset",
     "seconds of a window": "seconds",
 }
-_HEAD = ("arm", "load", "figure", "second / first", "95 % interval", "A/A band", "")
+_HEAD = ("variant", "load", "figure", "second / first", "95 % interval", "twins differ by", "verdict")
 
 
 @dataclass(frozen=True)
@@ -297,6 +298,7 @@ def _rows(pair: Pair) -> list[tuple[str, ...]]:
 
 
 def _cells(change: Change) -> tuple[str, ...]:
-    band = "not known" if change.resolution is None else f"± {change.resolution * 100:.1f} %"
     judgement = {True: "differs", False: "no difference", None: "cannot be judged"}[change.differs]
-    return words.times(change.ratio), words.bounds(change.ratio), band, judgement
+    if (change.resolution or 0.0) > NO_CONCLUSION and not change.differs:
+        judgement = "cannot be judged"
+    return words.times(change.ratio), words.bounds(change.ratio), words.band(change.resolution), judgement

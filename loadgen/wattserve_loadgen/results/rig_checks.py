@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wattserve_common.stats import Interval, binomial_tail, resolution
+from wattserve_common.stats import NO_CONCLUSION, Interval, binomial_tail, resolution
 from wattserve_loadgen import words
 from wattserve_loadgen.figures.verdicts import CEILING_LIMIT, rate_to_send
 from wattserve_loadgen.model.cells import CellResult, MeterWindow
@@ -150,12 +150,19 @@ def twins(results: Results) -> Check:
     # P(X >= missed) when each interval misses in 5 % of the cases.
     chance = 1 - binomial_tail(len(ratios), len(missed) - 1, 0.05)
     widest = max((resolution(ratio) or 0.0, load, what) for load, what, ratio in ratios)
-    text = f"{len(ratios) - len(missed)} of {len(ratios)} intervals hold 1"
+    equal = f"{len(ratios) - len(missed)} of {words.counted(len(ratios), 'comparison')}"
+    text = f"in {equal} of the twins, 'equal' is inside the 95 % interval"
     if missed:
-        load, what, ratio = missed[0]
-        text += f" (not {what} under {load}: {words.times(ratio)}, {words.bounds(ratio)})"
-    text += f"; the rig tells apart what differs by {widest[0] * 100:.1f} % ({widest[2]} under {widest[1]})"
-    return Check(name, chance >= TWIN_RISK, text)
+        outside = (
+            f"{what} under {load}: {words.times(ratio)}, {words.bounds(ratio)}"
+            for load, what, ratio in missed
+        )
+        text += f" (not in: {'; '.join(outside)})"
+    reach, load, what = widest
+    text += f"; two runs of the same variant differed by up to {words.percent(reach)} ({what} under {load}):"
+    text += " nothing smaller can be told apart"
+    weak = reach > NO_CONCLUSION
+    return Check(name, chance >= TWIN_RISK, f"{text}; measure longer" if weak else text, weak)
 
 
 def ceiling_of(results: Results, target: TargetSummary) -> Ceiling | None:

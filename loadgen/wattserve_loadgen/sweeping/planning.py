@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from wattserve_common.dataset import Dataset
@@ -96,9 +96,15 @@ def variants_on(arms: Sequence[Arm], site: str) -> list[str]:
 
 
 async def ceilings_of(
-    options: SweepOptions, plan: Plan, sites: dict[str, Site], dataset: Dataset
+    options: SweepOptions,
+    plan: Plan,
+    sites: dict[str, Site],
+    dataset: Dataset,
+    tell: Callable[[str], None],
 ) -> tuple[dict[str, Ceiling], list[str]]:
-    """This client's ceiling against such servers by the arm's name, measured where none is stored; notes."""
+    """This client's ceiling against such servers by the arm's name, measured where none is stored; notes.
+    `tell`: the user.
+    """
     ceilings: dict[str, Ceiling] = {}
     notes: list[str] = []
     rows = range(min(_ROWS_WEIGHED, len(dataset.rows)))
@@ -109,7 +115,7 @@ async def ceilings_of(
         kind = kind_of(site)
         ceiling: calibration.ClientCeiling | None
         if options.calibrate:
-            ceiling, said = await calibration.ensure_ceiling(kind, size, options.processes)
+            ceiling, said = await calibration.ensure_ceiling(kind, size, options.processes, tell=tell)
         else:
             ceiling, note = calibration.stored_ceiling(kind, size, options.processes)
             said = [note] if note else []

@@ -83,7 +83,7 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
         if before is not None:
             check_same_sweep(before, options, plan, dataset, sites)
             plan = before.plan
-        ceilings, notes = await planning.ceilings_of(options, plan, sites, dataset)
+        ceilings, notes = await planning.ceilings_of(options, plan, sites, dataset, display.say)
         if before is None:
             folder.start()
             results = first_results.first_results(options, plan, sites, dataset, ceilings)

@@ -10,7 +10,8 @@ import pytest
 
 from wattserve_client import AsyncClient, Client, Tls, Unavailable
 from wattserve_client._channel import Link
-from wattserve_client._servers import host_and_port, list_of
+from wattserve_client._servers import list_of
+from wattserve_common.arguments import host_and_port
 
 
 def link(target: Any, retry: bool = True, tls: bool | Tls = False) -> Link:

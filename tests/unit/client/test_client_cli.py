@@ -214,6 +214,10 @@ def test_the_target_may_come_from_the_environment(
         (["predict", "a", "--settld"], "unrecognized arguments: --settld"),
         (["predict", "a", "--settle"], "unrecognized arguments: --settle"),  # no abbreviation
         (["--target", "here", "info"], "argument --target: 'here' is not HOST:PORT, like 127.0.0.1:50051"),
+        (
+            ["--target", "http://localhost:50051", "info"],
+            "argument --target: 'http://localhost:50051' is not HOST:PORT, leave out http://",
+        ),
         (["--target", "a:1", "--target", "a:1", "info"], "--target names the same address twice"),
         (["--timeout", "0", "info"], "argument --timeout: '0' is not a number of seconds above 0"),
         (["energy", "--watch", "nan"], "argument --watch: 'nan' is not a number of seconds above 0"),

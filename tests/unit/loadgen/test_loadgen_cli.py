@@ -18,6 +18,7 @@ from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.drive.calibration import ClientCeiling, stored_ceiling
 from wattserve_loadgen.model.codec import plain
 from wattserve_loadgen.model.results import Check, Results, Verdict
+from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report.console import summary
 from wattserve_loadgen.results import validate
 
@@ -73,6 +74,11 @@ def test_help_and_version_import_nothing_heavy() -> None:
         (
             ["sweep", "--target", "localhost", "--dataset", "d", "--out", "o"],
             "argument --target: 'localhost' is not HOST:PORT, like 127.0.0.1:50051"
+            " (see `loadgen sweep --help`)",
+        ),
+        (
+            ["sweep", "--target", "http://127.0.0.1:50051", "--dataset", "d", "--out", "o"],
+            "argument --target: 'http://127.0.0.1:50051' is not HOST:PORT, leave out http://"
             " (see `loadgen sweep --help`)",
         ),
         (
@@ -231,7 +237,9 @@ def test_calibrate_prints_and_keeps_the_ceiling(
     monkeypatch.setattr(calibration, "measure_ceiling", measured)
     flags = ("--stream", "--processes", "2", "--request-bytes", "300", "--seconds", "2")
     assert cli.main(["calibrate", *flags]) == 0
-    assert capsys.readouterr().out == CEILING.describe() + "\n"
+    out, error = capsys.readouterr()
+    assert out == CEILING.describe() + "\n"
+    assert error == f"loadgen: kept in {calibration.cache_file()} for the next time\n"
     assert asked == [("stream", 300, 2, 2.0)]
     assert stored_ceiling("stream", 300, 2) == (CEILING, "")
     assert cli.main(["calibrate", *flags, "--json"]) == 0
@@ -249,7 +257,10 @@ def test_validate_lists_the_checks_and_fails_when_one_does(
     capsys: pytest.CaptureFixture[str], checked: list[Check]
 ) -> None:
     assert cli.main(["validate", "results"]) == 0
-    assert capsys.readouterr().out == ("ok             clock: held\ndoes not apply twins: there is none\n")
+    assert capsys.readouterr().out == ("passed         clock: held\ndoes not apply twins: there is none\n")
+    checked.append(Check("A/A pair", True, "too coarse", weak=True))
+    assert cli.main(["validate", "results"]) == 0
+    assert capsys.readouterr().out.endswith("weak           A/A pair: too coarse\n")
     checked.append(Check("sensor samples", False, "too few"))
     assert cli.main(["validate", "results"]) == 1
     assert capsys.readouterr().out.endswith("FAILED         sensor samples: too few\n")
@@ -258,8 +269,8 @@ def test_validate_lists_the_checks_and_fails_when_one_does(
 def test_validate_speaks_json_too(capsys: pytest.CaptureFixture[str], checked: list[Check]) -> None:
     assert cli.main(["validate", "results", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
-        {"name": "clock", "passed": True, "text": "held"},
-        {"name": "twins", "passed": None, "text": "there is none"},
+        {"name": "clock", "passed": True, "text": "held", "weak": False},
+        {"name": "twins", "passed": None, "text": "there is none", "weak": False},
     ]
 
 
@@ -277,10 +288,21 @@ def test_compare_refuses_unlike_environments_unless_forced(
     one, like = stored(tmp_path / "a", results), stored(tmp_path / "b", results)
     other = stored(tmp_path / "c", replace(results, client=client))
     assert cli.main(["compare", one, like]) == 0
-    assert "A/A band" in capsys.readouterr().out
+    assert "twins differ by" in capsys.readouterr().out
     assert complaint(capsys, "compare", one, other).startswith("these results are not of one environment: ")
     assert cli.main(["compare", one, other, "--force", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["mismatches"]) == 1
+
+
+def test_compare_refuses_one_folder_and_fails_where_no_point_is_in_both(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    one = stored(tmp_path / "a", make_results(loads=[closed(1)]))
+    other = stored(tmp_path / "b", make_results(loads=[closed(4)]))
+    again = str(tmp_path / "b" / ".." / "a")
+    assert complaint(capsys, "compare", one, again) == f"{one}: compared with itself; name two folders"
+    assert cli.main(["compare", one, other]) == 1
+    assert "no point is in both" in capsys.readouterr().out
 
 
 def test_compare_names_the_folder_that_holds_no_results(

@@ -223,11 +223,53 @@ def test_each_bad_file_is_refused_with_its_place(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_in_another_encoding_is_refused(tmp_path: Path, model: Path) -> None:
-    source = tmp_path / "r.txt"
-    source.write_bytes("très bon\n".encode("latin-1"))
-    with pytest.raises(DatasetError, match="not UTF-8 text"):
+LONG = "text,label\r\n" + 700 * "a good film,positive\r\n"  # longer than a reader's buffer
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("r.txt", "très bon\n".encode("latin-1"), "line 1, column 3: not UTF-8 (byte 0xe8; if it is latin1:"),
+        ("r.csv", (LONG + "à café,x").encode("latin-1"), "line 702, column 1: not UTF-8 (byte 0xe0; if"),
+        ("r.csv", (LONG + "ñ ").encode() + b"caf\xe9,x", "line 702, column 6: not UTF-8 (byte 0xe9"),
+        ("r.jsonl", b'\xef\xbb\xbf{"text": "\xe9"}', "line 1, column 11: not UTF-8 (byte 0xe9"),
+        ("r.csv", "text\ngood".encode("utf-16"), "line 1, column 1: not UTF-8 (byte 0xff; if it is utf-16:"),
+    ],
+)
+def test_a_file_in_another_encoding_is_refused_with_the_place_and_what_may_help(
+    tmp_path: Path, model: Path, name: str, content: bytes, message: str
+) -> None:
+    source = tmp_path / name
+    source.write_bytes(content)
+    with pytest.raises(DatasetError) as caught:
         prepare(source, tmp_path / "out", model)
+    assert str(caught.value).startswith(f"{source}: {message}")
+    assert str(caught.value).endswith(f" -t utf8 {name})")
+
+
+@pytest.mark.parametrize("name", ["r.csv", "r.parquet"])
+def test_a_file_without_a_column_of_labels_says_which_columns_it_has(
+    tmp_path: Path, model: Path, name: str
+) -> None:
+    source = write(tmp_path, "r.csv", "message,mood,id\na good film,positive,7\n")
+    if name == "r.parquet":
+        source = tmp_path / name
+        row = {"message": "a good film", "mood": "positive", "id": 7}
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), source)
+    made = prepare_file(
+        source, tmp_path / "out", tokenizer=str(model), text_column="message", label_column=None
+    )
+    assert made.labels == (
+        "none, so no accuracy: no column 'label' (there are message, mood, id); --label-column names it"
+    )
+    with pytest.raises(DatasetError, match="no column 'stars'; it has message, mood, id"):
+        prepare(source, tmp_path / "other", model, text_column="message", label_column="stars")
+
+
+def test_a_file_of_texts_alone_has_no_labels_to_name(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.txt", "good\n")
+    made = prepare_file(source, tmp_path / "out", tokenizer=str(model), text_column="text", label_column=None)
+    assert made.labels == "none, so no accuracy: there is only the column 'text'"
 
 
 def test_a_missing_file_is_named(tmp_path: Path, model: Path) -> None:

@@ -152,9 +152,14 @@ async def test_it_is_measured_once_and_remembered(file: Path, monkeypatch: pytes
         return KNOWN
 
     monkeypatch.setattr(calibration, "measure_ceiling", measure)
-    assert await ensure_ceiling("unary", 200, file=file) == (KNOWN, [])
-    assert await ensure_ceiling("unary", 200, file=file) == (KNOWN, [])
+    told: list[str] = []
+    for _ in range(2):
+        assert await ensure_ceiling("unary", 200, tell=told.append, file=file) == (KNOWN, [])
     assert measured == [("unary", 200, 1)]
+    assert told == [
+        "measuring first what this client can send at most, which takes 3 s",
+        f"{KNOWN.describe()}; kept in {file} for the next time",
+    ]
 
 
 async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,9 +168,12 @@ async def test_what_is_wrong_with_the_cache_is_told(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(calibration, "measure_ceiling", measure)
     (tmp_path / "a file").write_text("")
-    found, notes = await ensure_ceiling("unary", 200, file=tmp_path / "a file" / "ceilings.json")
+    told: list[str] = []
+    cache = tmp_path / "a file" / "ceilings.json"
+    found, notes = await ensure_ceiling("unary", 200, tell=told.append, file=cache)
     assert found == KNOWN
     assert [note.partition(":")[0] for note in notes][-1] == "the client's ceiling is not kept"
+    assert told[-1] == f"{KNOWN.describe()}; {notes[-1]}"
 
 
 def ceiling_of(server_seconds: float, monkeypatch: pytest.MonkeyPatch) -> ClientCeiling:

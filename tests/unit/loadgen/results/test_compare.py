@@ -12,11 +12,13 @@ from tests.fixtures.loadgen_results import (
     ARMS,
     FP32,
     INT8,
+    TWIN,
     make_point,
     make_record,
     make_results,
     make_server,
 )
+from wattserve_common.stats import Interval
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.codec import plain
 from wattserve_loadgen.model.results import Results, Verdict
@@ -208,7 +210,7 @@ def test_the_table_warns_first_and_judges_every_ratio() -> None:
     lines = comparison_text(compare(make_results(), sped_up(make_results(), 1.2, 1.25, 1.3))).splitlines()
     assert lines[3] == CAUTION
     assert "38 %" in CAUTION
-    assert lines[5].split()[:5] == ["arm", "load", "figure", "second", "/"]
+    assert lines[5].split()[:5] == ["variant", "load", "figure", "second", "/"]
     assert lines[6].split() == [
         "fp32",
         "concurrency",
@@ -223,6 +225,22 @@ def test_the_table_warns_first_and_judges_every_ratio() -> None:
     ]
     assert lines[7].endswith("no difference")
     assert lines[-1] == "accuracy is not compared: one of them has no records with labels"
+
+
+def test_twins_that_differ_by_more_than_twice_allow_no_conclusion() -> None:
+    results = make_results(loads=[closed(1)])
+    points = []
+    for point in results.points:
+        figures = point.shown
+        if point.arm == TWIN.name:
+            ratios = replace(figures.ratios, rate=Interval(1.3, 0.4, 4.0, 3))
+            figures = replace(figures, ratios=ratios)
+        points.append(replace(point, figures=figures))
+    coarse = replace(results, points=points)
+    (line,) = [line for line in comparison_text(compare(coarse, results)).splitlines() if " rate " in line][
+        :1
+    ]
+    assert line.endswith("more than 2×: no conclusion  cannot be judged")
 
 
 def test_a_comparison_is_plain_json_too() -> None:

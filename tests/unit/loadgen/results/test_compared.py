@@ -37,7 +37,9 @@ def test_one_more_compared_figure_is_a_field_of_ratios(monkeypatch: pytest.Monke
     assert (row["server_time_ratio"], row["server_time_ratio_high"]) == ("1", "1")
     (changes, *_) = [pair.changes for pair in compare(results, results).pairs if pair.arm == INT8.name]
     assert [change.figure for change in changes][-1] == "server time"
-    assert twins(results).text.startswith("8 of 8 intervals hold 1")  # four figures under two loads
+    assert twins(results).text.startswith(
+        "in 8 of 8 comparisons of the twins"
+    )  # four figures under two loads
 
 
 def test_every_ratio_has_its_columns() -> None:
