@@ -7,12 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
+from tests.bench.speed import load
 from tests.bench.speed.child import running_child
 from tests.bench.speed.figures import BenchError
 from tests.bench.speed.load import closed_loop, one_by_one, settled_tokens
@@ -20,6 +23,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 
 CHILD = """
 import json, sys
+from tests.bench.speed import load
 from tests.bench.speed.child import reply
 
 for line in sys.stdin:
@@ -70,7 +74,7 @@ def noting(seen: list[bytes]) -> Callable[[bytes], bytes]:
 
 def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked() -> None:
     seen: list[bytes] = []
-    lock = threading.Lock()
+    lock, all_there = threading.Lock(), threading.Event()
     running = most = 0
 
     def predict(request: bytes) -> bytes:
@@ -79,6 +83,9 @@ def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked() -> None:
             seen.append(request)
             running += 1
             most = max(most, running)
+            if running == 3:
+                all_there.set()
+        all_there.wait(60)
         time.sleep(0.002)
         with lock:
             running -= 1
@@ -92,8 +99,10 @@ def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked() -> None:
     assert most == 3
 
 
-def test_the_set_is_sent_again_as_a_whole_until_the_time_has_passed() -> None:
+def test_the_set_is_sent_again_as_a_whole_until_the_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
+    clock = count(0.0, 0.02)  # each look at it takes so long
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     with serving(noting(seen)) as address:
         closed_loop(address, [b"a", b"b", b"c"], 2, 0.2)
     assert len(seen) > 3

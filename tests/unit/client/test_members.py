@@ -132,9 +132,9 @@ def test_a_prediction_that_no_server_is_ready_for_keeps_its_deadline(
     monkeypatch.setattr(Tries, "pause_s", noted)
     say_that_none_serves(servers)
     with pytest.raises(Unavailable):
-        client.predict("a film", timeout_s=0.3)
+        client.predict("a film", timeout_s=1)
     assert pauses[-1] is None
-    assert len(pauses) < 4  # the fourth pause alone is longer
+    assert len(pauses) < 5  # so many tries there would be without a deadline
 
 
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])

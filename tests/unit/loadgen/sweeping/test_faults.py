@@ -130,7 +130,7 @@ def interrupted_sweep(server: FakeServer, data: Path, out: Path) -> tuple[int, l
     while not (seen and "block 1" in seen[-1]):
         seen.append(process.stdout.readline())
     os.kill(process.pid, signal.SIGINT)
-    rest, error = process.communicate(timeout=30)
+    rest, error = process.communicate(timeout=200)
     return process.returncode, seen, rest, error
 
 
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_the_cell_and_keeps_what_was_measured(data: Path, tmp_path: 
     assert found.code == 130
     assert error.startswith("loadgen: ended early: interrupted by the user; ")
     assert error.count("\n") == 1
-    assert 1 <= len(found.results.cells) <= 3
+    assert 1 <= len(found.results.cells) < found.results.cells_planned
     assert found.results.ended == "interrupted by the user"
     assert all(cell.energy.receipts_residual_uj == 0 for cell in found.results.cells)
     assert all(record["energy_state"] == "settled" for record in found.records)
