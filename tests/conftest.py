@@ -1,5 +1,6 @@
-"""What every test runs under: no network for the hub, no progress bars, no terminal's width, and a CPU that
-multiplies bf16, if need be by emulation."""
+"""What every test runs under: what `wattserve` sets for libraries, no network for the hub, no progress bars,
+no terminal's width, and a CPU that multiplies bf16 and int8, if need be by emulation.
+"""
 
 import os
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import wattserve_tools  # noqa: F401  before libraries are loaded that read what it sets
 from tests.fixtures.bf16_cpu import sitecustomize
+from tests.fixtures.children import share_zygote
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -21,7 +24,12 @@ if sitecustomize.is_needed():
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, dict.fromkeys(path)))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        share_zygote()
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     if sitecustomize.is_needed():
-        return "this CPU has no AVX512-BF16: the tests' servers emulate bf16"
+        return "this CPU has no AVX512-BF16: bf16, and int8 without VNNI, are emulated"
     return None

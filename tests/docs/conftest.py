@@ -1,12 +1,10 @@
-"""One process that has imported torch, one running server, and the files that documents take as given."""
+"""Programs without their imports, one running server, and the files that documents take as given."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,9 +12,8 @@ import pytest
 import trustme
 from PIL import Image
 
-from tests.docs.fences import ROOT
 from tests.docs.reader import Reader, Server, environment
-from tests.docs.zygote import write_shims
+from tests.fixtures.children import write_shims
 from tests.fixtures.models import save_classifier, save_vit
 from wattserve_common import dataset
 from wattserve_server.engine.builtin.recipe import Recipe
@@ -26,24 +23,12 @@ TEXTS = ("a very good film", "not a good film", "a bad film", "good", "very very
 
 
 @pytest.fixture(scope="session")
-def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which commands of the documents run."""
-    folder = tmp_path_factory.mktemp("z")
-    address, cache = folder / "s", folder / "cache"
-    write_shims(folder / "bin", address)
-    _stand_in_for_the_demo_model(cache)
-    found = environment(folder / "bin", cache)
-    zygote = subprocess.Popen(
-        [sys.executable, "-m", "tests.docs.zygote", str(address)], cwd=ROOT, env=found, stdout=subprocess.PIPE
-    )
-    assert zygote.stdout is not None
-    try:
-        assert zygote.stdout.readline() == b"ready\n"
-        yield found
-    finally:
-        zygote.kill()
-        zygote.wait()
-        zygote.stdout.close()
+    folder = tmp_path_factory.mktemp("variables")
+    write_shims(folder / "bin")
+    _stand_in_for_the_demo_model(folder / "cache")
+    return environment(folder / "bin", folder / "cache")
 
 
 @pytest.fixture(scope="session")

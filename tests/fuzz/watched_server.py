@@ -61,12 +61,6 @@ def watch() -> None:
 
 
 if __name__ == "__main__":
-    import os
-
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `cli` does, before torch comes in
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     watch()
     from wattserve_tools.cli import main
 

@@ -96,12 +96,15 @@ class Served:
 
 
 @contextmanager
-def served(boards: SimulatedBoards, model: Path, meter: str, extra: dict[str, str]) -> Iterator[Served]:
+def served(
+    boards: SimulatedBoards, model: Path, meter: str, extra: dict[str, str], fresh: bool = False
+) -> Iterator[Served]:
     with (
         running_server(
             *("--model", str(model), "--meter", meter, *FLAGS),
             program=PROGRAM,
             extra=boards.environment() | extra,
+            fresh=fresh,
         ) as running,
         grpc.insecure_channel(running.address) as channel,
     ):
@@ -288,7 +291,8 @@ def test_a_machine_without_nvml_serves_and_every_receipt_says_why_it_has_no_figu
 ) -> None:
     (tmp_path / "libnvidia-ml.so.1").touch()  # not a library, found before any other
     boards = SimulatedBoards(tmp_path)
-    with served(boards, model, "auto", {"LD_LIBRARY_PATH": str(tmp_path)}) as server:
+    nowhere = {"WATTSERVE_TEST_NVML": "", "LD_LIBRARY_PATH": str(tmp_path)}
+    with served(boards, model, "auto", nowhere, fresh=True) as server:
         receipts = server.final(server.answer())
         assert [receipt.state for receipt in receipts] == [UNKNOWN] * 3
         for receipt in receipts:

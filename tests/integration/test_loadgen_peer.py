@@ -20,7 +20,7 @@ import pytest
 from tests.fixtures.meter_fakes import H200_UUID
 from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
-from tests.fixtures.simulated_board import SimulatedBoards
+from tests.fixtures.simulated_board import SimulatedBoards, library_folder
 from wattserve_client import EnergyQuality
 from wattserve_common import dataset
 from wattserve_loadgen.target.energy_window import NoEnergy
@@ -98,6 +98,7 @@ def boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedBoards:
     found.first.watts_per_core = 0.0
     for name, value in found.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library_folder()), prepend=os.pathsep)
     return found
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from tests.fixtures.server import command, environment
+from tests.fixtures.children import Child
+from tests.fixtures.server import WATTSERVE, environment
 from wattserve_common.words import counted
 from wattserve_tools.cli import main
 
@@ -71,15 +72,13 @@ def test_a_recording_is_made_and_played_back(tmp_path: Path, capsys: pytest.Capt
 
 def test_ctrl_c_ends_a_recording_properly(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
-    process = subprocess.Popen(
-        command("meter", "record", str(file), "--meter", "estimate"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-    )  # fmt: skip
-    assert process.stderr is not None
-    while "Ctrl-C ends it" not in process.stderr.readline():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    words = (*WATTSERVE, "meter", "record", str(file), "--meter", "estimate")
+    with Child(words, stdout=PIPE, stderr=PIPE, env=environment()) as process:
+        assert process.stderr is not None
+        while "Ctrl-C ends it" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     lines = file.read_text().splitlines()
     assert json.loads(lines[-1])["lines"] == len(lines) - 2

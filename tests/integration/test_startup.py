@@ -6,15 +6,18 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2ForSequenceClassification, ViTConfig, ViTModel
 
+from tests.fixtures.children import Child
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
-from tests.fixtures.server import command, environment
+from tests.fixtures.server import WATTSERVE, environment
 from wattserve_tools.cli import main
 
 
@@ -167,18 +170,18 @@ def test_a_model_that_needs_remote_code_is_not_run(shell: Shell, tmp_path: Path)
 
 
 def test_the_table_of_variants_says_what_is_native_and_why(model: Path) -> None:
-    done = subprocess.run(
-        command("variants", "--model", str(model), "--device", "cpu"),
-        capture_output=True, text=True, env=environment(), timeout=120, check=True,
-    )  # fmt: skip
+    words = (*WATTSERVE, "variants", "--model", str(model), "--device", "cpu")
+    with Child(words, stdout=PIPE, stderr=PIPE, env=environment()) as table:
+        said, complaints = table.communicate()
+    assert table.returncode == 0, complaints
     for name in ("fp32", "bf16", "fp16", "int8"):
-        assert name in done.stdout
-    assert "every CPU" in done.stdout
+        assert name in said
+    assert "every CPU" in said
 
 
 def test_the_command_itself_exits_with_2() -> None:
     done = subprocess.run(
-        command("serve", "--model", "/nowhere/model", "--port", "0", "--metrics-port", "0"),
+        [sys.executable, *WATTSERVE, "serve", "--model", "/nowhere/model", "--port", "0"],
         capture_output=True, text=True, env=environment(), timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.fixtures import serve_on_two_devices
 from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, EnergyReport
 
-PROGRAM = (serve_on_two_devices.__file__,)
+PROGRAM = ("-m", "tests.fixtures.serve_on_two_devices")
 TEXTS = [[2, 4, 3], [2, 5, 6, 7, 3], [2, 8, 3]]
 
 

@@ -33,7 +33,7 @@ def main(out: Path) -> None:
         sys.exit("no prometheus here: make test-stack fetches one")
     with (
         tempfile.TemporaryDirectory() as work,
-        running_server("--model", "demo", "--variants", ",".join(VARIANTS)) as server,
+        running_server("--model", "demo", "--variants", ",".join(VARIANTS), fresh=True) as server,
     ):
         target = urllib.parse.urlsplit(server.metrics_url).netloc
         with Prometheus(program, Path(work, "prometheus"), committed_config([target])) as prometheus:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -23,16 +22,6 @@ from wattserve_tools.inspect.cli import add_inspection_commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    # Before torch is imported. OpenMP's threads spin at their barriers by default; when anything else
-    # wants a core (the clients, the event loop), two spinning threads were seen to take 25 times as
-    # long as two that sleep. Waking up takes longer than most operators, though: they spin that long
-    # (docs/LOG.md).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    # numpy's own threads would spin beside torch's for matrices that one thread does in microseconds.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # else torch's profiler talks on standard error
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what its core logs, its exceptions say as well
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
     logging.getLogger("wattserve_server").setLevel(logging.INFO)
     # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.

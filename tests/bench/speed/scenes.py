@@ -229,7 +229,7 @@ def _server(*flags: str, tree: str = "") -> Iterator[str]:
         extra["PYTHONPATH"] = ":".join(f"{tree}/{house}" for house in HOUSES)
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(running_server(*flags, extra=extra))
+            server = stack.enter_context(running_server(*flags, extra=extra, fresh=True))
         except RuntimeError as error:
             raise BenchError(str(error)) from None
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 
 from tests.fixtures.loadgen_data import make_images, make_labelled
 from tests.fixtures.loadgen_server import FakeServer
+from tests.fixtures.memory_server import MemoryServer, memory_servers
 from tests.fixtures.oip_peer import OipPeer
+from tests.fixtures.virtual_servers import oip_server
 from wattserve_client import EnergyQuality, ServerInfo
 from wattserve_common.dataset import Dataset, load
 from wattserve_loadgen.errors import PlanError, TargetError
@@ -29,6 +33,12 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return load(make_images(tmp_path_factory.mktemp("images") / "d", rows=6))
+
+
+@contextmanager
+def peer_in_memory(**options: Any) -> Iterator[MemoryServer]:
+    with memory_servers():
+        yield oip_server(**options)
 
 
 def ask(
@@ -100,7 +110,7 @@ EACH = [[row] for row in range(6)]
 def test_a_peer_is_fed_as_its_metadata_asks_and_its_logits_are_read(
     tokens: Dataset, options: dict[str, Any]
 ) -> None:
-    with OipPeer(**options) as peer:
+    with peer_in_memory(**options) as peer:
         info, answers = ask(peer.address, tokens, EACH)
     assert labels(answers) == tokens.labels.tolist()
     assert {answer.variant for answer in answers} == {"parity"}
@@ -112,28 +122,28 @@ def test_a_peer_is_fed_as_its_metadata_asks_and_its_logits_are_read(
 
 @pytest.mark.parametrize("batch", [-1, 0])
 def test_a_model_of_images_is_fed_whatever_its_input_is_called(images: Dataset, batch: int) -> None:
-    with OipPeer(image="3,4,6", batch=batch) as peer:
+    with peer_in_memory(image="3,4,6", batch=batch) as peer:
         info, answers = ask(peer.address, images, EACH)
     assert list(info.pixel_shape) == [3, 4, 6]
     assert labels(answers) == images.labels.tolist()
 
 
 def test_a_free_size_of_an_image_is_0(images: Dataset) -> None:
-    with OipPeer(image="3,-1,-1") as peer:
+    with peer_in_memory(image="3,-1,-1") as peer:
         info, answers = ask(peer.address, images, EACH[:1])
     assert list(info.pixel_shape) == [3, 0, 0]
     assert labels(answers) == images.labels[:1].tolist()
 
 
 def test_a_group_is_one_request_padded_to_its_longest(tokens: Dataset) -> None:
-    with OipPeer() as peer:
+    with peer_in_memory() as peer:
         _, answers = ask(peer.address, tokens, [[0, 1, 2], [0, 1, 2]])
     assert [tuple(answer.output.shape) for answer in answers] == [(3, 2), (3, 2)]
     assert answers[0] == answers[1]
 
 
 def test_the_server_info_claims_nothing_of_what_ran() -> None:
-    with OipPeer(config=8) as peer:
+    with OipPeer(config=8) as peer:  # on a wire
         info = info_of(peer.address, "parity, parity-int8")
     assert info.server_version == "peer 1.2"
     assert (info.model_name, info.model_source, info.default_variant) == ("parity", "arithmetic", "parity")
@@ -147,7 +157,7 @@ def test_the_server_info_claims_nothing_of_what_ran() -> None:
 
 
 def test_outputs_that_are_no_scores_have_no_labels() -> None:
-    with OipPeer(output="embedding") as peer:
+    with peer_in_memory(output="embedding") as peer:
         info = info_of(peer.address)
     assert (list(info.labels), info.task) == ([], "")
 
@@ -172,7 +182,7 @@ def test_outputs_that_are_no_scores_have_no_labels() -> None:
 def test_a_model_that_cannot_be_used_is_refused_in_one_sentence(
     options: dict[str, Any], model: str, words: str
 ) -> None:
-    with OipPeer(**options) as peer, pytest.raises(TargetError) as caught:
+    with peer_in_memory(**options) as peer, pytest.raises(TargetError) as caught:
         info_of(peer.address, model)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -199,7 +209,7 @@ def test_nobody_there_and_another_protocol_are_told_apart() -> None:
 def test_rows_that_the_shapes_do_not_allow_are_a_mistake_of_the_plan(
     tokens: Dataset, options: dict[str, Any], groups: list[list[int]], words: str
 ) -> None:
-    with OipPeer(**options) as peer, pytest.raises(PlanError, match=words):
+    with peer_in_memory(**options) as peer, pytest.raises(PlanError, match=words):
         ask(peer.address, tokens, groups)
 
 
@@ -217,7 +227,7 @@ def test_rows_that_the_shapes_do_not_allow_are_a_mistake_of_the_plan(
 def test_an_answer_without_logits_is_a_value_error_with_words(
     tokens: Dataset, answer: str, words: str
 ) -> None:
-    with OipPeer(answer=answer) as peer, pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+    with peer_in_memory(answer=answer) as peer, pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         ask(peer.address, tokens, EACH[:1])
 
 
