@@ -86,7 +86,7 @@ async def test_a_prediction_executes_few_files(tmp_path: Path, capsys: pytest.Ca
         request = pb.PredictRequest(text=pb.TextInput(texts=["a very good film"]))
         traces = []
         async with grpc.aio.insecure_channel(address) as channel:
-            predict = InferenceStub(channel).Predict  # type: ignore[no-untyped-call]
+            predict = InferenceStub(channel).Predict
             await predict(request)
             for _ in range(PREDICTIONS):
                 with trace.watching():
@@ -94,7 +94,7 @@ async def test_a_prediction_executes_few_files(tmp_path: Path, capsys: pytest.Ca
                 assert response.receipt.lines[0].tokens == 6
                 traces.append(trace.of_the_server)
     finally:
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
     files = sorted(set.intersection(*traces))

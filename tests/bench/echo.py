@@ -86,7 +86,7 @@ def cpu_seconds(pid: int) -> float:
 
 async def unary(channel: grpc.aio.Channel, service: str, load: Load, seconds: float) -> list[float]:
     """The latency of every call of a closed loop, in seconds."""
-    call = channel.unary_unary(f"/{service}/Predict")
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{service}/Predict")
     end = time.perf_counter() + seconds
     latencies: list[float] = []
 
@@ -101,7 +101,10 @@ async def unary(channel: grpc.aio.Channel, service: str, load: Load, seconds: fl
 
 async def stream(channel: grpc.aio.Channel, service: str, load: Load, seconds: float) -> list[float]:
     """As `unary`, over one stream: a reply makes its request go again."""
-    call = channel.stream_stream(f"/{service}/PredictStream")()
+    start: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+        f"/{service}/PredictStream"
+    )
+    call = start()
     requests = {request[:ID_BYTES]: request for request in requests_of(load.concurrency)}
     begun: dict[bytes, float] = {}
     latencies: list[float] = []
@@ -110,8 +113,10 @@ async def stream(channel: grpc.aio.Channel, service: str, load: Load, seconds: f
         begun[key] = time.perf_counter()
         await call.write(request)
     while begun:
-        key = (await call.read())[:ID_BYTES]
+        reply = await call.read()
         now = time.perf_counter()
+        assert isinstance(reply, bytes), "the server ended the stream"
+        key = reply[:ID_BYTES]
         latencies.append(now - begun.pop(key))
         if now < end:
             begun[key] = now

@@ -60,7 +60,7 @@ async def _stream(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator
 async def serve_empty() -> None:
     """Until killed."""
     server = grpc.aio.server()
-    methods = {
+    methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Predict": grpc.unary_unary_rpc_method_handler(_unary),
         "PredictStream": grpc.stream_stream_rpc_method_handler(_stream),
     }

@@ -4,12 +4,12 @@ It runs in MLServer's environment, which has none of ours.
 """
 
 import numpy as np
-from mlserver import MLModel  # type: ignore[import-not-found]
-from mlserver.codecs import NumpyCodec  # type: ignore[import-not-found]
-from mlserver.types import InferenceRequest, InferenceResponse  # type: ignore[import-not-found]
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceRequest, InferenceResponse
 
 
-class Parity(MLModel):
+class Parity(MLModel):  # type: ignore[misc]  # mlserver lives in another environment
     async def load(self) -> bool:
         return True
 

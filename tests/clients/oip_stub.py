@@ -37,7 +37,10 @@ class OipStub:
 
 def parameters(given: Parameters) -> dict[str, oip.InferParameter]:
     fields = {bool: "bool_param", int: "int64_param", str: "string_param"}
-    return {name: oip.InferParameter(**{fields[type(value)]: value}) for name, value in given.items()}
+    made = {name: oip.InferParameter() for name in given}
+    for name, value in given.items():
+        setattr(made[name], fields[type(value)], value)
+    return made
 
 
 def infer_request(model: str, given: Parameters | None = None, **arrays: Any) -> oip.ModelInferRequest:
@@ -66,5 +69,7 @@ def told(reply: oip.ModelInferResponse) -> dict[str, bool | int | str]:
     """The parameters of a reply."""
     values = {}
     for name, parameter in reply.parameters.items():
-        values[name] = getattr(parameter, parameter.WhichOneof("parameter_choice"))
+        field = parameter.WhichOneof("parameter_choice")
+        assert field is not None, f"the parameter {name} has no value"
+        values[name] = getattr(parameter, field)
     return values

@@ -46,7 +46,7 @@ def look(peer: str, calls: Any, pb: Any) -> dict[str, Any]:
     try:
         calls.ModelInfer(infer_request(pb, "other", raw=False))
     except grpc.RpcError as error:
-        seen["refused"] = [error.code().name, error.details().partition(";")[0]]
+        seen["refused"] = [error.code().name, str(error.details()).partition(";")[0]]
 
     def is_ready() -> bool:
         return bool(calls.ModelReady(pb.ModelReadyRequest(name="demo@bf16")).ready)

@@ -62,8 +62,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     shutil.copy(Path(__file__).with_name("mlserver_runtime.py"), folder)
     for name, more in (("parity", DECLARED), ("bare", {})):
         (folder / name).mkdir()
-        settings = {"name": name, "implementation": "mlserver_runtime.Parity"} | more
-        (folder / name / "model-settings.json").write_text(json.dumps(settings))
+        model = {"name": name, "implementation": "mlserver_runtime.Parity"} | more
+        (folder / name / "model-settings.json").write_text(json.dumps(model))
     http, rpc, metrics = free_ports(3)
     ports = {"http_port": http, "grpc_port": rpc, "metrics_port": metrics}
     settings = {"host": "127.0.0.1", "parallel_workers": 0} | ports

@@ -256,9 +256,9 @@ def test_the_poll_period_and_the_declared_values_are_usable(meter: Meter) -> Non
 
 
 def test_neighbours_are_counted_or_not_known_and_asking_never_fails(meter: Meter) -> None:
-    for close in (lambda: None, meter.close):
-        close()
-        neighbours = meter.neighbours()
+    at_work = meter.neighbours()
+    meter.close()
+    for neighbours in (at_work, meter.neighbours()):
         assert neighbours is None or neighbours >= 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -86,27 +86,23 @@ def _values(field: FieldDescriptor, depth: int) -> st.SearchStrategy[Any]:
     raise TypeError(f"{field.full_name} has no values here")
 
 
-def _is_map(field: FieldDescriptor) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
 @st.composite
 def _filled(draw: st.DrawFn, message: Message, depth: int) -> Message:
-    descriptor: Descriptor = message.DESCRIPTOR
-    for field in descriptor.fields:
+    for field in cast(Descriptor, message.DESCRIPTOR).fields:
         if not draw(st.integers(0, 2)):
             continue
         value = getattr(message, field.name)
         count = draw(st.sampled_from((0, 1, 1, 2, 3))) if field.is_repeated else 1
-        if _is_map(field):
-            key, entry = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            key, entry = (kind.fields_by_name[name] for name in ("key", "value"))
             for _ in range(count):
                 name = draw(_values(key, depth))
                 if entry.message_type is None:
                     value[name] = draw(_values(entry, depth))
                 else:
                     draw(_filled(value[name], depth + 1))
-        elif field.message_type is not None:
+        elif kind is not None:
             if depth >= _DEEPEST:
                 continue
             for _ in range(count):

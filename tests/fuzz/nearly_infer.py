@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -124,7 +124,9 @@ def _id(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
 
 
 def _parameters(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
-    places = [request.parameters, *(each.parameters for each in (*request.inputs, *request.outputs))]
+    places = [request.parameters]
+    places += [each.parameters for each in request.inputs]
+    places += [each.parameters for each in request.outputs]
     place = places[draw(st.sampled_from((0, 0, len(places) - 1)))]
     place[draw(st.sampled_from(_PARAMETERS))].CopyFrom(draw(_parameter()))
 
@@ -176,7 +178,7 @@ def _contents(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
 def _raw_contents(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
     data = draw(st.one_of(st.sampled_from(DATA), st.sampled_from(_BYTES), st.binary(max_size=48)))
     held = request.raw_input_contents
-    if held and draw(st.integers(0, 3)):
+    if held and draw(st.integers(0, 3)) > 0:
         held[draw(st.integers(0, len(held) - 1))] = data
     else:
         held.append(data)
@@ -192,7 +194,8 @@ def _element(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
 
 
 def _fewer(draw: st.DrawFn, request: oip.ModelInferRequest) -> None:
-    held = draw(st.sampled_from((request.inputs, request.raw_input_contents)))
+    lists: tuple[MutableSequence[Any], ...] = (request.inputs, request.raw_input_contents)
+    held = draw(st.sampled_from(lists))
     if held:
         del held[draw(st.integers(0, len(held) - 1))]
 

@@ -15,7 +15,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 Template = Callable[[], pb.PredictRequest]
 Mutation = Callable[[st.DrawFn, pb.PredictRequest], None]
 
-SHAPES = (
+SHAPES: tuple[list[int], ...] = (
     [], [0], [-1], [1], [2], [3], [1, 0], [0, 3], [1, 2], [1, 3], [3, 1], [2, 3], [1, 4], [1, 1, 3], [-1, -3],
     [-1, 3], [2**62, 4], [4, 2**62], [2**32, 2**32], [2**63 - 1], [-(2**63), -1], [1, 2**31], [257, 1],
     [256, 1], [1] * 40, [1, 65],

@@ -68,7 +68,8 @@ async def _send(channel: grpc.aio.Channel, call: Call, pause_s: float) -> Outcom
 
 
 async def _ask(channel: grpc.aio.Channel, call: Call, outcome: Outcome) -> None:
-    active: Any = channel.unary_unary(call.path)(call.messages[0], timeout=call.timeout_s)
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(call.path)
+    active = method(call.messages[0], timeout=call.timeout_s)
     if call.ending == "cancel":
         await asyncio.sleep(call.after / 1000)
         outcome.left = active.cancel()
@@ -78,7 +79,8 @@ async def _ask(channel: grpc.aio.Channel, call: Call, outcome: Outcome) -> None:
 
 
 async def _listen(channel: grpc.aio.Channel, call: Call, outcome: Outcome) -> None:
-    active: Any = channel.unary_stream(call.path)(call.messages[0], timeout=call.timeout_s)
+    method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(call.path)
+    active = method(call.messages[0], timeout=call.timeout_s)
     await _read(active, call, outcome, is_endless=call.path in ENDLESS)
     await _end(active, outcome)
 

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.models import IMAGE_SHAPE, save_classifier, save_vit
+from tests.fixtures.present import booked_uj
 from tests.fixtures.server import RunningServer, running_server
 from tests.fuzz.calls import Call, read_call
 from tests.fuzz.judging import codes, problems
@@ -108,10 +109,10 @@ def model(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def server(model: str, tmp_path: Path) -> Iterator[RunningServer]:
     folder = tmp_path / "tiny"
-    flags = ("--model", str(folder), *SERVE)
+    flags = ["--model", str(folder), *SERVE]
     if model == "images":
         save_vit(folder)
-        flags = (*flags, "--task", "image-classification")
+        flags += ["--task", "image-classification"]
     else:
         save_classifier(folder)
     with running_server(*flags, program=("-m", "tests.fuzz.watched_server")) as running:
@@ -184,10 +185,7 @@ def check_the_ledger(client: Client) -> None:
     until = time.monotonic() + 60
     while (report := client.energy_report()).pending_receipts and time.monotonic() < until:
         time.sleep(0.1)
-    accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj]
-    assert report.measured_uj == sum(item.active_uj for item in report.active) + sum(
-        amount or 0 for amount in accounts
-    )
+    assert report.measured_uj == booked_uj(report)
     assert {item.variant for item in report.active} == set(VARIANTS)
     assert report.pending_receipts == 0
 

@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 from typing import Any
+from unittest.mock import patch
 
 MARK = "FUZZ-SNAPSHOT "
 
@@ -39,12 +40,13 @@ def snapshot(ready: Any, serving: Any) -> dict[str, Any]:
 def watch() -> None:
     """Before the server starts: get hold of what it makes."""
     from wattserve_server import app
+    from wattserve_server.service.prediction import Serving
 
-    started, make_serving, token_hex = app.start, app.Serving, secrets.token_hex
-    made: list[Any] = []
+    started, token_hex = app.start, secrets.token_hex
+    made: list[Serving] = []
 
-    def serving() -> Any:
-        made.append(make_serving())
+    def serving() -> Serving:
+        made.append(Serving())
         return made[0]
 
     async def start(*given: Any) -> Any:
@@ -56,8 +58,11 @@ def watch() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
         return ready
 
-    app.start, app.Serving = start, serving  # type: ignore[assignment,misc]
-    secrets.token_hex = lambda size=32: "fuzz" * 3 if size == 6 else token_hex(size)  # type: ignore[assignment]
+    def token(size: int = 32) -> str:
+        return "fuzz" * 3 if size == 6 else token_hex(size)
+
+    patch.multiple(app, start=start, Serving=serving).start()
+    patch.object(secrets, "token_hex", token).start()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import asyncio
 import json
 import statistics
 import time
+from types import SimpleNamespace
 
 import torch
 
@@ -40,7 +41,7 @@ async def measure(
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(8, 8 * tokens)}, max_queue=8, max_request=8),
         ReceiptBook(60.0, 1000, lambda receipt: None),
-        {device: Metering(RunLog(), lambda: LawView({}, 0.3))},
+        {device: Metering(RunLog(), SimpleNamespace(law=LawView({})))},
         lambda *result: None,
         lambda error: None,
     )

@@ -65,7 +65,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(),
         EngineLimits({CUDA: BatchLimits(MOST, MOST * LONGEST)}, max_queue=4096, max_request=MOST),
         ReceiptBook(60.0, 10_000, lambda receipt: None),
-        {CUDA: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        {CUDA: Metering(run_log, SimpleNamespace(law=LawView({})))},
         lambda *result: None,
         lambda error: None,
     )

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from tests.fixtures.models import save_classifier
+from tests.fixtures.present import present
 from tests.fixtures.server import RunningServer, running_server
 from tests.fixtures.simulated_board import PROGRAM, SimulatedBoards, value_read_uj
 from wattserve_client import Client
@@ -71,7 +72,7 @@ def energy_report(server: RunningServer) -> pb.EnergyReport:
 
 
 def check_against_the_log(receipts: list[Receipt], report: pb.EnergyReport, boards: SimulatedBoards) -> None:
-    charged_uj = sum(receipt.energy_uj or 0 for receipt in receipts)
+    charged_uj = sum(present(receipt.energy_uj) for receipt in receipts)
     accounts = (report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj)
     reads = boards.reads()
     logged_uj = value_read_uj(reads, report.until_unix_ns) - value_read_uj(reads, report.since_unix_ns)
@@ -92,7 +93,7 @@ def test_receipts_and_accounts_add_up_to_the_boards_own_log_to_the_microjoule(
     assert len(receipts) == 124 * len(variants)
     assert {receipt.variant for receipt in receipts} == set(variants)
     assert {receipt.state for receipt in receipts} == {EnergyState.SETTLED}
-    assert sum(receipt.energy_uj or 0 for receipt in receipts) > 0
+    assert sum(present(receipt.energy_uj) for receipt in receipts) > 0
     report = energy_report(server)
     assert (report.gap_count, report.gap_uj, report.unknown_sequences) == (0, 0, 0)
     check_against_the_log(receipts, report, boards)

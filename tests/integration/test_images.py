@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForImageClassification
 
 from tests.fixtures.models import IMAGE_SHAPE, save_vit
+from tests.fixtures.present import present
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import AsyncClient, Client, InvalidRequest
 from wattserve_loadgen import cli
@@ -79,7 +80,7 @@ def test_every_image_of_a_request_has_a_line_on_its_receipt(client: Client) -> N
     receipt = client.predict_images(noise(3), wait_for_settled_energy=True).receipt
     assert receipt.settled
     assert [line.tokens for line in receipt.lines] == [1, 1, 1]
-    assert sum(line.energy_uj or 0 for line in receipt.lines) == receipt.energy_uj
+    assert sum(present(line.energy_uj) for line in receipt.lines) == receipt.energy_uj
 
 
 def test_a_stream_takes_images(client: Client) -> None:

@@ -20,7 +20,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 
 VARIANTS = ("fp32", "bf16")
-LENGTHS = ((3,), (1, 30, 2, 64), (9,) * 7, (17, 16, 15), (64,))
+LENGTHS: tuple[tuple[int, ...], ...] = ((3,), (1, 30, 2, 64), (9,) * 7, (17, 16, 15), (64,))
 LONG = np.full((240, 60), 4, np.int64)
 
 
@@ -100,7 +100,8 @@ def grown(before: pb.EnergyReport, after: pb.EnergyReport) -> dict[str, tuple[in
 
 def test_a_sweep_by_either_protocol_gives_the_same_answers_and_the_same_ledger(both: Both) -> None:
     start = both.report()
-    answers, charged = {}, {}
+    answers: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
+    charged: dict[str, int] = {}
     for variant in VARIANTS:
         for lengths in LENGTHS:
             ids = sequences(lengths)

@@ -114,7 +114,7 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
         with pytest.raises(grpc.RpcError) as caught:
             next(stream)
         assert caught.value.code() is unavailable
-        assert "the server is shutting down" in caught.value.details()
+        assert "the server is shutting down" in str(caught.value.details())
         assert rows(asked.result()).shape == (200, 3)
         assert told(asked.result())["energy_unknown_reason"] == "no meter was asked for (--meter none)"
         requests.put(None)

@@ -46,7 +46,8 @@ def noise(count: int, seed: int = 0) -> np.ndarray:
 def reference(folder: Path, pixels: np.ndarray) -> np.ndarray:
     model = AutoModelForImageClassification.from_pretrained(folder).eval()
     with torch.inference_mode():
-        return model(pixel_values=torch.from_numpy(pixels)).logits.numpy()
+        logits: torch.Tensor = model(pixel_values=torch.from_numpy(pixels)).logits
+    return logits.numpy()
 
 
 async def test_a_model_of_images_is_described(client: triton.InferenceServerClient) -> None:

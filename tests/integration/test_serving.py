@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from transformers import AutoModelForSequenceClassification
 
 from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
+from tests.fixtures.present import booked_uj, present
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Cancelled, Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
 
@@ -44,7 +45,8 @@ def client(server: RunningServer) -> Iterator[Client]:
 def reference(model_folder: Path, ids: list[int]) -> np.ndarray:
     model = AutoModelForSequenceClassification.from_pretrained(model_folder).eval()
     with torch.inference_mode():
-        return model(torch.tensor([ids])).logits[0].numpy()
+        logits: torch.Tensor = model(torch.tensor([ids])).logits
+    return logits[0].numpy()
 
 
 def test_the_server_describes_itself(client: Client) -> None:
@@ -119,10 +121,8 @@ def test_a_receipt_settles_and_has_a_line_for_each_sequence(client: Client) -> N
     assert receipt.request_id == "mine"
     assert receipt.split_rule == "shapley"
     assert [line.tokens for line in receipt.lines] == [3, 5]
-    assert receipt.energy_uj == sum(line.energy_uj or 0 for line in receipt.lines)
-    assert receipt.energy_low_uj is not None
-    assert receipt.energy_high_uj is not None
-    assert receipt.energy_low_uj <= (receipt.energy_uj or 0) <= receipt.energy_high_uj
+    assert receipt.energy_uj == sum(present(line.energy_uj) for line in receipt.lines)
+    assert present(receipt.energy_low_uj) <= receipt.energy_uj <= present(receipt.energy_high_uj)
 
 
 def test_a_receipt_can_be_fetched_and_watched_by_its_id(client: Client) -> None:
@@ -141,23 +141,20 @@ def test_the_receipts_of_a_run_and_the_ledger_agree_to_the_microjoule(client: Cl
     def active(name: str) -> int:
         report = client.energy_report()
         assert report.pending_receipts == 0
-        return next(item.active_uj for item in report.active if item.variant == name)
+        return next(present(item.active_uj) for item in report.active if item.variant == name)
 
     before = active("fp32")
     outcomes = list(client.predict_many([[2, *([4] * (index % 40)), 3] for index in range(100)]))
     ids = [outcome.prediction.receipt.receipt_id for outcome in outcomes if outcome.prediction]
     assert len(ids) == 100
-    charged = sum(receipt.energy_uj or 0 for receipt in client.watch_receipts(ids))
+    charged = sum(present(receipt.energy_uj) for receipt in client.watch_receipts(ids))
     assert active("fp32") - before == charged
 
 
 def test_the_ledger_adds_up_to_the_meter(client: Client) -> None:
     client.predict([2, 4, 3], wait_for_settled_energy=True)
     report = client.energy_report()
-    accounts = [report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj]
-    assert report.measured_uj == sum(item.active_uj for item in report.active) + sum(
-        amount or 0 for amount in accounts
-    )
+    assert report.measured_uj == booked_uj(report)
     assert report.gap_count == 0
 
 

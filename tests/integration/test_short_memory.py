@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from tests.fixtures.models import save_classifier
+from tests.fixtures.present import booked_uj, present
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, NotPossible, Prediction
 
@@ -67,10 +68,9 @@ def test_every_client_is_answered_rightly_and_charged_once_while_memory_is_short
     check_answers(folder, [EIGHT, *inputs], answers)
     assert any("ran out of memory" in warning for warning in split.receipt.warnings)
     assert {line.batch_size for line in split.receipt.lines} == {4}
-    parts = (report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj)
     (active,) = report.active
-    assert report.measured_uj == active.active_uj + sum(part or 0 for part in parts)
-    assert active.active_uj == sum(receipt.energy_uj or 0 for receipt in receipts)
+    assert report.measured_uj == booked_uj(report)
+    assert active.active_uj == sum(present(receipt.energy_uj) for receipt in receipts)
     assert active.sequences == 8 + sum(map(len, inputs))
 
 

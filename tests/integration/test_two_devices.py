@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fixtures.models import save_classifier
+from tests.fixtures.present import booked_uj, present
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, EnergyReport
 
@@ -57,11 +58,8 @@ def test_both_ledgers_close_and_hold_only_their_own_variants(client: Client) -> 
     assert [each.variant for each in first.active] == ["fp32", "int8-simulated"]
     assert [each.variant for each in second.active] == ["fp32@cuda"]
     for report in (first, second):
-        parts = (report.warmup_uj, report.idle_uj, report.unattributed_uj, report.gap_uj, report.pending_uj)
-        assert report.measured_uj == sum(each.active_uj for each in report.active) + sum(
-            part or 0 for part in parts
-        )
-        assert sum(each.active_uj for each in report.active) > 0
+        assert report.measured_uj == booked_uj(report)
+        assert present(report.active_uj) > 0
 
 
 def test_the_same_precision_answers_alike_on_both(client: Client) -> None:
@@ -93,6 +91,5 @@ def test_many_requests_to_both_at_once_are_all_charged_to_their_own(client: Clie
         ("cpu", before, after),
         ("cpu:0", before.other_devices[0], after.other_devices[0]),
     ):
-        settled = sum(each.receipt.energy_uj or 0 for each in answers if each.receipt.device == device)
-        grown = sum(each.active_uj for each in new.active) - sum(each.active_uj for each in old.active)
-        assert grown == settled
+        settled = sum(present(each.receipt.energy_uj) for each in answers if each.receipt.device == device)
+        assert present(new.active_uj) - present(old.active_uj) == settled

@@ -13,6 +13,7 @@ import pytest
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from tests.fixtures.models import save_classifier
+from tests.fixtures.present import present
 from tests.fixtures.server import environment, running_server
 from wattserve_client import Client, NotFound, NotPossible
 
@@ -53,7 +54,7 @@ def test_a_lazy_variant_is_loaded_by_its_first_requests_and_charged_for_nothing_
     report = lazy.energy_report()
     active = {each.variant: each.active_uj for each in report.active}
     assert report.warmup_uj
-    assert active["int8-simulated"] == sum(answer.receipt.energy_uj or 0 for answer in answers)
+    assert active["int8-simulated"] == sum(present(answer.receipt.energy_uj) for answer in answers)
 
 
 def test_what_was_loaded_was_verified_and_says_what_it_shares(lazy: Client) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from wattserve_server.engine.batcher import Batcher
+from tests.fixtures.queued import request
+from wattserve_server.engine.batcher import Batcher, QueuedSequence, Request
 from wattserve_server.engine.policy import (
     NORMAL_PRIORITY,
     PRIORITY_WORTH_NS,
@@ -18,33 +17,13 @@ from wattserve_server.engine.policy import (
 )
 
 
-@dataclass(eq=False)
-class Request:
-    number: int
-    variant: str = "a"
-    priority: int = NORMAL_PRIORITY
-    deadline_ns: int | None = None
-    sequences: list[Sequence] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Sequence:
-    request: Request
-    length: int
-    queued_ns: int = 0
-    turn_ns: int = 0
-    deadline_ns: int | None = None
-
-
 def asked(
     number: int, length: int, at_ns: int, variant: str = "a", priority: int = NORMAL_PRIORITY
 ) -> Request:
-    request = Request(number, variant, priority)
-    request.sequences.append(Sequence(request, length, at_ns, turn_ns(at_ns, priority)))
-    return request
+    return request([length], variant, at_ns=at_ns, priority=priority, request_id=str(number))
 
 
-def waiting_of(lengths: list[int]) -> list[Sequence]:
+def waiting_of(lengths: list[int]) -> list[QueuedSequence]:
     return [asked(number, length, number).sequences[0] for number, length in enumerate(lengths)]
 
 
@@ -203,8 +182,8 @@ def test_a_level_of_priority_is_worth_exactly_its_time(
     assert _batches(with_levels, now_ns) == _batches(without, now_ns)
 
 
-def _batches(queue: Batcher, now_ns: int) -> list[list[int]]:
+def _batches(queue: Batcher, now_ns: int) -> list[list[str]]:
     taken = []
     while isinstance(batch := queue.take(now_ns), list):
-        taken.append(sorted(item.request.number for item in batch))
+        taken.append(sorted(item.request.receipt.request_id for item in batch))
     return taken

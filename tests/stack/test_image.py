@@ -28,8 +28,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from deploy.image import healthcheck
 from wattserve_client import Cancelled, Client, Unavailable
-from wattserve_server.app import CLOSING_S, SETTLEMENT_LIMIT_S
+from wattserve_server.app import CLOSING_S
 from wattserve_server.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, ServerConfig
+from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 FINAL = ("cpu", "cuda")

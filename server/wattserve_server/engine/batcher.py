@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # who simulates the queue needs no torch
 
 LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest waiting sequences
 
-Chore = Callable[[], None]
+Chore = Callable[[], object]
 
 
 class Answer(NamedTuple):

@@ -94,7 +94,7 @@ def render(registry: CollectorRegistry, boards: Sequence[BoardGauges], accept: s
     board_lines = _board_lines(boards).encode()
     if not wants_openmetrics(accept):
         return TEXT, as_text(registry) + board_lines
-    page: bytes = as_openmetrics(registry)  # type: ignore[no-untyped-call]
+    page: bytes = as_openmetrics(registry)
     return OPENMETRICS, page.removesuffix(_END) + board_lines + _END
 
 

@@ -99,7 +99,7 @@ class Histograms(Collector):
     def __init__(self, metric: MetricSpec, registry: CollectorRegistry) -> None:
         self.metric = metric
         self._series: dict[tuple[str, ...], Histogram] = {}
-        self._bounds = [str(floatToGoString(bound)) for bound in (*metric.buckets, float("inf"))]  # type: ignore[no-untyped-call]
+        self._bounds = [str(floatToGoString(bound)) for bound in (*metric.buckets, float("inf"))]
         registry.register(self)
 
     def of(self, *labels: str) -> Histogram:

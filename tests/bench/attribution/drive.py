@@ -137,12 +137,15 @@ def drive(case: Realisation) -> Outcome:
     )
     count = len(case.requests.batch)
     outcome = Outcome(
-        *(np.full(count, np.nan) for _ in range(4)),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
+        np.full(count, np.nan),
         np.zeros(count, bool),
         np.zeros(count, bool),
         sampler.status,
     )
-    number = {}
+    number: dict[int, tuple[int, int]] = {}
     for window in case.windows:
         for line in window.lines:
             number[id(line)] = (len(number), window.end_ns)

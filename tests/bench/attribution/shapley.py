@@ -37,7 +37,7 @@ def rule_shares(law: VariantLaw, lengths: Sequence[int]) -> Floats:
     above = np.cumsum(passed[::-1])[::-1] - passed
     shares = np.empty(n)
     shares[order] = fixed / n + reaching + above
-    return shares / shares.sum()
+    return shares / float(shares.sum())
 
 
 def exact_shares(law: VariantLaw, lengths: Sequence[int]) -> Floats:

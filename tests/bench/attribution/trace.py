@@ -51,9 +51,9 @@ class IdleTrace:
         self._model = model
         knots = int(history.end_s / WALK_STEP_S) + 2
         walk = model.watts + np.cumsum(model.walk * WALK_STEP_S**0.5 * rng.standard_normal(knots))
-        self._watts = np.maximum(walk, 0.2 * model.watts)
+        self._watts: Floats = np.maximum(walk, 0.2 * model.watts)
         pairs = (self._watts[1:] + self._watts[:-1]) / 2
-        self._joules = np.concatenate([[0.0], np.cumsum(pairs * WALK_STEP_S)])
+        self._joules: Floats = np.concatenate([[0.0], np.cumsum(pairs * WALK_STEP_S)])
         self._find_pauses(history)
 
     def _find_pauses(self, history: History) -> None:
@@ -66,7 +66,7 @@ class IdleTrace:
         self._starts = np.array(starts)
         self._is_busy = np.array(is_busy)
         whole = self._offset(np.arange(len(starts) - 1), np.diff(self._starts))
-        self._offsets = np.concatenate([[0.0], np.cumsum(whole)])
+        self._offsets: Floats = np.concatenate([[0.0], np.cumsum(whole)])
 
     def _offset(self, index: np.ndarray, since_s: Floats) -> Floats:
         """Energy of the offset in a stretch, `since_s` after it began."""
@@ -80,9 +80,9 @@ class IdleTrace:
 
     def joules(self, times: Floats) -> Floats:
         knot = np.minimum((times / WALK_STEP_S).astype(int), len(self._watts) - 2)
-        since = times - knot * WALK_STEP_S
+        since: Floats = times - knot * WALK_STEP_S
         slope = (self._watts[knot + 1] - self._watts[knot]) / WALK_STEP_S
-        walk = self._joules[knot] + self._watts[knot] * since + slope * since**2 / 2
+        walk: Floats = self._joules[knot] + self._watts[knot] * since + slope * since**2 / 2
         index = np.searchsorted(self._starts, times, side="right") - 1
         return walk + self._offsets[index] + self._offset(index, times - self._starts[index])
 
@@ -138,7 +138,7 @@ def publish(trace: Trace, model: CounterModel, end_s: float, rng: np.random.Gene
     at_s = np.sort(phase_s + model.period_s * np.arange(count) + jitter)
     as_of_s = np.maximum(at_s - model.lag_s, 0.0)
     millijoules = origin_mj + np.floor(1000 * trace.total(as_of_s)).astype(np.int64)
-    power_at_s = POWER_PERIOD_S * (np.arange(1, int(end_s / POWER_PERIOD_S)) + rng.random())
+    power_at_s = POWER_PERIOD_S * (np.arange(1, int(end_s / POWER_PERIOD_S), dtype=float) + rng.random())
     until_s = np.maximum(power_at_s - model.lag_s, POWER_OVER_S)
     watts = (trace.total(until_s) - trace.total(until_s - POWER_OVER_S)) / POWER_OVER_S
     return Published(

@@ -35,12 +35,12 @@ class VariantLaw:
 
     def seconds(self, count: ArrayLike, length: ArrayLike) -> Floats:
         """Of a batch of `count` sequences padded to `length`; arrays broadcast."""
-        count, length = np.asarray(count, float), np.asarray(length, float)
-        return self.fixed_s + count * length / self.tokens_per_s + self.quadratic_s * count * length**2
+        rows, width = np.asarray(count, np.float64), np.asarray(length, np.float64)
+        return self.fixed_s + rows * width / self.tokens_per_s + self.quadratic_s * rows * width**2
 
     def joules(self, count: ArrayLike, length: ArrayLike) -> Floats:
         """Dynamic energy of a batch of `count` sequences padded to `length`; arrays broadcast."""
-        tokens = np.asarray(count, float) * np.asarray(length, float)
+        tokens = np.asarray(count, np.float64) * np.asarray(length, np.float64)
         watts = self.peak_watts * (self.low + (1 - self.low) * tokens / (tokens + self.half_tokens))
         energy = watts * self.seconds(count, length)
         if self.step_tokens is None:

@@ -200,7 +200,8 @@ class Rig:
             while self._running is not None and self._running.end_ns <= self._now_ns:
                 ended.append(self._running)
                 self._running = next(batches, None)
-            self._known_until_ns = min(self._running.start_ns if self._running else math.inf, self._now_ns)
+            now_ns = self._now_ns
+            self._known_until_ns = min(self._running.start_ns, now_ns) if self._running else now_ns
             self._device.show(self._now_s)
             self._poll(ended, block, is_served)
         return block

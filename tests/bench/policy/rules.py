@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, cast
 
-from tests.bench.policy.world import MakeRule, Request, Sequence
+from tests.bench.policy.world import MakeRule, Request, Rule, Sequence
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import BatchCost, BatchLimits
 
@@ -74,12 +75,13 @@ class SortedWindow(Fifo):
         return batch
 
 
-def ours(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Batcher:
-    """The server's queue, as it is."""
-    queue = Batcher(limits, 1_000_000, on_expired)
+def ours(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Rule:
+    """The server's queue, as it is. It is declared for the server's requests, and looks at no more of them
+    than these have."""
+    queue = Batcher(limits, 1_000_000, cast(Any, on_expired))
     for variant, cost in costs.items():
         queue.set_cost(variant, cost)
-    return queue
+    return cast(Rule, queue)
 
 
 RULES: dict[str, MakeRule] = {"FIFO": Fifo, "sorted window": SortedWindow, "ours": ours}

@@ -97,7 +97,7 @@ def _values(lengths: tuple[int, ...], cost: Callable[[int, int], float]) -> np.n
             after = cost(position, max(lengths[i] for i in order[:position]))
             values[index] += (after - before) / len(orders)
             before = after
-    return values / values.sum()
+    return values / float(values.sum())
 
 
 @pytest.mark.parametrize("lengths", [(7,), (9, 9, 9), (5, 9, 2), (10, 200, 40, 10, 100)])

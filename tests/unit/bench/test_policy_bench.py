@@ -86,7 +86,7 @@ def test_arrival_order_is_kept_and_a_sorted_window_is_closed() -> None:
 
 
 def test_ours_is_the_queue_of_the_server() -> None:
-    assert type(ours(BatchLimits(1, 1), {}, lambda request, count: None)) is Batcher
+    assert isinstance(ours(BatchLimits(1, 1), {}, lambda request, count: None), Batcher)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))

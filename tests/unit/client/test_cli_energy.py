@@ -209,7 +209,9 @@ def test_a_watch_outlives_a_restart_of_the_server(
     gone = Unavailable("no server took the call", "UNAVAILABLE", server.target)
     again = replace(LATER, instance_id="ab34cd5f0c12", since_unix_ns=12_000_000_000)
     for options in ([], ["--json"]):
-        said = iter([REPORT, gone, gone, again, replace(again, until_unix_ns=15_000_000_000)])
+        said: Iterator[EnergyReport | Unavailable] = iter(
+            (REPORT, gone, gone, again, replace(again, until_unix_ns=15_000_000_000))
+        )
 
         def report(self: object, said: Iterator[EnergyReport | Unavailable] = said) -> EnergyReport:
             what = next(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_after_the_time_it_gives_up(capsys: Output, monkeypatch: pytest.MonkeyPa
     with ScriptedServer() as server:
         server.say_health(serving=False)
         now = iter(range(0, 1000, 10))
-        monkeypatch.setattr(commands.time, "monotonic", lambda: next(now))
+        monkeypatch.setattr(time, "monotonic", lambda: next(now))
         monkeypatch.setattr(commands, "pause", lambda seconds: None)
         assert cli.main(["--target", server.target, "ready", "--wait", "25"]) == 1
     assert "not ready after 25 s: it is starting or shutting down" in capsys.readouterr().err

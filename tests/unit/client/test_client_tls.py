@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_named_before_anything_is_sent(
 ) -> None:
     paths = {"ca": ours.ca, "cert": ours.cert, "key": ours.key, wrong: tmp_path / "absent.pem"}
     with pytest.raises(OSError, match=r"absent\.pem"):
-        kind(tls=Tls(**paths))
+        kind(tls=Tls(paths["ca"], paths["cert"], paths["key"]))
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -188,7 +188,7 @@ def test_a_file_that_holds_something_else_is_named_before_anything_is_sent(
     garbage.write_text("no certificate")
     paths = {"ca": ours.ca, "cert": ours.cert, "key": ours.key, wrong: garbage}
     with pytest.raises(ValueError, match=rf"Tls\.{wrong} .*garbage\.pem"):
-        kind(tls=Tls(**paths))
+        kind(tls=Tls(paths["ca"], paths["cert"], paths["key"]))
 
 
 def test_a_key_that_does_not_fit_its_certificate_is_refused(ours: Files, others: Files) -> None:

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.present import present
 from wattserve_client import (
     Classification,
     CrossCheck,
@@ -51,9 +52,9 @@ PLACES: dict[type[Message], type] = {
     pb.VariantEnergy: VariantEnergy,
     pb.VariantInfo: Variant,
 }
-IN_PARTS = (pb.Tensor, pb.PredictResponse)  # a tensor is an array and its name
+IN_PARTS: tuple[type[Message], ...] = (pb.Tensor, pb.PredictResponse)  # a tensor is an array and its name
 ASKED = ("Request", "Input", "TokenIds")  # what a client sends
-ON_A_STREAM = (pb.PredictError, pb.PredictStreamResponse)  # an Answer, or an error
+ON_A_STREAM: tuple[type[Message], ...] = (pb.PredictError, pb.PredictStreamResponse)  # an Answer, or an error
 
 
 def test_every_message_has_a_place_or_is_known_to_have_none() -> None:
@@ -72,7 +73,7 @@ def test_every_field_has_a_place_of_its_name(message: type[Message], kind: type)
 @given(random=st.randoms(use_true_random=False))
 def test_what_was_read_is_what_was_said_and_can_be_said_again(kind: type[Message], random: Random) -> None:
     message = made_up(kind(), random)
-    value = from_message(PLACES[kind], message)
+    value: Any = from_message(PLACES[kind], message)
     compare(value, message)
     compare(value, to_message(value, kind()))
 
@@ -123,7 +124,7 @@ def scalar(field: FieldDescriptor, random: Random) -> Any:
         case FieldDescriptor.CPPTYPE_FLOAT:
             return random.randint(0, 16) / 16
         case FieldDescriptor.CPPTYPE_ENUM:
-            return random.choice(field.enum_type.values).number
+            return random.choice(present(field.enum_type).values).number
         case _:
             return random.choice((0, 1, random.randint(0, 2**31 - 1)))
 

@@ -21,8 +21,9 @@ from wattserve_client import (
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
-def asked(server: ScriptedServer) -> list[Any]:
-    return server.calls["PredictStream"][0].request
+def asked(server: ScriptedServer) -> list[pb.PredictRequest]:
+    requests: list[pb.PredictRequest] = server.calls["PredictStream"][0].request
+    return requests
 
 
 def test_every_input_is_answered_with_its_index(server: Any, client: Any) -> None:

@@ -89,7 +89,9 @@ def test_a_stream_that_never_ends_raises_after_its_last_answer(server: Any, clie
 def test_a_stream_that_ends_with_inputs_still_to_send_is_not_taken_for_complete() -> None:
     link = Link("host:1", timeout_s=1, retry=True)
     book = StreamBook(link, ["a", "b"], pb.PredictRequest(), in_flight=1)
-    book.answer(answered(book.ask("a")))
+    request = book.ask("a")
+    assert isinstance(request, pb.PredictRequest)
+    book.answer(answered(request))
     with pytest.raises(Unavailable, match="the server ended the stream before everything was answered"):
         book.ended()
     book.all_sent = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from wattserve_client import (
     NotFound,
     NotPossible,
     Overloaded,
+    Prediction,
     ServerError,
     Unavailable,
     WattserveError,
@@ -50,7 +51,11 @@ def test_an_error_comes_as_the_real_server_sends_it_once(
     server: FakeServer, client: Client, kind: type[WattserveError], reason: str, retry_after_s: float | None
 ) -> None:
     server.otherwise(label="positive")
-    for ask in (lambda: client.predict("a film"), lambda: next(client.predict_many(["a film"])).result()):
+    ways: tuple[Callable[[], Prediction], ...] = (
+        lambda: client.predict("a film"),
+        lambda: next(client.predict_many(["a film"])).result(),
+    )
+    for ask in ways:
         server.fail_next(kind, "not now", field="variant")
         with pytest.raises(kind) as caught:
             ask()
@@ -76,13 +81,14 @@ def test_a_client_that_retries_gets_over_a_refusal(server: FakeServer) -> None:
 
 @pytest.mark.parametrize("method", ["GetServerInfo", "GetEnergyReport", "LoadVariant"])
 def test_any_method_can_be_made_to_fail(server: FakeServer, client: Client, method: str) -> None:
+    asks: dict[str, Callable[[], object]] = {
+        "GetServerInfo": client.server_info,
+        "GetEnergyReport": client.energy_report,
+        "LoadVariant": lambda: client.load_variant("fp32"),
+    }
     server.fail_next("PERMISSION_DENIED", "who are you?", method=method, reason="NO_TOKEN")
     with pytest.raises(ServerError, match="who are you") as caught:
-        {
-            "GetServerInfo": client.server_info,
-            "GetEnergyReport": client.energy_report,
-            "LoadVariant": lambda: client.load_variant("fp32"),
-        }[method]()
+        asks[method]()
     assert (caught.value.code, caught.value.reason) == ("PERMISSION_DENIED", "NO_TOKEN")
 
 

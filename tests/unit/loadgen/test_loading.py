@@ -72,12 +72,13 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
     data: Path, tmp_path: Path, certificates: dict[str, Path]
 ) -> None:
     files = ",".join(str(certificates[name]) for name in ("server-key", "server-cert", "ca"))
-    authority = {"tls_ca": certificates["ca"]}
-    own = {"tls_cert": certificates["client-cert"], "tls_key": certificates["client-key"]}
+    authority: dict[str, Any] = {"tls_ca": certificates["ca"]}
+    own: dict[str, Any] = {"tls_cert": certificates["client-cert"], "tls_key": certificates["client-key"]}
     with FakeServer(tls=files) as server:
         found = measured(server, data, tmp_path / "out", **authority, **own)
         assert (found.ended, found.cells[0].failed) == ("complete", 0)
-        for too_little in ({}, authority):
+        nothing: dict[str, Any] = {}
+        for too_little in (nothing, authority):
             with pytest.raises(TargetError, match=f"{server.address} does not answer: UNAVAILABLE"):
                 measured(server, data, tmp_path / "refused", **too_little)
     assert not (tmp_path / "refused").exists()

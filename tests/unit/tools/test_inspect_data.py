@@ -20,6 +20,7 @@ from wattserve_server.engine.rows import (
     read_calibration,
     read_dataset,
 )
+from wattserve_server.engine.tasks import Item
 from wattserve_server.errors import ConfigError
 
 
@@ -111,7 +112,7 @@ def test_made_up_examples_are_the_same_for_the_same_seed_and_say_what_they_are(m
 
 def test_batches_hold_every_item_once_with_its_position(model: LoadedModel) -> None:
     items = made_up(model, 21, 0).items
-    seen = {}
+    seen: dict[int, Item] = {}
     for positions, batch in batches(model, items, 4):
         assert len(batch) <= 4
         seen.update(zip(positions, batch, strict=True))

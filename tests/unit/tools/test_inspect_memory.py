@@ -43,12 +43,9 @@ def test_int8_takes_a_byte_per_converted_weight_and_four_per_channel_and_other_p
     model: LoadedModel,
 ) -> None:
     variant = variant_of(model, "int8")
-    linears = {
-        path: model.weights.module.get_submodule(path).weight  # type: ignore[union-attr]
-        for path in variant.built.converted
-    }
-    weights = sum(int(weight.numel()) for weight in linears.values())
-    channels = sum(int(weight.shape[0]) for weight in linears.values())
+    linears = [model.weights.module.get_parameter(f"{path}.weight") for path in variant.built.converted]
+    weights = sum(weight.numel() for weight in linears)
+    channels = sum(weight.shape[0] for weight in linears)
     assert variant.parameter_bytes == weights + 4 * channels + 4 * (model.parameters - weights)
 
 

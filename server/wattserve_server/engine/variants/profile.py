@@ -218,7 +218,7 @@ def _range(path: str) -> tuple[Callable[[nn.Module, Any], None], Callable[[nn.Mo
 
     def before(module: nn.Module, inputs: object) -> None:
         entered.append(record_function(LAYER_MARK + path))
-        entered[-1].__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        entered[-1].__enter__()
 
     def after(module: nn.Module, inputs: object, output: object) -> None:
         if entered:  # empty after another hook's failure ahead of ours

@@ -157,7 +157,7 @@ def is_gelu(module: nn.Module) -> bool:
 
 def takes(layer: nn.Module) -> bool:
     """Whether it can stand in for a layer here."""
-    if type(layer) is not nn.Linear or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if type(layer) is not nn.Linear or not torch.backends.mkldnn.is_available():
         return False
     weight = layer.weight
     if min(weight.shape) < _LEAST_FEATURES:

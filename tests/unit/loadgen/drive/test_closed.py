@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -80,7 +80,9 @@ async def test_the_window_opens_without_a_drain_and_nothing_is_sent_after_it() -
 
 @in_virtual_time
 async def test_failures_are_recorded_with_code_and_message() -> None:
-    replies = iter([b"x", refuse(grpc.StatusCode.INTERNAL, "the model\n failed"), b"y"])
+    replies: Iterator[bytes | Exception] = iter(
+        (b"x", refuse(grpc.StatusCode.INTERNAL, "the model\n failed"), b"y")
+    )
 
     async def script(request: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
         reply = next(replies, b"z")

@@ -183,7 +183,9 @@ def ceiling_of(server_seconds: float, monkeypatch: pytest.MonkeyPatch) -> Client
         await asyncio.sleep(server_seconds)
         return b""
 
-    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(reply)}
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Predict": grpc.unary_unary_rpc_method_handler(reply)
+    }
     handler = grpc.method_handlers_generic_handler("wattserve.v1.Inference", handlers)
     server = MemoryServer(lambda server: server.add_generic_rpc_handlers([handler]))
 

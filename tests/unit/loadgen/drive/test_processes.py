@@ -14,10 +14,10 @@ import pytest
 
 from wattserve_loadgen.drive import processes
 from wattserve_loadgen.drive.calibration import null_server
-from wattserve_loadgen.drive.job import CallFailure, Job, LoopResult, Progress, merge, split
+from wattserve_loadgen.drive.job import Job, LoopResult, Progress, merge, split
 from wattserve_loadgen.drive.processes import JobRun, WorkerError
 from wattserve_loadgen.plan.load import OFFLINE, POISSON, Load, closed
-from wattserve_loadgen.target.wire import Connection
+from wattserve_loadgen.target.wire import CallFailure, Connection
 
 NOBODY = Connection("127.0.0.1:1")
 REQUESTS = [bytes([number]) * 8 for number in range(10)]

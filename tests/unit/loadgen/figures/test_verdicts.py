@@ -316,9 +316,9 @@ def test_windows_too_short_for_figures_are_known_before_the_first_request() -> N
         " --preset look, which shows them all the same"
     )
     assert foreseen_of(seconds=11.0) == []
-    gates = {"plan": schedule.make_plan("quick", ARMS, loads=[closed(1)], seconds=5.0)}
-    assert verdicts(every={"window_seconds": 5.0}, **gates)[0][0] == "too short"
-    assert verdicts(every={"window_seconds": 11.0}, **gates) == []
+    plan = schedule.make_plan("quick", ARMS, loads=[closed(1)], seconds=5.0)
+    assert verdicts(every={"window_seconds": 5.0}, plan=plan)[0][0] == "too short"
+    assert verdicts(every={"window_seconds": 11.0}, plan=plan) == []
 
 
 def test_a_look_and_what_a_preset_plans_itself_are_not_warned_of() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.codec import ShapeError, as_stored, build, plain
 from wattserve_loadgen.model.results import Results, Search, Trial
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results import folder as result
 from wattserve_loadgen.results.folder import (
     ResultsFolder,
     read_columns,
@@ -136,7 +136,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     def no_space(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(result.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(ResultsError, match=r"cannot be written \(No space left on device\)"):
         replace_file(path, "new")
     assert {one.name: one.read_text() for one in tmp_path.iterdir()} == {"results.json": "old"}

@@ -10,7 +10,6 @@ import pytest
 
 from tests.fixtures.loadgen_results import make_cell, make_record, make_results
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.results import records
 from wattserve_loadgen.results.folder import (
     ResultsFolder,
     read_cells_done,
@@ -118,7 +117,7 @@ def full_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         room[0] -= written
         return written
 
-    monkeypatch.setattr(records.os, "write", write_what_fits)
+    monkeypatch.setattr(os, "write", write_what_fits)
 
 
 def test_a_full_disk_costs_the_cell_and_nothing_before_it(

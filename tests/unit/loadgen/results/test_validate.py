@@ -248,7 +248,7 @@ def test_a_proxy_or_an_unverified_precision_must_be_marked_in_every_cell() -> No
     server["variants"][1] |= {"proxy": "fp32 arithmetic", "verified": False}
     results = make_results(server=server)
     assert check("labelled", results).passed is False
-    marks = {"proxy": "fp32 arithmetic", "verified": False}
+    marks: dict[str, Any] = {"proxy": "fp32 arithmetic", "verified": False}
     cells = [replace(one, **marks) if one.arm == "int8" else one for one in results.cells]
     points = [replace(one, **marks) if one.arm == "int8" else one for one in results.points]
     found = check("labelled", replace(results, cells=cells, points=points))

@@ -16,6 +16,7 @@ from tests.fixtures.loadgen_results import (
     make_percentiles,
     make_record,
     make_results,
+    no_percentiles,
 )
 from wattserve_loadgen.model.cells import CellResult, Conditions, Percentiles, Record
 from wattserve_loadgen.model.results import Check, Results
@@ -34,7 +35,14 @@ def measured(values: list[int]) -> Percentiles:
     ordered = sorted(values)
     worth = float(len(values))
     p50 = ordered[(len(values) + 1) // 2 - 1]
-    return Percentiles(len(values), worth, sum(values) / len(values), p50, *[None] * 9, ordered[-1])
+    return replace(
+        no_percentiles(),
+        samples=len(values),
+        effective_samples=worth,
+        mean_ns=sum(values) / len(values),
+        p50_ns=p50,
+        max_ns=ordered[-1],
+    )
 
 
 def small_sweep(**changes: Any) -> tuple[Results, list[Record]]:

@@ -160,12 +160,14 @@ def test_labels_that_are_only_numbers_name_nothing_and_need_no_note() -> None:
 
 
 def test_proxies_and_unverified_precisions_are_let_through_and_named() -> None:
-    ready = {"state": pb.VARIANT_STATE_READY}
+    ready = pb.VARIANT_STATE_READY
     info = make_info(
         variants=[
-            pb.VariantInfo(name="fp32", verified=True, verification="4 kernels", **ready),
-            pb.VariantInfo(name="sim", proxy="fp32 products", verified=True, verification="seen", **ready),
-            pb.VariantInfo(name="int8", verification="no profiler here", **ready),
+            pb.VariantInfo(name="fp32", verified=True, verification="4 kernels", state=ready),
+            pb.VariantInfo(
+                name="sim", proxy="fp32 products", verified=True, verification="seen", state=ready
+            ),
+            pb.VariantInfo(name="int8", verification="no profiler here", state=ready),
             pb.VariantInfo(name="lazy", verification="not loaded", state=pb.VARIANT_STATE_UNLOADED),
             pb.VariantInfo(name="older server's"),
         ]

@@ -126,7 +126,7 @@ def interrupted_sweep(server: FakeServer, data: Path, out: Path) -> tuple[int, l
     command += ["--blocks", "9", "--seconds", "0.3"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    seen = []
+    seen: list[str] = []
     while not (seen and "block 1" in seen[-1]):
         seen.append(process.stdout.readline())
     os.kill(process.pid, signal.SIGINT)

@@ -11,6 +11,8 @@ from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
 from tests.fixtures.memory_server import memory_servers
 from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
+from wattserve_loadgen.model.cells import CellResult
+from wattserve_loadgen.model.results import Point
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,8 @@ def test_images_are_swept_with_joules_and_accuracy_and_without_tokens(outcome: O
 
 
 def test_results_say_of_every_cell_and_point_whether_its_variant_is_what_it_says(outcome: Outcome) -> None:
-    for one in (*outcome.results.cells, *outcome.results.points):
+    marked: list[CellResult | Point] = [*outcome.results.cells, *outcome.results.points]
+    for one in marked:
         wanted = ("products in fp32", False) if one.arm == "int8" else ("", True)
         assert (one.proxy, one.verified) == wanted
     about = {one["name"]: one for one in outcome.results.server["variants"]}

@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> Non
 class BackAtOnce:
     """A site whose server is always there again."""
 
-    async def wait(self, limit_s: float, stopped: Callable[[], bool]) -> bool:
+    async def wait(self, limit_s: float, stopped: Callable[[], str]) -> bool:
         return True
 
 
@@ -129,7 +129,7 @@ def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> No
         "fp32 in block 1",
         dies,
         limit_s=1.0,
-        stopped=lambda: False,
+        stopped=lambda: "",
         heat_up=nothing,
         tell=lambda line: None,
         note=notes.append,

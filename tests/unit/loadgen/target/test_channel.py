@@ -79,6 +79,7 @@ def answer_to(request: pb.PredictRequest) -> bytes:
 async def failure(answer: Awaitable[bytes]) -> CallFailure:
     with pytest.raises(CALL_ERRORS) as raised:
         await asyncio.wait_for(asyncio.ensure_future(answer), 20)
+    assert isinstance(raised.value, CALL_ERRORS)
     return failure_of(raised.value)
 
 

@@ -39,7 +39,8 @@ def recorder(readings: int = FOREVER, words: str = "", end: str = "", **replaced
 
 
 def source(quality: str, note: str = "counted") -> dict[str, Any]:
-    return header()["source"] | {"quality": quality, "note": note}
+    whole: dict[str, Any] = header()["source"]
+    return whole | {"quality": quality, "note": note}
 
 
 def test_it_records_until_it_is_stopped_and_says_what_is_drawn_at_rest(tmp_path: Path) -> None:

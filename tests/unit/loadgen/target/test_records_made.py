@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,11 @@ def make_loop(count: int, window_start_ns: int = 1_000) -> LoopResult:
 
 
 def records_of(
-    data: dataset.Dataset, rows: list[int], loop: LoopResult, parsed: list[answers.Answer]
+    data: dataset.Dataset, rows: list[int], loop: LoopResult, parsed: Sequence[answers.Answer]
 ) -> list[Record]:
     """Of requests of one row each, in this order and again."""
     loop = replace(loop, request_index=loop.request_index % len(rows))
-    return answers.make_records(CELL, data, [[row] for row in rows], loop, parsed, {}, 0)
+    return answers.make_records(CELL, data, [[row] for row in rows], loop, list(parsed), {}, 0)
 
 
 async def test_a_request_is_its_row_and_its_variant(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ async def test_an_answer_by_another_variant_is_a_failure() -> None:
 
 
 def test_only_receipts_that_are_not_final_are_asked_for() -> None:
-    parsed = [
+    parsed: list[answers.Answer] = [
         response("r1", state=pb.ENERGY_STATE_PROVISIONAL),
         response("r2", state=pb.ENERGY_STATE_SETTLED),
         response("r3", state=pb.ENERGY_STATE_UNKNOWN),

@@ -70,7 +70,8 @@ def test_the_law_and_its_features_say_the_same() -> None:
         tokens, length = int(rng.integers(1, 60_000)), int(rng.integers(1, 4096))
         (row,) = features(base, np.array([float(tokens)]), np.array([float(length)]))
         said = float(row @ theta)
-        law = Coefficients(*theta[:SMOOTH].tolist(), tuple(base.tolist()), tuple(theta[SMOOTH:].tolist()))
+        fixed, per_token, per_square = theta[:SMOOTH].tolist()
+        law = Coefficients(fixed, per_token, per_square, tuple(base.tolist()), tuple(theta[SMOOTH:].tolist()))
         least = LEAST * float(row[:SMOOTH] @ theta[:SMOOTH])
         assert law.cost_j(tokens, length) == pytest.approx(max(said, least))
 

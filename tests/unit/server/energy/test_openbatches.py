@@ -24,8 +24,8 @@ def opened(*windows: Window) -> OpenBatches:
     return batches
 
 
-def tiny(count: int, variant: str = "fp32", warmup: bool = False, **how: float) -> list[Window]:
-    return [window(2 * i, 2 * i + 1, (8,), variant, warmup, **how) for i in range(count)]
+def tiny(count: int, variant: str = "fp32", warmup: bool = False, rested_ms: float = 0.0) -> list[Window]:
+    return [window(2 * i, 2 * i + 1, (8,), variant, warmup, rested_ms=rested_ms) for i in range(count)]
 
 
 def test_up_to_a_limit_each_new_batch_is_followed_alone() -> None:

@@ -73,8 +73,10 @@ def test_a_counter_is_held_against_power_from_edge_to_edge() -> None:
     counter = [at(ms, 5_000_000 * (ms // 100)) for ms in range(0, 1000, 10)]
     power = [at(ms, 40_000 * ms) for ms in range(0, 1000, 7)]
     found = check_against_power(counter, power, (0.5, 2.0))
-    assert found == (CrossCheck(0.5, 25.0, pytest.approx(20.0)),)
-    assert found[0].difference_ratio == pytest.approx(0.25)
+    (check,) = found
+    assert (check.window_s, check.counter_joules) == (0.5, 25.0)
+    assert check.power_joules == pytest.approx(20.0)
+    assert check.difference_ratio == pytest.approx(0.25)
     assert check_against_power(counter, power)[0].window_s == 0.8
 
 

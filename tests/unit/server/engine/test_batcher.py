@@ -1,13 +1,11 @@
 """The queue between the event loop and the runner's thread."""
 
-import asyncio
 import time
-from typing import Any
+from functools import partial
 
-import numpy as np
 import pytest
 
-from wattserve_server.energy.receipt import Receipt
+from tests.fixtures.queued import request
 from wattserve_server.engine.batcher import Batcher, QueuedSequence, Request
 from wattserve_server.engine.policy import (
     FIRST_PRIORITY,
@@ -18,27 +16,6 @@ from wattserve_server.engine.policy import (
     BatchLimits,
 )
 from wattserve_server.errors import OverloadedError
-
-NOBODY: Any = None
-"""What would run them: nothing runs here."""
-
-
-def request(
-    lengths: list[int],
-    variant: str = "fp32",
-    deadline_ns: int | None = None,
-    at_ns: int = 0,
-    priority: int = NORMAL_PRIORITY,
-) -> Request:
-    loop = asyncio.new_event_loop()
-    try:
-        receipt, answer = Receipt("r", "", variant, "cpu", 0), loop.create_future()
-        made = Request(receipt, NOBODY, NOBODY, at_ns, deadline_ns, answer, priority)
-    finally:
-        loop.close()
-    for length in lengths:
-        made.add(np.ones(length, dtype=np.int64), length)
-    return made
 
 
 def batcher(max_queue: int = 100, expired: list[tuple[Request, int]] | None = None) -> Batcher:
@@ -146,7 +123,7 @@ def test_chores_and_batches_take_turns_so_that_neither_starves() -> None:
     queue = batcher()
     done: list[str] = []
     for number in range(3):
-        queue.add_chore(lambda number=number: done.append(f"chore {number}"))
+        queue.add_chore(partial(done.append, f"chore {number}"))
     for variant in ("fp32", "bf16"):
         queue.put(request([5], variant))
     for _ in range(5):

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from wattserve_server.engine.batcher import Batcher
-from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchCost, BatchLimits, turn_ns
-
-
-@dataclass(eq=False)
-class Request:
-    variant: str = "fp32"
-    deadline_ns: int | None = None
-    priority: int = NORMAL_PRIORITY
-    sequences: list[Sequence] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Sequence:
-    request: Request
-    length: int
-    queued_ns: int
-    turn_ns: int
-
-    @property
-    def deadline_ns(self) -> int | None:
-        return self.request.deadline_ns
+from tests.fixtures.queued import request
+from wattserve_server.engine.batcher import Batcher, Request
+from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchCost, BatchLimits
 
 
 def asked(
-    *lengths: int, at_ns: int = 0, deadline_ns: int | None = None, variant: str = "fp32", priority: int = 2
+    *lengths: int,
+    at_ns: int = 0,
+    deadline_ns: int | None = None,
+    variant: str = "fp32",
+    priority: int = NORMAL_PRIORITY,
 ) -> Request:
-    made = Request(variant, deadline_ns, priority)
-    made.sequences += [Sequence(made, length, at_ns, turn_ns(at_ns, priority)) for length in lengths]
-    return made
+    return request(lengths, variant, deadline_ns, at_ns, priority)
 
 
 Gone = list[tuple[Request, int]]
@@ -46,8 +27,8 @@ def queue_of(*requests: Request, max_wait_ns: int = 0, gone: Gone | None = None)
     queue = Batcher(BatchLimits(4, 1000, max_wait_ns), 100, lambda *request: expired.append(request))
     for variant in ("fp32", "bf16"):
         queue.set_cost(variant, BatchCost(overhead_tokens=1000.0))
-    for request in requests:
-        queue.put(request)
+    for each in requests:
+        queue.put(each)
     return queue
 
 

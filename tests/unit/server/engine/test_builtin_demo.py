@@ -297,6 +297,6 @@ def test_on_a_terminal_a_bar_tells_the_progress(monkeypatch: pytest.MonkeyPatch)
         while part := os.read(master, 100_000):
             shown += part
     os.close(master)
-    shown = shown.decode()
-    assert "demo model: learning" in shown
-    assert "50%" in shown
+    text = shown.decode()
+    assert "demo model: learning" in text
+    assert "50%" in text

@@ -73,7 +73,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(max_sequences=2, max_tokens=256)}, max_queue=4, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        {device: Metering(run_log, SimpleNamespace(law=LawView({})))},
         lambda *result: None,
         lambda error: None,
     )

@@ -66,7 +66,7 @@ def test_where_the_config_has_no_size_the_checkpoints_preprocessor_says_it(
 
 def test_an_image_counts_as_one_sequence_of_one_token(vit: LoadedModel) -> None:
     first, second = images(vit, 2)
-    assert (first.shape, first.dtype, TASK.length(first)) == (IMAGE_SHAPE, np.float32, 1)
+    assert (first.shape, first.dtype.name, TASK.length(first)) == (IMAGE_SHAPE, "float32", 1)
     assert not np.array_equal(first, second)
     batch = TASK.collate([first, second], vit.facts)
     assert list(batch) == ["pixel_values"]

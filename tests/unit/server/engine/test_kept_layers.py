@@ -94,7 +94,8 @@ def test_a_convolution_that_is_named_as_kept_is_judged_as_before(tmp_path: Path)
     assert {call.layer for call in profile.calls if call.op == "aten::convolution"} == {""}
     assert "linear layers and convolutions" in verify(variant).words
     if variant.dtype == "bf16":
-        variant.built.module.vit.embeddings.patch_embeddings.projection.__class__ = OftenInFp32
+        patches = variant.built.module.get_submodule("vit.embeddings.patch_embeddings.projection")
+        patches.__class__ = OftenInFp32
         with pytest.raises(
             ConfigError, match=r"of its linear layers' work ran in fp32 \(aten::convolution\)"
         ):
@@ -107,7 +108,7 @@ class OftenInFp32(nn.Conv2d):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.bias is not None
         for _ in range(20):
-            result = self._conv_forward(x.float(), self.weight.float(), self.bias.float())
+            result: torch.Tensor = self._conv_forward(x.float(), self.weight.float(), self.bias.float())
         return result.to(x.dtype)
 
 
@@ -135,7 +136,7 @@ def test_a_model_with_torchs_encoder_layers_answers(name: str) -> None:
         x = torch.randn(2, 5, 16)
     built = KINDS[name].build(Materials(Weights(lambda: module)), CPU)
     with torch.inference_mode():
-        result = built.module(x.to(built.module[0].layers[0].linear1.weight.dtype))
+        result = built.module(x.to(built.module.get_parameter("0.layers.0.linear1.weight").dtype))
         torch.testing.assert_close(result.float(), module(x), rtol=0.1, atol=0.1)
 
 

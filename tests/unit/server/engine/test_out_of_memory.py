@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fixtures.queued import request
 from tests.fixtures.windows import window
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.out_of_memory import (
@@ -78,14 +79,9 @@ def test_other_errors_are_none_not_even_those_that_speak_of_memory(words: str) -
     assert memory_shortage(RuntimeError(words)) == ""
 
 
-@dataclass(frozen=True)
-class Sized:
-    length: int
-
-
 @given(st.lists(st.integers(1, 512), min_size=2, max_size=64))
 def test_a_split_loses_nobody_and_each_part_computes_less(lengths: list[int]) -> None:
-    batch = [Sized(length) for length in lengths]
+    batch = request(lengths).sequences
     shorter, longer = halves(batch)
     assert shorter
     assert longer
@@ -104,7 +100,7 @@ def test_a_split_loses_nobody_and_each_part_computes_less(lengths: list[int]) ->
     ],
 )
 def test_the_parts_compute_about_the_same(lengths: list[int], sizes: tuple[int, int]) -> None:
-    shorter, longer = halves([Sized(length) for length in lengths])
+    shorter, longer = halves(request(lengths).sequences)
     assert (len(shorter), len(longer)) == sizes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +99,7 @@ def test_what_has_no_true_name_is_refused(found: dict[str, Any]) -> None:
 
 
 def absent(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    real = quantisers.find_spec
-    monkeypatch.setattr(quantisers, "find_spec", lambda name: None if name in modules else real(name))
+    monkeypatch.setattr(quantisers, "find_spec", lambda name: None if name in modules else find_spec(name))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,9 @@ class Wrapped(torch.Tensor):
         return Wrapped(inner["levels"], inner["scales"])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # as torch calls it
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if func is torch.ops.aten.detach.default:
             return Wrapped(args[0].levels, args[0].scales)
         raise NotImplementedError(func)

@@ -159,7 +159,7 @@ def failing(folder: Path) -> Iterator[Variant]:
 def test_after_a_batch_that_fails_the_profiler_is_off_and_no_hook_is_left(failing: Variant) -> None:
     with pytest.raises(Stumble):
         profile_batch(failing, failing.prepare(sample(failing)))
-    assert not torch.autograd._profiler_enabled()
+    assert not torch._C._autograd._profiler_enabled()
     assert not profile_module._ONE_AT_A_TIME.locked()
     hooks = [
         len(part._forward_pre_hooks) + len(part._forward_hooks) for part in failing.built.module.modules()

@@ -70,7 +70,8 @@ def int8_by_definition(x: torch.Tensor, layer: nn.Linear) -> Array:
     rows = x.numpy()
     scale = np.abs(rows).max(axis=1, keepdims=True) * np.float32(1 / 127)
     quantised = np.rint(rows / np.maximum(scale, np.float32(1e-30))).astype(np.float64)
-    return (quantised @ levels.T) * scale.astype(np.float64) * weight_scale + bias_of(layer)
+    product: Array = (quantised @ levels.T) * scale.astype(np.float64) * weight_scale
+    return product + bias_of(layer)
 
 
 def static_by_definition(x: torch.Tensor, layer: nn.Linear, scale: float) -> Array:

@@ -69,7 +69,7 @@ class Rig:
         busy = threading.Event()
         lane = self.engine.lanes[CPU]
         lane.batcher.add_chore(lambda: busy.wait(30))
-        asked = [asyncio.create_task(self.ask(sequences)) for sequences in requests]
+        asked = [asyncio.create_task(self.ask(sequences), name="asking") for sequences in requests]
         await asyncio.sleep(0)  # each of them gets as far as its queue
         assert self.engine.queued == sum(map(len, requests))
         busy.set()
@@ -90,7 +90,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(is_verified=False),
         EngineLimits({CPU: BatchLimits(max_sequences=8, max_tokens=512)}, max_queue=64, max_request=16),
         ReceiptBook(60.0, 1000, lambda receipt: None),
-        {CPU: Metering(run_log, SimpleNamespace(law=LawView({}, 0.3)))},
+        {CPU: Metering(run_log, SimpleNamespace(law=LawView({})))},
         lambda *result: None,
         lambda error: None,
     )
@@ -240,7 +240,7 @@ async def test_who_leaves_while_it_is_split_is_still_charged_and_the_others_are_
     rig.memory.most_tokens, rig.memory.watch = 40, watch
     together = asyncio.create_task(rig.together(EIGHT[:4], EIGHT[4:]))
     assert await asyncio.to_thread(is_split.wait, 30)
-    leaving = next(task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "Rig.ask")
+    leaving = next(task for task in asyncio.all_tasks() if task.get_name() == "asking")
     leaving.cancel()
     await asyncio.sleep(0)
     go_on.set()

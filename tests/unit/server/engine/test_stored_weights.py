@@ -129,9 +129,9 @@ def test_a_kind_that_names_no_dtype_is_not_asked_for_one(weights: str) -> None:
 
 def test_weights_of_8_bits_may_be_packed_in_a_wider_dtype_as_gptq_does() -> None:
     layer = holding(qweight=torch.zeros(2, 16, dtype=torch.int32), scales=torch.zeros(1, 16))
-    layer.in_features, layer.out_features = 8, 16
+    vars(layer).update(in_features=8, out_features=16)
     assert stored_in(layer) == {torch.int8}
-    layer.in_features = 16  # 4 bits a weight
+    vars(layer).update(in_features=16)  # 4 bits a weight
     assert stored_in(layer) == {torch.int32}
 
 

@@ -145,7 +145,7 @@ def test_weight_only_multiplies_in_fp32_on_a_cpu_without_bf16(monkeypatch: pytes
     support = KINDS["int8-weight-only"].support(CPU)
     assert (support.native, support.dtype, support.operands) == (True, "fp32", "fp32")
     built = KINDS["int8-weight-only"].build(Materials(weights_of(body_and_head())), CPU)
-    assert built.module[3].weight.dtype == torch.float32
+    assert built.module.get_parameter("3.weight").dtype == torch.float32
 
 
 def test_int8_refuses_a_model_that_it_would_leave_as_it_is() -> None:
@@ -159,8 +159,8 @@ def test_int8_refuses_a_model_that_it_would_leave_as_it_is() -> None:
 def test_a_layer_whose_shape_the_integer_product_does_not_take_is_kept_and_named() -> None:
     built = to_int8(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 3)))
     assert (built.converted, built.kept) == (("0",), ("1",))
-    assert type(built.module[0]) is Int8Linear
-    assert type(built.module[1]) is nn.Linear
+    assert type(built.module.get_submodule("0")) is Int8Linear
+    assert type(built.module.get_submodule("1")) is nn.Linear
     assert built.detail == "1 of 2 linear layers; how; kept in float32: 1"
 
 
@@ -190,8 +190,8 @@ def test_fp8_keeps_a_layer_whose_dimensions_are_no_multiple_of_16() -> None:
 def test_a_second_variant_of_a_kind_shares_what_is_not_converted(name: str) -> None:
     materials = Materials(weights_of(body_and_head()))
     first, second = (KINDS[name].build(materials, CPU).module for _ in range(2))
-    for path in (0, 2, 3):
-        assert first[path].weight.data_ptr() == second[path].weight.data_ptr()
+    for name in ("0.weight", "2.weight", "3.weight"):
+        assert first.get_parameter(name).data_ptr() == second.get_parameter(name).data_ptr()
 
 
 @pytest.mark.parametrize(("name", "alike"), [("tf32", "fp32"), ("fp16-as-int8-proxy", "fp16")])

@@ -80,6 +80,8 @@ def test_a_kind_that_declares_fp32_and_runs_int8_is_refused(models: dict[str, Lo
 
 def test_layers_that_multiply_in_a_way_nobody_knows_are_refused(models: dict[str, LoadedModel]) -> None:
     class Opaque(nn.Module):
+        weight: torch.Tensor
+
         def __init__(self, linear: nn.Linear) -> None:
             super().__init__()
             self.register_buffer("weight", linear.weight.detach().clone())
@@ -110,7 +112,7 @@ def test_a_variant_whose_batch_fails_is_refused_with_the_reason(models: dict[str
         ConfigError, match="failed the batch by which it was to be verified: RuntimeError: mat1"
     ):
         verify(made(models["tiny"], declaring("fp32", broken)))
-    assert not torch.autograd._profiler_enabled()
+    assert not torch._C._autograd._profiler_enabled()
 
 
 # The genuine ones

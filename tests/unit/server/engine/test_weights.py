@@ -23,7 +23,8 @@ def tiny() -> nn.Module:
 
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return DistilBertForSequenceClassification(tiny_config()).eval()
+        model: nn.Module = DistilBertForSequenceClassification(tiny_config()).eval()
+    return model
 
 
 class Loads:

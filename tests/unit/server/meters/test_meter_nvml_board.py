@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,9 +28,11 @@ def boards(tmp_path: Path) -> Iterator[SimulatedBoards]:
 
 
 def opened(
-    device: str | None = None, clock: Callable[[], int] | None = None, **environ: str
+    device: str | None = None,
+    clock: Callable[[], int] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> NvmlCounterMeter | NvmlPowerMeter:
-    return open_nvml(device, clock_ns=clock or Clock(7), environ=environ)
+    return open_nvml(device, clock_ns=clock or Clock(7), environ=environ or {})
 
 
 # What is there to read
@@ -164,7 +166,7 @@ def test_of_two_boards_the_named_one_is_metered(
 ) -> None:
     boards.control.board_count = 2
     boards.first.counter_mj, boards.second.counter_mj = 1, 2
-    meter = opened(device, **environ)
+    meter = opened(device, environ=environ)
     assert meter.source.name == f"nvml:{uuid}"
     assert meter.read().energy == Energy(1_000 if uuid == H200_UUID else 2_000)
 
@@ -267,7 +269,8 @@ def test_a_step_back_and_a_freeze_take_effect_at_publications(tmp_path: Path) ->
         seen = board.publications
         while board.publications < seen + more:
             os.sched_yield()
-        return board.counter_mj
+        counter_mj: int = board.counter_mj
+        return counter_mj
 
     with simulated_boards(tmp_path, held=False) as boards:
         boards.control.period_ns, boards.control.lag_ns = 10_000_000, 2_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pynvml
@@ -17,7 +18,7 @@ from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_
 MILLIWATTS = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
 
 
-def over(board: FakeBoard, clock: Clock) -> NvmlCounterMeter | NvmlPowerMeter:
+def over(board: FakeBoard, clock: Callable[[], int]) -> NvmlCounterMeter | NvmlPowerMeter:
     return open_nvml(load=lambda: FakeNvml([board]), clock_ns=clock, environ={})
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc import aio
 from prometheus_client.parser import text_string_to_metric_families
 
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -88,18 +89,28 @@ class Rig:
         await self.channel.close()
         await self.server.stop(0)
 
+    def call(self, path: str, message: bytes, **given: Any) -> aio.UnaryUnaryCall[bytes, bytes]:
+        method: aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(path)
+        return method(message, **given)
+
     def predict(self, action: str | bytes, **given: Any) -> Any:
         data = (
             action if isinstance(action, bytes) else pb.PredictRequest(request_id=action).SerializeToString()
         )
-        return self.channel.unary_unary(f"/{PATH}/Predict")(data, **given)
+        return self.call(f"/{PATH}/Predict", data, **given)
 
     def watch(self, *actions: str, **given: Any) -> Any:
         data = pb.WatchReceiptsRequest(receipt_ids=actions).SerializeToString()
-        return self.channel.unary_stream(f"/{PATH}/WatchReceipts")(data, **given)
+        method: aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(
+            f"/{PATH}/WatchReceipts"
+        )
+        return method(data, **given)
 
     def stream(self, *data: bytes) -> Any:
-        return self.channel.stream_stream(f"/{PATH}/PredictStream")(iter(data))
+        method: aio.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(
+            f"/{PATH}/PredictStream"
+        )
+        return method(iter(data))
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
         found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -229,7 +240,7 @@ async def test_methods_and_services_that_are_not_here_make_no_series() -> None:
                 f"/{PATH}/predict",
                 f"/{PATH}/Predict/{name}",
             ):
-                code = await ended_as(rig.channel.unary_unary(path)(b""))
+                code = await ended_as(rig.call(path, b""))
                 assert code is grpc.StatusCode.UNIMPLEMENTED
         assert rig.samples() == {}
 

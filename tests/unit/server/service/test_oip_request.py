@@ -58,8 +58,11 @@ def test_ids_are_the_same_however_they_are_sent(request_: oip.ModelInferRequest)
 
 
 def test_a_mask_takes_padding_off_in_any_order_of_the_inputs() -> None:
-    for inputs in ({"input_ids": IDS, "attention_mask": MASK}, {"attention_mask": MASK, "input_ids": IDS}):
-        assert rows(infer_request(NAME, **inputs)) == [[5, 6, 7], [8, 9]]
+    for request in (
+        infer_request(NAME, input_ids=IDS, attention_mask=MASK),
+        infer_request(NAME, attention_mask=MASK, input_ids=IDS),
+    ):
+        assert rows(request) == [[5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("shape", [[2], [2, 1]])

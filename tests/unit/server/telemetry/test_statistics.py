@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from wattserve_server.energy.receipt import Window
-from wattserve_server.telemetry import observer as room
 from wattserve_server.telemetry.observer import Duration, Observer, Times, VariantStatistics
 
 
@@ -63,7 +64,7 @@ def test_batches_are_kept_apart_by_their_size() -> None:
 def test_a_sum_over_variants_adds_up_and_changes_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     observer = Observer("test")
     now_ns = 5_000_000_000
-    monkeypatch.setattr(room.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)
     observer.answered("fp32", 1, TIMES)
     now_ns = 4_000_000_000
     observer.answered("bf16", 2, TIMES)
