@@ -143,6 +143,20 @@ def test_failures_are_few_short_and_newest_first() -> None:
     assert len(observer.failures[0].message) == MAX_MESSAGE
 
 
+def test_on_a_phone_a_row_is_a_card_whose_figures_keep_their_headings() -> None:
+    failed = FailedRequest(0.0, "fp32", "NOT_FOUND", "NOT_FOUND", "no such thing")
+    html = render(page(failures=[failed])).decode()
+    folded = re.findall(r'<table id="(\w+)" class="fold">(.*?)</table>', html, re.DOTALL)
+    assert [name for name, _ in folded] == ["variants", "failures"]
+    for _, table in folded:
+        cells = re.findall(r"<td([^>]*)>", table)
+        headings = set(re.findall(r"<th[^>]*>([^<]+)</th>", table.split("</thead>")[0]))
+        labels = [label for cell in cells for label in re.findall(r'data-label="([^"]+)"', cell)]
+        assert set(labels) < headings
+        assert len(labels) + sum("wide" in cell for cell in cells) == len(cells)
+    assert html.count('class="n joules" data-label=') == 2 * len(INFO.variants)
+
+
 def test_the_areas_of_the_picture_stack_up_and_end_now() -> None:
     idle, active, other = (points for _, points in areas(COURSE))
     assert idle.split()[3] == f"{CHART_WIDTH}.0,61.5"  # 20 of 41 W
