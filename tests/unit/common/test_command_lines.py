@@ -1,0 +1,61 @@
+"""What all commands have in common: options by their full names, mistakes in one line, words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+import wattserve_client.cli
+import wattserve_loadgen.cli
+import wattserve_tools.cli
+from wattserve_common.arguments import Parser
+from wattserve_common.words import counted, origin
+
+PROGRAMS = (wattserve_client.cli, wattserve_loadgen.cli, wattserve_tools.cli)
+
+
+def within(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """It, and the parsers of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from within(command)
+
+
+def test_every_command_takes_options_by_their_full_names_only() -> None:
+    parsers = [parser for program in PROGRAMS for parser in within(program._parser())]
+    assert len(parsers) > 20
+    assert [parser.prog for parser in parsers if not isinstance(parser, Parser) or parser.allow_abbrev] == []
+
+
+def test_an_abbreviation_is_a_mistake_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert wattserve_tools.cli.main(["serve", "--variant", "fp32"]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error == ("wattserve: error: unrecognized arguments: --variant fp32 (see `wattserve --help`)\n")
+
+
+@pytest.mark.parametrize(
+    ("quality", "meter", "text"),
+    [
+        ("measured", "nvml:GPU-5f", "measured by nvml:GPU-5f"),
+        ("estimated", "estimate", "estimated from CPU time"),
+        ("ESTIMATED", "estimate", "ESTIMATED from CPU time"),
+        ("estimated", "nvml:GPU-5f+estimate", "estimated by nvml:GPU-5f+estimate"),
+        ("simulated", "simulated", "simulated"),
+        ("simulated", "replay:idle", "simulated by replay:idle"),
+        ("measured", "", "measured by an unnamed source"),
+    ],
+)
+def test_where_figures_come_from(quality: str, meter: str, text: str) -> None:
+    assert origin(quality, meter) == text
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(1, "layer"), counted(0, "layer"), counted(1200, "layer")] == [
+        "1 layer", "0 layers", "1,200 layers",
+    ]  # fmt: skip
+    assert counted(2, "other process", "other processes") == "2 other processes"
