@@ -300,6 +300,7 @@ def test_a_machine_without_nvml_serves_and_every_receipt_says_why_it_has_no_figu
             assert not receipt.HasField("energy_uj")
         assert "libnvidia-ml.so.1 is not on this machine" in server.report().unknown_reason
         assert server.metrics()["wattserve_meter_up"] == 0
+        assert server.running.terminate() == 0  # a real process, to its end
 
 
 # Boards without a counter: the sampler, ticked by hand over a board that says what the test writes
