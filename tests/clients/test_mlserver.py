@@ -79,7 +79,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         try:
-            process.wait(timeout=30)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -111,7 +111,7 @@ def test_every_row_gets_its_label_alone_and_in_a_group(address: str, tmp_path: P
             await target.server_info(10)
             call: Any = channel.unary_unary(target.connection.method)
             requests = target.make_requests(rows, groups, "parity")
-            return [target.read(await call(request, timeout=10)) for request in requests]
+            return [target.read(await call(request, timeout=60)) for request in requests]
         finally:
             await channel.close()
             await target.close()

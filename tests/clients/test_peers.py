@@ -29,7 +29,7 @@ def folder() -> Path:
 def what_it_sees(peer: str, folder: Path, server: RunningServer) -> dict[str, Any]:
     """What the peer's client got, from a process of its own: two peers' stubs cannot share one."""
     command = [sys.executable, "-m", "tests.clients.peer_calls", peer, str(folder), server.address]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     return dict(json.loads(ended.stdout))
 

@@ -50,7 +50,7 @@ def test_it_measures_the_server(perf_analyzer: str, server: RunningServer, tmp_p
     data.write_text(INPUTS[inputs])
     command = [perf_analyzer, "-u", server.address, "-m", model, "-i", "grpc", "--input-data", str(data)]
     ended = subprocess.run(
-        [*command, "--request-count", str(REQUESTS), *options], capture_output=True, text=True, timeout=100
+        [*command, "--request-count", str(REQUESTS), *options], capture_output=True, text=True, timeout=600
     )
     report = ended.stdout + ended.stderr
     assert ended.returncode == 0, report

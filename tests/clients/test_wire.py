@@ -79,7 +79,7 @@ def described(peer: str, order: str = "ours-first") -> tuple[Described, list[Des
             pytest.skip(f"WATTSERVE_PEERS names no folder with {peer} (tests/clients/get_peers.sh fills one)")
         folder = str(Path(folder).resolve())
     command = [sys.executable, "-m", "tests.clients.peers", peer, folder, order]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 0, ended.stderr
     both = json.loads(ended.stdout)
     return both["ours"], both["theirs"]

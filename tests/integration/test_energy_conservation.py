@@ -66,7 +66,7 @@ def caller(server: RunningServer) -> Iterator[Caller]:
 def energy_report(server: RunningServer) -> pb.EnergyReport:
     """Once nothing is in flight."""
     with grpc.insecure_channel(server.address) as channel:
-        report = pb_grpc.InferenceStub(channel).GetEnergyReport(pb.GetEnergyReportRequest(), timeout=10)
+        report = pb_grpc.InferenceStub(channel).GetEnergyReport(pb.GetEnergyReportRequest(), timeout=60)
     assert report.pending_receipts == 0
     return report
 

@@ -49,7 +49,7 @@ def test_an_example_runs_and_shows_what_it_promises(server: RunningServer, name:
         [*program, str(EXAMPLES / name), server.address, "tiny"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=os.environ | {"PATH": tools},
     )
     assert ran.returncode == 0, ran.stderr

@@ -46,7 +46,7 @@ class Served:
 
     def page(self, accept: str = "*/*") -> str:
         request = urllib.request.Request(self.running.metrics_url, headers={"Accept": accept})
-        text: str = urllib.request.urlopen(request, timeout=10).read().decode()
+        text: str = urllib.request.urlopen(request, timeout=60).read().decode()
         return text
 
     def families(self) -> dict[str, Metric]:
@@ -59,17 +59,17 @@ class Served:
     def ask(self, variant: str = "fp32", request_id: str = "", length: int = 5) -> pb.PredictResponse:
         tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, *[4] * length, 3])])
         asked = pb.PredictRequest(tokens=tokens, variant=variant, request_id=request_id)
-        reply: pb.PredictResponse = self.native.Predict(asked, timeout=20)
+        reply: pb.PredictResponse = self.native.Predict(asked, timeout=60)
         return reply
 
     def call(self, path: str, message: bytes) -> bytes:
         """Whatever the method, and whatever the message."""
         method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self.channel.unary_unary(path)
-        return method(message, timeout=10)
+        return method(message, timeout=60)
 
     def settled(self, reply: pb.PredictResponse) -> pb.Receipt:
         asked = pb.GetReceiptRequest(receipt_id=reply.receipt.receipt_id, wait_until_settled=True)
-        receipt: pb.Receipt = self.native.GetReceipt(asked, timeout=20)
+        receipt: pb.Receipt = self.native.GetReceipt(asked, timeout=60)
         return receipt
 
 
@@ -191,7 +191,7 @@ def test_a_stream_of_requests_is_one_call_and_as_many_requests(server: Served) -
     before = server.values()
     tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 4, 3])])
     asked = [pb.PredictRequest(tokens=tokens, request_id=str(number)) for number in range(20)]
-    assert len(list(server.native.PredictStream(iter(asked), timeout=20))) == 20
+    assert len(list(server.native.PredictStream(iter(asked), timeout=60))) == 20
     after = server.values()
     assert after[requests] == before[requests] + 20
     assert after[streams] == before.get(streams, 0) + 1
@@ -255,6 +255,6 @@ def test_no_caller_makes_series(server: Served) -> None:
 def test_the_metrics_port_answers_its_own_pages_only(server: Served, path: str) -> None:
     address = server.running.metrics_url.removesuffix("/metrics") + path
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(address, timeout=10)
+        urllib.request.urlopen(address, timeout=60)
     assert caught.value.code == 404
     caught.value.close()

@@ -41,7 +41,7 @@ class Both:
 
     def settled(self, receipt_id: str) -> pb.Receipt:
         asked = pb.GetReceiptRequest(receipt_id=receipt_id, wait_until_settled=True)
-        receipt: pb.Receipt = self.native.GetReceipt(asked, timeout=20)
+        receipt: pb.Receipt = self.native.GetReceipt(asked, timeout=60)
         assert receipt.state == pb.ENERGY_STATE_SETTLED
         return receipt
 
@@ -160,14 +160,14 @@ def test_the_ledger_adds_up_to_the_meter(both: Both) -> None:
 
 async def until_pending(native: Any, receipts: int) -> None:
     """Wait until so many requests are accepted and their energy is not final."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
         while report.pending_receipts != receipts:
             report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
 
 
 def metric(server: RunningServer, name: str) -> float:
-    with urllib.request.urlopen(server.metrics_url, timeout=10) as answer:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + " ")), 0.0)
 

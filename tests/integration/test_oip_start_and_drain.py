@@ -49,7 +49,7 @@ class Requests:
 
 def refusal(call: Any, request: Any) -> grpc.StatusCode:
     with pytest.raises(grpc.RpcError) as caught:
-        call(request, timeout=10)
+        call(request, timeout=60)
     return caught.value.code()
 
 
@@ -78,7 +78,7 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
         running_server("--model", str(folder), *served, "--port", str(port)) as running,
         grpc.insecure_channel(running.address) as channel,
     ):
-        looking.join(timeout=30)
+        looking.join(timeout=60)
         unavailable = grpc.StatusCode.UNAVAILABLE
         assert starting == {
             "live": True,
@@ -106,7 +106,7 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
         ending.start()
         assert next(watch).status == NOT_SERVING
         assert refusal(calls.ModelInfer, infer_request("tiny", input_ids=LONG[:1])) is unavailable
-        assert not calls.ServerReady(oip.ServerReadyRequest(), timeout=10).ready
+        assert not calls.ServerReady(oip.ServerReadyRequest(), timeout=60).ready
 
         for number in range(3):
             reply = next(stream)

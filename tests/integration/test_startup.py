@@ -182,7 +182,7 @@ def test_the_table_of_variants_says_what_is_native_and_why(model: Path) -> None:
 def test_the_command_itself_exits_with_2() -> None:
     done = subprocess.run(
         [sys.executable, *WATTSERVE, "serve", "--model", "/nowhere/model", "--port", "0"],
-        capture_output=True, text=True, env=environment(), timeout=120, check=False,
+        capture_output=True, text=True, env=environment(), timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("wattserve: error: model folder '/nowhere/model'")

@@ -70,7 +70,7 @@ def model_name(server: RunningServer, credentials: grpc.ChannelCredentials | Non
             request_serializer=pb.GetServerInfoRequest.SerializeToString,
             response_deserializer=pb.ServerInfo.FromString,
         )
-        info: pb.ServerInfo = ask(pb.GetServerInfoRequest(), timeout=20)
+        info: pb.ServerInfo = ask(pb.GetServerInfoRequest(), timeout=60)
         return info.model_name
 
 
