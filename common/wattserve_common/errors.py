@@ -7,11 +7,11 @@ class UserError(Exception):
     """Base of every error that is the user's to repair. Its message is one line that says what to do."""
 
 
-def incomplete(program: str, error: ModuleNotFoundError, extra: str) -> str:
-    """What to say of a program whose extra is not installed."""
+def incomplete(error: ModuleNotFoundError, extra: str) -> str:
+    """What to say where a program's extra is not installed."""
     return (
-        f"{program} needs more than is installed here ({error.name}): the light installation has the client "
-        f"only. In the folder with Wattserve's source: pip install '.[{extra}]'"
+        f"the light installation has the client only ({error.name} is missing here). In the folder with "
+        f"Wattserve's source: pip install '.[{extra}]'"
     )
 
 

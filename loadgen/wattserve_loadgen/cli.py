@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wattserve_loadgen"):
             raise
-        print(f"loadgen: {incomplete('loadgen', error, 'loadgen')}", file=sys.stderr)
+        print(f"loadgen: {incomplete(error, 'loadgen')}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
         print("loadgen: stopped", file=sys.stderr)

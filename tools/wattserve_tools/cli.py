@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("wattserve"):
             raise
-        print(f"wattserve: error: {incomplete('wattserve', error, 'server')}", file=sys.stderr)
+        print(f"wattserve: error: {incomplete(error, 'server')}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

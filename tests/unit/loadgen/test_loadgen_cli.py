@@ -118,8 +118,8 @@ def test_a_missing_package_is_named_with_what_installs_it(
     monkeypatch.delitem(sys.modules, "wattserve_loadgen.report.page", raising=False)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert complaint(capsys, "report", "d") == (
-        "loadgen needs more than is installed here (jinja2): the light installation has the client "
-        "only. In the folder with Wattserve's source: pip install '.[loadgen]'"
+        "the light installation has the client only (jinja2 is missing here). In the folder with Wattserve's "
+        "source: pip install '.[loadgen]'"
     )
 
 
