@@ -28,7 +28,7 @@ integers), both written by torch.save.
 
 _CALIBRATE_HELP = """\
 Measures how many requests per second this client can send at all, against a server on this machine that
-answers nothing but canned bytes, and keeps the result: a point whose rate is above half of it is not valid.
+answers nothing but canned bytes, and keeps the result: above half of it a point gets a verdict, no figures.
 `run` and `sweep` do it by themselves for the size of their own requests, where no result is kept.
 """
 
@@ -53,13 +53,16 @@ class PrepareOptions:
     """Beside where the rows come from and go to."""
 
     max_length: int | None = option(
-        None, WHOLE, "cut longer rows (default: the tokenizer's limit; random: 128)", "TOKENS")
+        None, WHOLE, "cut longer rows, and count them (default: the tokenizer's limit; random: 128)",
+        "TOKENS")
     tokenizer: str = _texts("", TEXT, "the model's name or folder: its tokenizer and label names", "MODEL")
-    text_column: str = _texts("text", TEXT, "where the text is (default: text)", "NAME")
+    text_column: str = _texts("text", TEXT, "the column of texts (default: text)", "NAME")
     label_column: str | None = _texts(
-        None, TEXT, "where the label is (default: `label` if there; without it, no accuracy)", "NAME")
+        None, TEXT, "the column of labels (default: `label`, if there; without labels there is no accuracy)",
+        "NAME")
     limit: int | None = _texts(None, WHOLE, "only the first N rows", "N", read=count)
-    vocabulary_size: int | None = _tokens(None, WHOLE, "token ids below V", "V")
+    vocabulary_size: int | None = _tokens(
+        None, WHOLE, "how many token ids the model has (vocab_size in its config.json)", "V")
     seed: int = _tokens(0, WHOLE, "same seed, same rows or images", "N")
     pixel_shape: tuple[int, int, int] = _images(
         (3, 224, 224), WHOLES, "channels, height, width, as the model takes them (default: 3,224,224)",
@@ -150,8 +153,8 @@ def _calibrate(flags: argparse.Namespace) -> int:
 def add_validate(commands: Commands) -> None:
     text = "check results against the list of what makes them worth showing"
     about = (
-        "Checks a results folder, as every sweep does at its end. A check is passed, weak (passed, but the"
-        " sweep is too coarse to tell), FAILED, or does not apply. Ends with 1 when one fails."
+        "Checks a results folder, as every sweep does at its end. A check is passed, weak (passed, but the\n"
+        "sweep is too coarse to tell), FAILED, or does not apply. Ends with 1 when one fails."
     )
     parser = add_command(commands, "validate", _validate, text, description=about)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --out folder of a run or sweep")
@@ -172,8 +175,8 @@ def _validate(flags: argparse.Namespace) -> int:
 
 def add_compare(commands: Commands) -> None:
     about = (
-        "Compares B with A, point by point. Refuses results of unlike environments, and a folder with itself;"
-        " ends with 1 when no point is in both."
+        "Compares B with A, point by point. Refuses results of unlike environments, and a folder with\n"
+        "itself. Ends with 1 when no point is in both."
     )
     parser = add_command(
         commands, "compare", _compare, "compare two results of like environments", description=about
@@ -201,7 +204,9 @@ def _compare(flags: argparse.Namespace) -> int:
 
 
 def add_report(commands: Commands) -> None:
-    parser = add_command(commands, "report", _report, "make report.html again from a results folder")
+    about = "Draws report.html anew from the other files of a results folder, finished or not."
+    text = "make report.html again from a results folder"
+    parser = add_command(commands, "report", _report, text, description=about)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --out folder of a sweep")
 
 

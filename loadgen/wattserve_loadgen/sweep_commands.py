@@ -237,7 +237,7 @@ def say_how_it_ended(results: Results, report: Path) -> int:
         print(verdicts)
     if results.checks:
         print(checks_line(results, report.parent))
-    measured = f"{len(results.cells)} of {results.cells_planned} cells are in {report}"
+    measured = f"{text.progress(results)}: {report}"
     if results.complete and not any(point.answered for point in results.points):
         print(f"loadgen: no request was answered; {measured}", file=sys.stderr)
         return FAILED

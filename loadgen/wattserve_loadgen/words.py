@@ -82,13 +82,14 @@ def first_of(texts: Sequence[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min 5 s`, `4 h 12 min`."""
+    """`45 s`, `3 min 5 s`, `10 min`, `4 h 12 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    large, small, units = (whole // 60, whole % 60, ("min", "s"))
+    if whole >= 3600:
+        large, small, units = (whole // 3600, whole % 3600 // 60, ("h", "min"))
+    return f"{large} {units[0]}" + (f" {small} {units[1]}" if small else "")
 
 
 def signed(value: float | None, decimals: int) -> str:

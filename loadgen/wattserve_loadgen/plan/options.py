@@ -135,16 +135,21 @@ class SweepOptions:
     loads: tuple[Load, ...] | None = None  # empty: only what the search finds
     least_requests: int = 0  # in the windows of each point
     scenario: str = _load(
-        "", TEXT, "load and least counts after MLPerf's scenario, with --preset full; what differs is said",
+        "", TEXT,
+        "load and least number of requests of an MLPerf scenario, with --preset full; what differs is said",
         choices=tuple(SCENARIOS))
     objective: str = _load(
-        "", TEXT, "like 'p99<50ms' or 'p50<10ms,p99<50ms': the share of requests within it is reported",
+        "", TEXT,
+        "latency objective, like 'p99<50ms' or 'p50<10ms,p99<50ms'; the share of requests within it is told",
         "OBJECTIVES", key="slo")
     find_max: bool = _load(
-        False, SWITCH, "search each variant's highest Poisson rate that holds --slo, and measure there")
+        False, SWITCH,
+        "search each variant's highest Poisson rate that holds --slo, and measure there; a search takes at"
+        " most 5 minutes (look), 12 (quick) or 125 (full), or what --budget leaves")
 
     preset: str = _time(
-        "quick", TEXT, "how long and how often (default: quick; full for figures to publish)",
+        "quick", TEXT,
+        "how long and how often: look for a first sight, full for figures to publish (default: quick)",
         choices=("look", "quick", "full"))
     blocks: int | None = _time(
         None, WHOLE, "repetitions of the whole plan (full: 5; quick and look: 3)", "N")
@@ -154,7 +159,7 @@ class SweepOptions:
         None, DURATION, "fit the plan into this time, and say what was left out", "10m")
     seed: int = _time(0, WHOLE, "fixes the random order of cells and rows", "N")
     deadline_s: float = _time(
-        30.0, NUMBER, "after so many seconds a request has failed", "SECONDS", read=positive)
+        30.0, NUMBER, "a request without answer after so many seconds has failed", "SECONDS", read=positive)
     wait_for_server_s: float = _time(
         60.0, DURATION, "seconds to wait for a server that is lost on the way; 0: not at all", "60s",
         read=_patience)
@@ -172,7 +177,7 @@ class SweepOptions:
     calibrate: bool = _client(
         True, SWITCH, "measure this client's own ceiling first where none is stored (default: yes)")
     metrics_port: int | None = _client(
-        None, WHOLE, "serve metrics at this port that say which point is running", "PORT", read=port)
+        None, WHOLE, "serve Prometheus metrics of the running point at this port", "PORT", read=port)
     parquet: bool = _client(False, SWITCH, "write the records as Parquet too")
 
     tls: bool | None = _tls(None, SWITCH, "use TLS, with the system's certificate authorities")
@@ -192,7 +197,8 @@ class RunOptions(SweepOptions):
         read=lambda text: (text,), key="variant")
     twin: bool = False
     scenario: str = _load(
-        "", TEXT, "load and least counts after MLPerf's scenario, with --preset full; what differs is said",
+        "", TEXT,
+        "load and least number of requests of an MLPerf scenario, with --preset full; what differs is said",
         choices=tuple(name for name, scenario in SCENARIOS.items() if scenario.load))  # not a search
     find_max: bool = False
 # fmt: on

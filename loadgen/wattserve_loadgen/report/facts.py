@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wattserve_common.words import origin
 from wattserve_loadgen import words
 from wattserve_loadgen.model.results import Ceiling, Results, TargetSummary
 from wattserve_loadgen.model.server_info import cross_checks
@@ -98,16 +99,24 @@ def energy_sources(results: Results) -> list[dict[str, Any]]:
     )
 
 
+def origin_of(source: Mapping[str, Any]) -> str:
+    """`measured by rapl:package-0 (apportioned counter)`; of others the quality says the method."""
+    text = origin(source["quality"], source["name"])
+    return f"{text} ({source['method']})" if source["quality"] == "measured" else text
+
+
 def source_line(results: Results) -> str:
-    """`estimate · apportioned estimate · ESTIMATED`: what every caption carries."""
+    """`MEASURED by rapl:package-0 (apportioned counter)`, `ESTIMATED from CPU time`: what every caption
+    carries.
+    """
     own = [
         (target.meter.get("source") or {}).get("name")
         for target in results.targets
         if target.meter_origin == "loadgen"
     ]
     lines = [
-        f"{source['name']} · {source['method']} · {source['quality'].upper()}"
-        + (" · read by loadgen" if source["name"] in own else "")
+        origin_of(source).replace(source["quality"], source["quality"].upper(), 1)
+        + (", read by loadgen" if source["name"] in own else "")
         for source in energy_sources(results)
         if source.get("quality") in QUALITIES
     ]

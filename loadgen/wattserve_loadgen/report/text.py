@@ -15,7 +15,7 @@ from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.schedule import FEWEST_BLOCKS_TO_PUBLISH, FULL, PRESETS
 from wattserve_loadgen.report import scene
-from wattserve_loadgen.report.facts import QUALITIES, energy_sources
+from wattserve_loadgen.report.facts import QUALITIES, energy_sources, origin_of
 from wattserve_loadgen.report.scene import ShownPoint
 
 
@@ -144,8 +144,9 @@ class Banner:
 def banners(results: Results) -> list[Banner]:
     lines = []
     if not results.complete:
-        done = f"{len(results.cells)} of {results.cells_planned} cells were measured"
-        lines.append(Banner("This sweep ended early", f"{sentence(results.ended)} {done}."))
+        lines.append(
+            Banner("This sweep ended early", f"{sentence(results.ended)} {sentence(progress(results))}")
+        )
     failed = sum(sum(cell.failures.values()) for cell in results.cells)
     if failed:
         text = f"{failed} requests failed: {'; '.join(failures(results))}."
@@ -160,12 +161,19 @@ def banners(results: Results) -> list[Banner]:
     return lines + _publish_banners(results)
 
 
+def progress(results: Results) -> str:
+    """`9 of 12 cells were measured`"""
+    if not results.cells_planned:
+        return "nothing was measured beside the search"
+    return f"{len(results.cells)} of {words.counted(results.cells_planned, 'cell')} were measured"
+
+
 def _energy_banner(results: Results) -> Banner:
     sources = [source for source in energy_sources(results) if source.get("quality") in QUALITIES]
     if results.energy_reason or not sources:
         return Banner("No joules in this report", sentence(results.energy_reason or "no meter is stated"))
     about = " ".join(
-        f"Source: {source['name']}, {source['method']}. {sentence(str(source.get('note') or ''))}".strip()
+        f"{sentence(origin_of(source))} {sentence(str(source.get('note') or ''))}".strip()
         for source in sources
     )
     if results.boundary:
@@ -174,7 +182,7 @@ def _energy_banner(results: Results) -> Banner:
     if worst["quality"] == "measured":
         return Banner("Energy was measured", about, "calm")
     alike = all(source["quality"] == worst["quality"] for source in sources)
-    origin = "They were computed from activity and configured watts. No sensor was read."
+    origin = "No sensor was read."
     if worst["quality"] == "simulated":
         replayed = str(worst["name"]).startswith("replay of ")
         maker = "A recording was played back" if replayed else "A declared power law made them"

@@ -253,7 +253,8 @@ class _Sweep:
 
     def _interrupt(self, number: signal.Signals) -> None:
         self._interrupted = _INTERRUPTIONS[number]
-        self._display.say("stopping: the running cell ends and its energy is settled; again to stop at once")
+        text = "the running cell ends and its energy is settled; another Ctrl-C stops at once"
+        self._display.say(f"stopping: {text}")
         self._runner.stop(self._interrupted)
 
 
@@ -270,7 +271,7 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 @contextmanager
 def first_signal(then: Callable[[signal.Signals], None]) -> Iterator[None]:
     """The first signal calls `then` with itself in the running event loop; the next one raises
-    KeyboardInterrupt.
+    KeyboardInterrupt, except SIGTERM after SIGTERM: `timeout` sends it twice.
     """
     loop = asyncio.get_running_loop()
 
@@ -281,6 +282,8 @@ def first_signal(then: Callable[[signal.Signals], None]) -> Iterator[None]:
 
     def on_first(number: signal.Signals) -> None:
         release()
+        if number == signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
         then(number)
 
     for number in _INTERRUPTIONS:
@@ -289,3 +292,4 @@ def first_signal(then: Callable[[signal.Signals], None]) -> Iterator[None]:
         yield
     finally:
         release()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)

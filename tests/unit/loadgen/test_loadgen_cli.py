@@ -178,7 +178,7 @@ def ended(capsys: pytest.CaptureFixture[str], results: Results) -> tuple[int, li
 
 def test_the_exit_code_says_how_a_sweep_ended(capsys: pytest.CaptureFixture[str]) -> None:
     done = make_results()
-    counted = f"{len(done.cells)} of {done.cells_planned} cells are in r.html"
+    counted = f"{len(done.cells)} of {done.cells_planned} cells were measured: r.html"
     assert ended(capsys, done) == (0, [f"done: {counted}"], "")
     lost = replace(done, ended="the server was lost: gone")
     assert ended(capsys, lost) == (1, [], f"loadgen: ended early: the server was lost: gone; {counted}\n")
@@ -197,7 +197,7 @@ def test_a_sweep_whose_points_all_have_a_verdict_does_not_end_like_a_success(
     assert lines == [
         "2 of 2 points have a verdict instead of figures: too short (2)",
         "1 of 1 checks failed: clock (`loadgen validate .` says why)",
-        "done, without figures: 18 of 18 cells are in r.html",
+        "done, without figures: 18 of 18 cells were measured: r.html",
     ]
 
 

@@ -65,7 +65,7 @@ def test_an_interval_of_a_positive_figure_does_not_go_below_zero() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (3600, "1 h 0 min"), (15_120, "4 h 12 min")],
+    [(0.4, "0 s"), (59, "59 s"), (125, "2 min 5 s"), (120, "2 min"), (3600, "1 h"), (15_120, "4 h 12 min")],
 )
 def test_durations_are_in_words(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text

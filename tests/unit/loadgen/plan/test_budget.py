@@ -78,7 +78,7 @@ def test_a_budget_that_nothing_fits_names_the_least_that_works() -> None:
     with pytest.raises(PlanError) as caught:
         fitted(QUICK, 60)
     assert str(caught.value) == (
-        "--budget 1 min 0 s: too short; the least that works is 2 min 27 s, for fp32; fp32 again under"
+        "--budget 1 min: too short; the least that works is 2 min 27 s, for fp32; fp32 again under"
         " concurrency 1; concurrency 32 in 3 blocks"
     )
     assert plan_seconds(fitted(QUICK, 147)[0], ASIDE) <= 147
@@ -129,7 +129,7 @@ def test_a_plan_whose_loads_a_search_will_find_says_how_long_that_may_take() -> 
     empty = make_plan("quick", ARMS, loads=())
     lines = describe(empty, aside_seconds_per_cell=ASIDE, search_s=600).splitlines()
     assert lines[1:3] == [
-        "loads: the rates that a search finds, which takes at most 10 min 0 s",
+        "loads: the rates that a search finds, which takes at most 10 min",
         "cells: 3 blocks; 1 s of warm-up and a window of 12 s each",
     ]
 

@@ -60,7 +60,7 @@ def test_every_figure_names_the_energy_source_and_its_quality() -> None:
     figures = default_page().figures
     assert len(figures) == 13
     assert all(
-        "Energy source: rapl:package-0 · apportioned counter · MEASURED" in figure for figure in figures
+        "Energy source: MEASURED by rapl:package-0 (apportioned counter)" in figure for figure in figures
     )
 
 
@@ -107,10 +107,19 @@ def test_joules_that_no_sensor_measured_are_announced_loudly(quality: str, word:
     assert (banners[0].kind, banners[0].title) == ("loud", f"Every joule here is {word}")
 
 
+def test_an_estimate_is_said_to_come_from_cpu_time_and_not_from_an_estimate() -> None:
+    server = with_source(
+        quality="estimated", name="estimate", method="apportioned estimate", note="7.5 W a core"
+    )
+    results = make_results(server=server)
+    assert dict(facts(results))["Energy source"] == "ESTIMATED from CPU time"
+    assert "Estimated from CPU time. 7.5 W a core." in report_text.banners(results)[0].text
+
+
 def test_a_replay_is_announced_as_one_and_not_as_a_power_law() -> None:
     server = with_source(quality="simulated", name="replay of nvml:GPU-5")
     assert report_text.banners(make_results(server=server))[0].text.startswith(
-        "A recording was played back, not a sensor of the server. Source: replay of nvml:GPU-5"
+        "A recording was played back, not a sensor of the server. Simulated by replay of nvml:GPU-5"
     )
 
 
@@ -357,6 +366,6 @@ def test_a_new_chart_is_one_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(page.figures) == len(default_page().figures) + 1
     figure = page.figure("New at concurrency 4")
     assert "an axis of its own" in figure
-    words = "What it shows at concurrency 4. Energy source: rapl:package-0 · apportioned counter · MEASURED."
+    words = "What it shows at concurrency 4. Energy source: MEASURED by rapl:package-0 (apportioned counter)."
     assert words in figure
     assert f'aria-label="New at concurrency 4. {words}"' in html

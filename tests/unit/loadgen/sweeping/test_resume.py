@@ -131,6 +131,14 @@ def test_a_second_signal_ends_the_sweep_at_once_and_nothing_is_lost(
     is_whole(measured(server, data, out, blocks=BLOCKS, seconds=0.5, resume=True), out)
 
 
+def test_sigterm_twice_as_timeout_sends_it_ends_the_sweep_in_good_order(
+    server: MemoryServer, data: Path, tmp_path: Path
+) -> None:
+    found = measured(server, data, tmp_path / "out", signalled(signal.SIGTERM, twice=True), blocks=BLOCKS)
+    assert found.ended == "interrupted by SIGTERM"
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
+
+
 def test_a_sweep_that_was_killed_in_a_cell_goes_on_behind_a_torn_line(
     server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:

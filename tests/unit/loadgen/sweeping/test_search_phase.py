@@ -85,7 +85,8 @@ def test_a_search_that_finds_nothing_ends_cleanly_and_says_so(
     out, error = capsys.readouterr()
     assert nothing.code == 1
     assert "fp32 within p50<2ms: no rate held; " in out
-    assert error.startswith("loadgen: ended early: no search found a rate within the objective; 0 of 0 cells")
+    ended = "loadgen: ended early: no search found a rate within the objective; nothing was measured beside"
+    assert error.startswith(ended)
     assert nothing.results.points == []
     assert nothing.results.searches[0].rate_per_second is None
 
