@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +128,7 @@ def table_of_searches(searches: int) -> None:
 
                 found.append(
                     find_max(
-                        lambda plan, draw=draw: SimulatedQueue(plan, draw),  # type: ignore[misc]
+                        partial(SimulatedQueue, draw=draw),
                         objective,
                         seconds,
                         seed,

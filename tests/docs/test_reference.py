@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from types import ModuleType
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_the_example_file_is_one_that_the_server_takes(tmp_path_factory: pytest.
     ("file", "descriptor"),
     [("v1/inference.proto", inference_pb2), ("oip/open_inference.proto", open_inference_pb2)],
 )
-def test_the_page_of_the_protocol_leaves_no_field_out(file: str, descriptor: object) -> None:
+def test_the_page_of_the_protocol_leaves_no_field_out(file: str, descriptor: ModuleType) -> None:
     read = protocol.read((protocol.PROTO / file).read_text())
     shown = {
         f"{name}.{field.name}": field.number
@@ -49,12 +50,12 @@ def test_the_page_of_the_protocol_leaves_no_field_out(file: str, descriptor: obj
         for field in protocol._flat(message)
     }
     declared: dict[str, str] = {}
-    waiting = list(descriptor.DESCRIPTOR.message_types_by_name.values())  # type: ignore[attr-defined]
+    waiting = list(descriptor.DESCRIPTOR.message_types_by_name.values())
     while waiting:
         message = waiting.pop()
         waiting += [each for each in message.nested_types if not each.GetOptions().map_entry]
         name = message.full_name.removeprefix(f"{message.file.package}.")
         declared |= {f"{name}.{field.name}": str(field.number) for field in message.fields}
-    for enum in descriptor.DESCRIPTOR.enum_types_by_name.values():  # type: ignore[attr-defined]
+    for enum in descriptor.DESCRIPTOR.enum_types_by_name.values():
         declared |= {f"{enum.name}.{value.name}": str(value.number) for value in enum.values}
     assert shown == declared

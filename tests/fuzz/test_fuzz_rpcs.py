@@ -138,7 +138,8 @@ def snapshot(server: RunningServer) -> dict[str, Any]:
     while time.monotonic() < until:
         for line in server.errors[seen:]:
             if line.startswith(MARK):
-                return json.loads(line.removeprefix(MARK))  # type: ignore[no-any-return]
+                held: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return held
         time.sleep(0.01)
     raise AssertionError(f"the server says nothing any more: {server.error_text[-2000:]}")
 

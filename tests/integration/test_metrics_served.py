@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -145,9 +146,13 @@ def test_joules_per_request_and_per_token_come_from_counters_that_agree(server: 
 
 def test_the_queue_has_a_limit_and_the_meter_was_read_just_now(server: Served) -> None:
     begun = time.time()
+
+    def is_of_now(key: str) -> bool:
+        return server.values()[key] > begun
+
     for name in ("last_reading", "last_change"):
         key = f'wattserve_meter_{name}_timestamp_seconds{{device="cpu"}}'
-        until(f"the {name} is of now", lambda key=key: server.values()[key] > begun)  # type: ignore[misc]
+        until(f"the {name} is of now", partial(is_of_now, key))
         assert server.values()[key] < time.time() + 0.1
     values = server.values()
     assert values["wattserve_queue_limit_sequences"] == 300

@@ -8,6 +8,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -192,10 +193,10 @@ def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(client: Client) 
     ],
 )
 def test_bad_input_is_refused_with_its_reason(
-    client: Client, inputs: object, variant: str, error: type[Exception], words: str
+    client: Client, inputs: Any, variant: str, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error) as caught:
-        client.predict(inputs, variant=variant)  # type: ignore[arg-type]
+        client.predict(inputs, variant=variant)
     assert words in str(caught.value)
     assert client.predict([2, 4, 3]).label  # and nothing else is disturbed
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
+from typing import Any
 
 from tests.docs.reference import NOTE, table
 from wattserve_server.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, ServerConfig, flag
@@ -64,8 +65,8 @@ def page() -> str:
     return "\n".join([*lines, "", "## Other variables", "", *table(["variable", "meaning"], others)]) + "\n"
 
 
-def _meaning(item: object) -> str:
-    text: str = item.metadata["help"]  # type: ignore[attr-defined]
+def _meaning(item: Field[Any]) -> str:
+    text: str = item.metadata["help"]
     return text.replace("*", "\\*")
 
 

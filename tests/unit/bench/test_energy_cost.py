@@ -21,7 +21,7 @@ def test_what_grows_is_found() -> None:
     rig = Rig(SENSORS[2])
     rig.rest(0.1)
     hoard: list[int] = []
-    rig.sampler.hoard = hoard  # type: ignore[attr-defined]
+    vars(rig.sampler)["hoard"] = hoard
     found = []
     for _ in range(4):
         hoard += range(100)

@@ -199,15 +199,13 @@ def test_ctrl_c_still_shows_the_sum_and_what_is_open(
 ) -> None:
     numbers = iter(range(65))  # one more than may be open at once, so that one is answered by then
 
-    def interrupted(size: int) -> str:
-        if next(numbers, None) is None:
-            raise KeyboardInterrupt
-        return "abc\n"
+    class Endless(io.TextIOWrapper):
+        def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # as TextIOWrapper
+            if next(numbers, None) is None:
+                raise KeyboardInterrupt
+            return "abc\n"
 
-    endless = io.StringIO()
-    endless.readline = interrupted  # type: ignore[assignment,method-assign]
-    endless.reconfigure = lambda **_: None  # type: ignore[attr-defined]
-    monkeypatch.setattr("sys.stdin", endless)
+    monkeypatch.setattr("sys.stdin", Endless(io.BytesIO()))
     assert run(server, "-") == 130
     out, error = capsys.readouterr()
     assert "J above idle for " in out

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
 import wattserve_client
 from wattserve_client import testing
@@ -20,10 +21,10 @@ def public_names() -> str:
     return "".join(f"{line}\n" for module in (wattserve_client, testing) for line in lines(module))
 
 
-def lines(module: object) -> Iterator[str]:
-    for name in sorted(module.__all__):  # type: ignore[attr-defined]
+def lines(module: ModuleType) -> Iterator[str]:
+    for name in sorted(module.__all__):
         value = getattr(module, name)
-        prefix = f"{module.__name__}.{name}"  # type: ignore[attr-defined]
+        prefix = f"{module.__name__}.{name}"
         if not inspect.isclass(value):
             yield prefix
             continue

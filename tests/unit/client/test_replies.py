@@ -203,5 +203,5 @@ def test_joules_are_printed_with_three_digits_and_no_exponent(uj: int, text: str
 def test_results_cannot_be_changed() -> None:
     receipt = from_message(Receipt, pb.Receipt(energy_uj=5))
     with pytest.raises(dataclasses.FrozenInstanceError):
-        receipt.energy_uj = 4  # type: ignore[misc]
+        receipt.energy_uj = 4  # type: ignore[misc]  # frozen, which is the test
     assert not hasattr(receipt, "__dict__")

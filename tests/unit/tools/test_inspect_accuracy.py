@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,5 +123,6 @@ def test_a_variant_is_not_judged_on_the_dataset_that_its_scales_come_from(
 ) -> None:
     monkeypatch.setattr(accuracy, "no_accuracy", lambda model, examples: "")
     examples = Examples((), np.zeros(0, dtype=np.int64), "train", "0123456789abcdef")
+    subject: Any = _Subject()
     with pytest.raises(ConfigError, match="int8-static was calibrated on this very dataset"):
-        accuracy.inspect_accuracy(_Subject(), examples, None)  # type: ignore[arg-type]
+        accuracy.inspect_accuracy(subject, examples, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ AFTER = ledger(104, 75_000, 60_000, fp32=6_500, int8=1_497)
 
 
 def growth(**changes: int | float) -> LedgerGrowth:
-    values = {
+    values: dict[str, Any] = {
         "seconds": 4.0,
         "measured_uj": 25_000,
         "active_uj": 4_500,
@@ -56,7 +57,7 @@ def growth(**changes: int | float) -> LedgerGrowth:
         "gap_count": 0,
         "gap_seconds": 0.0,
     }
-    return LedgerGrowth(**{**values, **changes}, reason="")  # type: ignore[arg-type]
+    return LedgerGrowth(**{**values, **changes}, reason="")
 
 
 def cell_energy(records: Sequence[Record], found: LedgerGrowth, completed: int = 10) -> CellEnergy:

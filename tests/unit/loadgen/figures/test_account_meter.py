@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -52,9 +54,9 @@ def test_the_window_is_interpolated_at_both_edges() -> None:
     ],
 )
 def test_a_window_that_the_meter_did_not_cover_has_a_reason_and_no_joules(
-    changes: dict[str, object], reason: str
+    changes: dict[str, Any], reason: str
 ) -> None:
-    found = window(**changes)  # type: ignore[arg-type]
+    found = window(**changes)
     assert (found.measured_uj, found.watts, found.reason) == (None, None, reason)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -177,10 +178,10 @@ def test_a_search_that_goes_on_says_so() -> None:
     ],
 )
 def test_a_search_that_cannot_end_well_is_refused(
-    start: float, options: dict[str, float], message: str
+    start: float, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlanError, match=message):
-        RateSearch(start, **options)  # type: ignore[arg-type]
+        RateSearch(start, **options)
 
 
 SERVICE_RATE = 1_000.0

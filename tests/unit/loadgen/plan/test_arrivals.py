@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +107,9 @@ def test_a_flat_ramp_is_a_poisson_schedule() -> None:
         (lambda: arrivals.ramp(-1.0, 5.0, 1.0, ""), "a ramp from -1/s to 5/s: a rate is at least 0"),
     ],
 )
-def test_load_that_cannot_be_made_is_refused(make: object, message: str) -> None:
+def test_load_that_cannot_be_made_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def written(folder: Path, name: str, text: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -122,9 +123,9 @@ def test_given_parts_replace_those_of_the_preset() -> None:
         ({"seconds": float("nan")}, "--seconds nan: a cell takes more than 0 and at most 86400 seconds"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
+def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError) as caught:
-        make_plan("look", arms("fp32"), **changes)  # type: ignore[arg-type]
+        make_plan("look", arms("fp32"), **changes)
     assert str(caught.value) == message
 
 

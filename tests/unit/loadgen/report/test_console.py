@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.fixtures.loadgen_results import (
     ARMS,
@@ -25,9 +26,9 @@ DRIFT = Verdict("drift", "throughput fell by 9 % within its windows")
 GAP = Verdict("meter gap", "a meter gap of 0.40 s fell in its cells", "energy")
 
 
-def judged(verdicts: list[Verdict], **more: object) -> Results:
+def judged(verdicts: list[Verdict], **more: Any) -> Results:
     """A sweep at concurrency 4, of which int8 has these verdicts."""
-    results = make_results(loads=[closed(4)], **more)  # type: ignore[arg-type]
+    results = make_results(loads=[closed(4)], **more)
     points = [
         make_point(INT8, closed(4), verdicts) if point.arm == INT8.name else point for point in results.points
     ]

@@ -94,14 +94,12 @@ def test_another_server_at_the_same_address_ends_the_sweep(
 def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> None:
     server = fake_server()
     told = at_cell(3, server.kill)
-    say = told.say
 
     def interrupt_when_waiting(line: str) -> None:
-        say(line)
         if "waiting up to 20 s for the same model there" in line:
             os.kill(os.getpid(), signal.SIGINT)
 
-    told.say = interrupt_when_waiting  # type: ignore[method-assign]
+    told.on_line = interrupt_when_waiting
     found = measured(server, data, tmp_path / "out", told, blocks=2)
     assert found.ended == "interrupted by the user"
     assert [cell.position for cell in found.cells] == [2]

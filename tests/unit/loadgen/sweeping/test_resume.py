@@ -57,19 +57,17 @@ def server() -> MemoryServer:
 def signalled(number: int, position: int = 3, *, twice: bool = False) -> Told:
     """Sends this process the signal when that cell starts, and once more when the sweep says so."""
     told = Told()
-    say = told.say
 
     def on_cell(cell: Cell) -> None:
         if cell.position == position:
             os.kill(os.getpid(), number)
 
-    def say_and_repeat(line: str) -> None:
-        say(line)
+    def on_line(line: str) -> None:
         if twice and line.startswith("stopping:"):
             os.kill(os.getpid(), number)
 
     told.on_cell = on_cell
-    told.say = say_and_repeat  # type: ignore[method-assign]
+    told.on_line = on_line
     return told
 
 

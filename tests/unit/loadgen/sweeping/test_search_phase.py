@@ -115,14 +115,12 @@ def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
     server: MemoryServer, data: Path, tmp_path: Path
 ) -> None:
     told = Told()
-    say = told.say
 
     def interrupt(line: str) -> None:
-        say(line)
         if " answers worth " in line:
             os.kill(os.getpid(), signal.SIGINT)
 
-    told.say = interrupt  # type: ignore[method-assign]
+    told.on_line = interrupt
     options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
     first = measured(server, data, tmp_path / "out", told, seconds=0.2, **options)
     assert first.ended == "interrupted by the user"
@@ -136,16 +134,14 @@ def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
 @pytest.mark.usefixtures("few_trials")
 def test_a_server_that_dies_in_a_search_is_waited_for(data: Path, tmp_path: Path) -> None:
     told = Told()
-    say = told.say
     server = fake_server(**ONE_AT_A_TIME)
     server.comes_back(fake_start(**ONE_AT_A_TIME))
 
     def kill(line: str) -> None:
-        say(line)
         if "a closed loop reaches" in line:
             asyncio.get_running_loop().call_later(0.05, server.kill)
 
-    told.say = kill  # type: ignore[method-assign]
+    told.on_line = kill
     options: dict[str, Any] = {"find_max": True, "objective": "p50<40ms", "loads": ()}
     found = measured(server, data, tmp_path / "out", told, seconds=0.2, **options)
     assert (found.ended, len(found.points)) == ("complete", 1)

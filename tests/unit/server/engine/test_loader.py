@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ import torch
 from tests.fixtures.models import save_classifier
 from tests.fixtures.short_memory import Memory, limited
 from wattserve_server.energy.costlaw import LawView
+from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
@@ -56,7 +58,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(model: LoadedModel, *choices: Choice, **rules: bool | int) -> AsyncIterator[Rig]:
+async def rig(model: LoadedModel, *choices: Choice, **rules: Any) -> AsyncIterator[Rig]:
     devices = dict.fromkeys(choice.device for choice in choices)
     run_logs = {device: RunLog() for device in devices}
     limits = BatchLimits(max_sequences=2, max_tokens=256)
@@ -65,7 +67,7 @@ async def rig(model: LoadedModel, *choices: Choice, **rules: bool | int) -> Asyn
         Materials(model.weights),
         choices,
         choices[0].name,
-        LoadingRules(**{"is_verified": False, **rules}),  # type: ignore[arg-type]
+        LoadingRules(**{"is_verified": False, **rules}),
         EngineLimits(dict.fromkeys(devices, limits), max_queue=100, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
         {device: Metering(log, SimpleNamespace(law=LawView({}))) for device, log in run_logs.items()},
@@ -292,7 +294,7 @@ async def test_a_request_that_waited_for_a_variant_unloaded_meanwhile_is_refused
         await asyncio.sleep(0)
         asking = asyncio.create_task(it.engine.predict([IDS], it.engine.hosted("fp32")))
         outcomes = await asyncio.gather(loading, unloading, asking, return_exceptions=True)
-        assert isinstance(outcomes[2], NotPossibleHere) or outcomes[2].rows[0] is not None  # type: ignore[union-attr]
+        assert isinstance(outcomes[2], NotPossibleHere | Answer)
         await it.engine.loader.load("bf16")  # the thread is alive
         assert (await it.engine.predict([IDS], it.engine.hosted("bf16"))).rows[0] is not None
 

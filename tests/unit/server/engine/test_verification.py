@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -163,7 +164,7 @@ def judged(
 ) -> Verification:
     module = nn.ModuleDict({"x": holding(kind.weights)})
     built = Built(module, "", ("x",), kept)
-    model: LoadedModel = None  # type: ignore[assignment]  # not looked at
+    model: Any = None  # not looked at
     variant = Variant(kind.name, kind, CPU, "fp32", "", built, model, 0)
     layers = frozenset(each.layer for each in calls if each.layer)
     return judge(variant, Profile(device, tuple(calls), layers, flags=flags or Fp32Flags()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -234,8 +235,9 @@ def test_the_configured_watts_reach_the_meters(tree: PowercapTree) -> None:
     ["estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts", "simulated_busy_watts"],
 )
 def test_watts_that_cannot_be_are_refused_by_the_name_of_their_flag(field: str, watts: float) -> None:
+    given: dict[str, Any] = {field: watts}
     with pytest.raises(ConfigError) as caught:
-        ServerConfig(**{field: watts})  # type: ignore[arg-type]
+        ServerConfig(**given)
     assert str(caught.value) == f"--{field.replace('_', '-')} {watts}: must be a number, 0 or more"
 
 

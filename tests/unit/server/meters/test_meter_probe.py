@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pynvml
 import pytest
@@ -58,9 +59,9 @@ class Sensor:
         """Nothing is held."""
 
 
-def probed(**nature: object) -> SensorProbe:
+def probed(**nature: Any) -> SensorProbe:
     clock = Clock()
-    return probe_meter(Sensor(clock, **nature), clock_ns=clock, sleep=clock.advance_s)  # type: ignore[arg-type]
+    return probe_meter(Sensor(clock, **nature), clock_ns=clock, sleep=clock.advance_s)
 
 
 def test_a_counter_that_steps_every_100_ms_is_found_in_one_and_a_third_seconds() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
@@ -24,8 +26,8 @@ PROBE = SensorProbe(
 )
 
 
-def status(**known: float) -> MeterStatus:
-    return MeterStatus(SOURCE, 0.01, None, None, None, "unknown", "", 7, 0, **known)  # type: ignore[arg-type]
+def status(**known: Any) -> MeterStatus:
+    return MeterStatus(SOURCE, 0.01, None, None, None, "unknown", "", 7, 0, **known)
 
 
 def test_what_the_probe_found_is_said_in_full() -> None:

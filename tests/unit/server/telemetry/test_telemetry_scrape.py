@@ -2,8 +2,10 @@
 
 import re
 import threading
+from collections.abc import Iterable
 
 import pytest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -109,10 +111,10 @@ def test_plain_text_has_no_exemplars_and_the_same_figures() -> None:
     assert openmetrics.endswith(b"# EOF\n")
     assert openmetrics.count(b"# EOF\n") == 1
 
-    def samples(families: object) -> dict[tuple[str, ...], float]:
+    def samples(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
         return {
             (each.name, *sorted(each.labels.values())): each.value
-            for family in families  # type: ignore[attr-defined]
+            for family in families
             for each in family.samples
             if not each.name.startswith("process_") and "timestamp" not in each.name
         }
