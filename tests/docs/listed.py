@@ -33,6 +33,7 @@ NOT_RUN_PYTHON = {
 """(document, a part of the block) to the reason."""
 
 SHORTENED = {
+    "loadgen calibrate --seconds *": "--seconds 0.3",
     "loadgen run *": "--preset look --blocks 1 --seconds 0.3 --no-calibrate",
     "loadgen sweep *": "--preset look --variants fp32 --concurrency 2 --blocks 1 --seconds 0.3"
     " --no-calibrate",

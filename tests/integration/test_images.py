@@ -139,7 +139,7 @@ def test_a_sweep_of_random_images_ends_with_joules_and_a_report(
     short = replace(look, blocks=1, seconds=0.4, warmup_seconds=0.05, heat_up_seconds=0.05)
     monkeypatch.setitem(schedule.PRESETS, "look", short)
     where = ["--target", resnet.address, "--dataset", str(data), "--out", str(out)]
-    assert cli.main(["sweep", *where, "--preset", "look", "--concurrency", "2", "--no-calibrate"]) == 0
+    assert cli.main(["sweep", *where, "--preset", "look", "--offline", "2", "--no-calibrate"]) == 0
     results = read_results(out)
     assert results.complete
     assert results.accuracy_reason == "the model has random weights"
