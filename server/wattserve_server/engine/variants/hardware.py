@@ -69,6 +69,21 @@ def int8_support(device: torch.device) -> Support:
     return Support(False, "this CPU has neither AMX nor AVX512-VNNI; int8 would run as widened arithmetic")
 
 
+def int8_sums_saturate(device: torch.device) -> bool:
+    """Whether a CPU multiplies bytes by AVX2, which adds two products in 16 bits. 8 bits by 8 bits come to
+    more than that, 7 bits by 8 bits do not."""
+    return device.type == "cpu" and not int8_support(device).native and torch.cpu._is_avx2_supported()
+
+
+def own_int8_support(device: torch.device) -> Support:
+    """Of int8 layers that keep activations to 7 bits where sums saturate."""
+    if int8_sums_saturate(device):
+        return Support(
+            True, "AVX2, activations in 7 bits", "int7 x int8 -> int32 GEMM (AVX2)", "fp32", "int8"
+        )
+    return int8_support(device)
+
+
 def fp8_support(device: torch.device) -> Support:
     if device.type != "cuda":
         return Support(False, "no CPU multiplies fp8; it would be emulated in fp32")

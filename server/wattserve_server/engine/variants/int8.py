@@ -1,7 +1,7 @@
 """The kinds whose weights are quantised to int8 per output channel; `llm_int8` builds upon them.
 
 They share what stands first: symmetric quantisation to 127 levels either side of zero, the integer product
-(`torch._int_mm`: VNNI or AMX on a CPU, Tensor Cores on a GPU), and the way back.
+(`torch._int_mm`: VNNI or AMX on a CPU, Tensor Cores on a GPU; oneDNN's with AVX2), and the way back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from wattserve_server.engine.variants.hardware import (
     bf16_support,
     fp16_support,
     fp32_support,
-    int8_support,
+    int8_sums_saturate,
+    own_int8_support,
     with_kernels,
 )
 from wattserve_server.engine.variants.linears import QuantisedLinear, convert_linears, rest_dtype
@@ -21,6 +22,9 @@ from wattserve_server.engine.variants.port import OPERANDS, ActivationScales, Bu
 from wattserve_server.errors import ConfigError
 
 LEVELS = 127
+_NARROW_LEVELS = 63  # of activations, where sums saturate
+_SHIFT = 64  # makes them unsigned, as AVX2 wants one side
+_ZERO = torch.zeros(1, dtype=torch.int64)
 _CUDA_MIN_ROWS = 17  # torch._int_mm on CUDA wants more than 16 rows
 _TINY = 1e-12  # keeps a row of zeros from a division by zero
 
@@ -34,12 +38,18 @@ def quantise_weight(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def token_peaks(rows: torch.Tensor) -> torch.Tensor:
     """[tokens, in] -> [tokens, 1]: the largest magnitude in each row."""
-    return rows.abs().amax(dim=1, keepdim=True)
+    # Two passes that only read are a third of one that writes magnitudes and one that reads them.
+    return torch.maximum(rows.amax(dim=1, keepdim=True), rows.amin(dim=1, keepdim=True).neg_())
 
 
-def token_scales(peaks: torch.Tensor) -> torch.Tensor:
-    """`token_peaks` -> fp32 [tokens, 1]: what one level is worth in each row."""
-    return peaks.float().clamp(min=_TINY).mul_(1 / LEVELS)
+def token_scales(peaks: torch.Tensor, levels: int) -> torch.Tensor:
+    """`token_peaks` -> fp32 [tokens, 1]: what one of so many levels is worth in each row."""
+    return peaks.float().clamp(min=_TINY).mul_(1 / levels)
+
+
+def activation_levels(device: torch.device) -> int:
+    """How many levels an activation has there, either side of zero."""
+    return _NARROW_LEVELS if int8_sums_saturate(device) else LEVELS
 
 
 def to_levels(scaled: torch.Tensor) -> torch.Tensor:
@@ -49,7 +59,7 @@ def to_levels(scaled: torch.Tensor) -> torch.Tensor:
 
 def quantise_tokens(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """[tokens, in] -> int8 [tokens, in] and fp32 scales [tokens, 1], symmetric, one scale per token."""
-    scales = token_scales(token_peaks(rows))
+    scales = token_scales(token_peaks(rows), activation_levels(rows.device))
     return to_levels(rows / scales), scales
 
 
@@ -59,6 +69,22 @@ def integer_product(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if rows.is_cuda and count < _CUDA_MIN_ROWS:
         rows = nn.functional.pad(rows, (0, 0, 0, _CUDA_MIN_ROWS - count))
     return torch._int_mm(rows, weight.t())[:count]
+
+
+def ordered(weight: torch.Tensor) -> torch.Tensor:
+    """int8 [out, in] as oneDNN reads it, for `ordered_product`."""
+    packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, None)
+    return packed
+
+
+def ordered_product(rows: torch.Tensor, weight: torch.Tensor, channel_scales: torch.Tensor) -> torch.Tensor:
+    """int8 [tokens, in] of `_NARROW_LEVELS` times an `ordered` weight, exact in int32, times channel_scales
+    -> fp32 [tokens, out]."""
+    shifted = rows.add(_SHIFT).view(torch.uint8)
+    product: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
+        shifted, 1.0, _SHIFT, weight, channel_scales, _ZERO, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return product
 
 
 def scale_back(
@@ -93,6 +119,16 @@ class Int8Weights(QuantisedLinear):
     bias_dtype = torch.float32
     quantise = staticmethod(quantise_weight)
 
+    def of_levels(self, levels: torch.Tensor, row_scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """int8 [tokens, in] and what a level is worth in each row, fp32 [tokens, 1] -> [tokens, out]."""
+        if not self.weight.is_mkldnn:
+            product = integer_product(levels, self.weight)
+            return scale_back(product, row_scales, self.weight_scale, self.bias, dtype)
+        scaled = ordered_product(levels, self.weight, self.weight_scale)
+        if self.bias is None:
+            return scaled.mul_(row_scales).to(dtype)
+        return torch.addcmul(self.bias, scaled, row_scales).to(dtype)
+
 
 # -- int8 (W8A8, dynamic)
 
@@ -103,9 +139,7 @@ class Int8Linear(Int8Weights):
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
         levels, scales = quantise_tokens(rows)
-        return scale_back(
-            integer_product(levels, self.weight), scales, self.weight_scale, self.bias, rows.dtype
-        )
+        return self.of_levels(levels, scales, rows.dtype)
 
 
 def _build_dynamic(materials: Materials, device: torch.device) -> Built:
@@ -115,7 +149,7 @@ def _build_dynamic(materials: Materials, device: torch.device) -> Built:
     )
 
 
-INT8 = Kind("int8", weights="int8", support=int8_support, build=_build_dynamic)
+INT8 = Kind("int8", weights="int8", support=own_int8_support, build=_build_dynamic)
 
 
 # -- int8-static (W8A8, static)
@@ -128,24 +162,25 @@ class StaticInt8Linear(Int8Weights):
     they are no large inputs but a fault, and their token's answer is NaN.
     """
 
-    input_scale: torch.Tensor  # fp32 [], what one level of the input is worth
+    input_scale: torch.Tensor  # fp32 [], what one of 127 levels of the input is worth
 
     def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
         super().__init__(in_features, out_features, has_bias)
         self.register_buffer("input_scale", torch.ones(()))
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
-        wide = rows.float()
-        levels = to_levels((wide / self.input_scale).clamp_(-LEVELS, LEVELS))
-        product = integer_product(levels, self.weight)
-        return scale_back(product, self._row_scales(wide), self.weight_scale, self.bias, rows.dtype)
+        wide, most = rows.float(), activation_levels(rows.device)
+        scale = self.input_scale * (LEVELS / most)
+        levels = to_levels((wide / scale).clamp_(-most, most))
+        return self.of_levels(levels, _row_scales(wide, scale), rows.dtype)
 
-    def _row_scales(self, rows: torch.Tensor) -> torch.Tensor:
-        """fp32 [tokens, in] -> [tokens, 1]: the input's scale, but NaN for rows that are not finite, which
-        their levels no longer tell."""
-        # A sum is the cheapest way to look at all of a row. It is itself beyond fp32 where the magnitudes add
-        # up to more than 1e38, which no norm (it squares them) survives in fp32 either.
-        return rows.sum(dim=1, keepdim=True).mul_(0).add_(self.input_scale)
+
+def _row_scales(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """fp32 [tokens, in] -> [tokens, 1]: the input's scale, but NaN for rows that are not finite, which their
+    levels no longer tell."""
+    # A sum is the cheapest way to look at all of a row. It is itself beyond fp32 where the magnitudes add up
+    # to more than 1e38, which no norm (it squares them) survives in fp32 either.
+    return rows.sum(dim=1, keepdim=True).mul_(0).add_(scale)
 
 
 def _build_static(materials: Materials, device: torch.device) -> Built:
@@ -175,7 +210,7 @@ def _scale_of(measured: ActivationScales, path: str) -> float:
 
 
 INT8_STATIC = Kind(
-    "int8-static", weights="int8", support=int8_support, build=_build_static, needs_calibration=True
+    "int8-static", weights="int8", support=own_int8_support, build=_build_static, needs_calibration=True
 )
 
 

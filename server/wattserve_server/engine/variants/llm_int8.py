@@ -12,11 +12,10 @@ from typing import Self
 import torch
 from torch import nn
 
-from wattserve_server.engine.variants.hardware import int8_support, with_kernels
+from wattserve_server.engine.variants.hardware import own_int8_support, with_kernels
 from wattserve_server.engine.variants.int8 import (
     Int8Weights,
-    integer_product,
-    scale_back,
+    activation_levels,
     to_levels,
     token_peaks,
     token_scales,
@@ -44,12 +43,11 @@ class LLMInt8Linear(Int8Weights):
         peaks = token_peaks(rows)
         if bool((peaks > THRESHOLD).any()):
             return self._with_outliers(rows).to(rows.dtype)
-        return self._of_levels(rows, peaks, rows.dtype)
+        return self._quantised(rows, peaks, rows.dtype)
 
-    def _of_levels(self, rows: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        scales = token_scales(peaks)
-        product = integer_product(to_levels(rows / scales), self.weight)
-        return scale_back(product, scales, self.weight_scale, self.bias, dtype)
+    def _quantised(self, rows: torch.Tensor, peaks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        scales = token_scales(peaks, activation_levels(peaks.device))
+        return self.of_levels(to_levels(rows / scales), scales, dtype)
 
     def _with_outliers(self, rows: torch.Tensor) -> torch.Tensor:
         quiet = rows.abs().amax(dim=0) <= THRESHOLD  # False for NaN, beside which there may be outliers
@@ -63,11 +61,11 @@ class LLMInt8Linear(Int8Weights):
             exact = (outliers @ original).float()
         else:  # few CPUs multiply fp16; widened, the operands keep their values
             exact = outliers.float() @ original.float()
-        return self._of_levels(rest, token_peaks(rest), torch.float32).add_(exact)
+        return self._quantised(rest, token_peaks(rest), torch.float32).add_(exact)
 
 
 def _support(device: torch.device) -> Support:
-    return with_kernels(int8_support(device), "outliers in fp16")
+    return with_kernels(own_int8_support(device), "outliers in fp16")
 
 
 def _build(materials: Materials, device: torch.device) -> Built:

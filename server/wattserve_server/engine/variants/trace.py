@@ -91,6 +91,7 @@ _OPERATORS: dict[str, _Operator] = {
         (_Operator(0, 1, _transposed), "aten::linear aten::_weight_int8pack_mm"),
         (_Operator(0, 1, _transposed), "aten::mkldnn_linear mkldnn::_linear_pointwise"),
         (_Operator(0, 2, _transposed), "mkl::_mkl_linear"),
+        (_Operator(0, 3, _plain), "onednn::qlinear_pointwise"),
         (_Operator(0, 1, _convolution), CONVOLUTION),
         (_Operator(0, 1, _plain, between_activations=True), "aten::matmul aten::bmm"),
         (_Operator(1, 2, _plain, between_activations=True), "aten::baddbmm"),

@@ -10,11 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from wattserve_server.engine.variants import int8, llm_int8
 from wattserve_server.engine.variants.fp8 import Fp8Linear, quantise_rows
 from wattserve_server.engine.variants.int8 import (
     Int8Linear,
     StaticInt8Linear,
     WeightOnlyInt8Linear,
+    integer_product,
+    ordered,
+    ordered_product,
     rounded,
     to_levels,
 )
@@ -64,23 +68,36 @@ def bias_of(layer: nn.Linear) -> Array | float:
     return 0.0 if layer.bias is None else layer.bias.detach().numpy().astype(np.float64)
 
 
-def int8_by_definition(x: torch.Tensor, layer: nn.Linear) -> Array:
-    """Per-channel weights, per-token activations, exact integer products."""
+def int8_by_definition(x: torch.Tensor, layer: nn.Linear, most: int) -> Array:
+    """Per-channel weights, per-token activations of so many levels, exact integer products."""
     levels, weight_scale = weight_levels(layer)
     rows = x.numpy()
-    scale = np.abs(rows).max(axis=1, keepdims=True) * np.float32(1 / 127)
+    scale = np.abs(rows).max(axis=1, keepdims=True) * np.float32(1 / most)
     quantised = np.rint(rows / np.maximum(scale, np.float32(1e-30))).astype(np.float64)
     product: Array = (quantised @ levels.T) * scale.astype(np.float64) * weight_scale
     return product + bias_of(layer)
 
 
-def static_by_definition(x: torch.Tensor, layer: nn.Linear, scale: float) -> Array:
+def static_by_definition(x: torch.Tensor, layer: nn.Linear, scale: float, most: int) -> Array:
     levels, weight_scale = weight_levels(layer)
-    quantised = np.clip(np.rint(x.numpy() / np.float32(scale)), -127, 127).astype(np.float64)
-    return (quantised @ levels.T) * float(np.float32(scale)) * weight_scale + bias_of(layer)
+    step = np.float32(scale) * np.float32(127 / most)
+    quantised = np.clip(np.rint(x.numpy() / step), -most, most).astype(np.float64)
+    return (quantised @ levels.T) * float(step) * weight_scale + bias_of(layer)
 
 
-def llm_int8_by_definition(x: torch.Tensor, layer: nn.Linear) -> Array:
+@pytest.fixture(autouse=True)
+def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The levels of activations, whatever CPU this is: 127, or 63 as where sums saturate."""
+    levels: int = getattr(request, "param", 127)
+    for module in (int8, llm_int8):
+        monkeypatch.setattr(module, "activation_levels", lambda device: levels)
+    return levels
+
+
+both_levels = pytest.mark.parametrize("most", [127, 63], indirect=True)
+
+
+def llm_int8_by_definition(x: torch.Tensor, layer: nn.Linear, most: int) -> Array:
     """Token by token: outliers by the original weights in fp16, the rest by int8 on its own scale."""
     result = []
     for row in x:
@@ -88,24 +105,42 @@ def llm_int8_by_definition(x: torch.Tensor, layer: nn.Linear) -> Array:
         rest = torch.where(outlying, 0.0, row)
         outliers = row[outlying].half().numpy().astype(np.float64)
         original = layer.weight.detach()[:, outlying].half().numpy().astype(np.float64)
-        result.append(int8_by_definition(rest[None], layer)[0] + original @ outliers)
+        result.append(int8_by_definition(rest[None], layer, most)[0] + original @ outliers)
     return np.stack(result)
 
 
+@both_levels
 @pytest.mark.parametrize("bias", [True, False])
-def test_int8_is_an_integer_product_of_quantised_operands(bias: bool) -> None:
+def test_int8_is_an_integer_product_of_quantised_operands(bias: bool, most: int) -> None:
     layer, x = linear(bias=bias), tokens()
-    result = Int8Linear.of(layer)(x).numpy()
-    np.testing.assert_allclose(result, int8_by_definition(x, layer), rtol=2e-6, atol=2e-6)
+    made = Int8Linear.of(layer)
+    result = made(x).numpy()
+    np.testing.assert_allclose(result, int8_by_definition(x, layer, most), rtol=2e-6, atol=2e-6)
+    if most == 63:
+        made.weight = ordered(made.weight)
+        np.testing.assert_allclose(made(x).numpy(), result, rtol=2e-6, atol=2e-6)
     assert not np.allclose(result, layer(x).detach().numpy(), rtol=1e-6, atol=1e-6)
 
 
+@both_levels
 @pytest.mark.parametrize("bias", [True, False])
-def test_int8_static_is_an_integer_product_with_one_scale_for_all_tokens(bias: bool) -> None:
+def test_int8_static_is_an_integer_product_with_one_scale_for_all_tokens(bias: bool, most: int) -> None:
     layer, x = linear(bias=bias), tokens()
     result = static(layer, 0.02)(x).numpy()
-    np.testing.assert_allclose(result, static_by_definition(x, layer, 0.02), rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(result, static_by_definition(x, layer, 0.02, most), rtol=2e-6, atol=2e-6)
     assert np.abs(x.numpy()).max() > 127 * 0.02  # some inputs do saturate
+
+
+@pytest.mark.parametrize("features", [8, 64, 2000])
+def test_onednns_product_is_exact_where_sums_of_two_are_largest(features: int) -> None:
+    """By AVX2 it adds two products in 16 bits: (63 + 64) x 127 x 2 = 32,258 has room there."""
+    rows = torch.tensor([-63, 63, 0], dtype=torch.int8)[:, None].repeat(1, features)
+    weight = torch.tensor([-127, 127, 1], dtype=torch.int8)[:, None].repeat(1, features)
+    weight[2, ::2] = -127
+    exact = rows.long() @ weight.long().T
+    scales = torch.full((3,), 0.5)
+    assert torch.equal(ordered_product(rows, ordered(weight), scales) * 2, exact.float())
+    assert torch.equal(integer_product(rows, weight).long(), exact)
 
 
 def test_int8_static_takes_an_input_beyond_its_range_for_the_largest_level() -> None:
@@ -140,12 +175,15 @@ def test_int8_weight_only_stays_within_fp16_where_sums_of_levels_would_not() -> 
     assert np.abs(x.numpy() @ levels.T).max() > torch.finfo(torch.float16).max
 
 
+@both_levels
 @pytest.mark.parametrize("bias", [True, False])
-def test_llm_int8_multiplies_outliers_by_the_original_weights_and_the_rest_in_int8(bias: bool) -> None:
+def test_llm_int8_multiplies_outliers_by_the_original_weights_and_the_rest_in_int8(
+    bias: bool, most: int
+) -> None:
     layer, x = linear(bias=bias), tokens()
     x[2, 5], x[2, 40], x[7, 5], x[8, 63] = 30.0, -8.0, -70.0, 6.5
     result = LLMInt8Linear.of(layer)(x).numpy()
-    np.testing.assert_allclose(result, llm_int8_by_definition(x, layer), rtol=5e-6, atol=5e-6)
+    np.testing.assert_allclose(result, llm_int8_by_definition(x, layer, most), rtol=5e-6, atol=5e-6)
 
 
 def test_llm_int8_does_not_round_the_weights_of_an_outlier_to_int8_levels() -> None:

@@ -79,6 +79,24 @@ def test_a_gpu_runs_what_its_tensor_cores_multiply(
         assert f"compute capability {capability[0]}.{capability[1]}" in supports[name].why
 
 
+@pytest.mark.parametrize(
+    ("instructions", "native"),
+    [
+        ((), set()),
+        (("avx2",), {"int8", "int8-static", "llm-int8"}),
+        (("avx2", "vnni"), {"int8", "int8-static", "llm-int8"}),
+        (("vnni", "amx_tile"), {"int8", "int8-static", "llm-int8"}),
+    ],
+)
+def test_a_cpu_runs_those_int8_kinds_that_its_instructions_multiply(
+    monkeypatch: pytest.MonkeyPatch, instructions: tuple[str, ...], native: set[str]
+) -> None:
+    for name in ("avx2", "vnni", "amx_tile"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in instructions)
+    names = {"int8", "int8-static", "llm-int8"}
+    assert {name for name in names if KINDS[name].support(CPU).native} == native
+
+
 @pytest.mark.parametrize(("value", "refused"), [("1", "fp32"), ("0", "tf32")])
 def test_a_library_override_of_tf32_refuses_the_kind_that_it_would_falsify(
     monkeypatch: pytest.MonkeyPatch, value: str, refused: str
