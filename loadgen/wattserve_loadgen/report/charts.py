@@ -58,10 +58,19 @@ class Chart:
     instead: Callable[[Results], str] = lambda results: ""  # why the first subject has nothing to draw
 
 
+def opening(sheet: Sheet) -> Picture | None:
+    """The one beside the headline, of what the headline says."""
+    return next(iter(_pictures(sheet, (OPENING,), "opening")), None)
+
+
 def pictures(sheet: Sheet) -> list[Picture]:
     """The charts of a sweep; those with nothing to draw and nothing to say are left out."""
+    return _pictures(sheet, CHARTS if sheet.points else (SEARCHES,), "chart")
+
+
+def _pictures(sheet: Sheet, charts: Sequence[Chart], name: str) -> list[Picture]:
     drawn: list[Picture] = []
-    for chart in CHARTS if sheet.points else (SEARCHES,):
+    for chart in charts:
         for number, subject in enumerate(chart.subjects(sheet)):
             with ink.style():
                 drawing = chart.draw(sheet, subject)
@@ -69,7 +78,7 @@ def pictures(sheet: Sheet) -> list[Picture]:
             if drawing or instead:
                 blanks = _blanks(sheet, subject)
                 caption = f"{chart.caption} Energy source: {{source}}.".format(**blanks)
-                svg = drawing.svg(f"chart-{len(drawn) + 1}") if drawing else None
+                svg = drawing.svg(f"{name}-{len(drawn) + 1}") if drawing else None
                 drawn.append(Picture(chart.title.format(**blanks), " ".join(caption.split()), svg, instead))
     return drawn
 
@@ -135,6 +144,13 @@ SEARCHES = Chart(
     "Each mark is a rate that was tried. The bar lies between the highest rate that held the objective and"
     " the lowest that did not, or that could not be decided.",
     load_charts.searched_rates,
+)
+
+OPENING = Chart(
+    "What a request costs {at}",
+    "Shorter is better. A dark line is the 95 % interval over blocks. {band}",
+    trade_charts.energy_bars,
+    lambda sheet: main_loads(sheet.results)[:1],
 )
 
 CHARTS = (

@@ -9,13 +9,13 @@ from wattserve_loadgen.plan.load import OFFLINE
 from wattserve_loadgen.report.facts import energy_sources
 from wattserve_loadgen.report.page import marked
 from wattserve_loadgen.report.scene import loads_of, point_of, twin_of_baseline
-from wattserve_loadgen.report.text import search_sentence, told_codes
+from wattserve_loadgen.report.text import headline, search_sentence, told_codes
 
 _FIGURES = range(2, 8)  # columns of the table
 
 
 def summary(results: Results) -> list[str]:
-    """What searches found, a table of every point, and what its columns mean; [] of nothing measured."""
+    """What searches found, a table of every point, what its columns mean, the headline; [] of nothing."""
     results, _ = marked(results, {})
     rows = [
         _row(results, point)
@@ -29,7 +29,7 @@ def summary(results: Results) -> list[str]:
         head = ("load", "variant", "answers/s", "p50", "p99", "J/request", against, "accuracy")
         verdict = "verdict" if any(row[-1] for row in rows) else ""
         lines += words.in_columns([(*head, verdict), *rows], _FIGURES)
-        lines += _meanings(results)
+        lines += [*_meanings(results), headline(results)]
     return lines
 
 

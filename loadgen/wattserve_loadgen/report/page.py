@@ -82,6 +82,7 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
     twins = [arm.name for arm in results.plan.arms if arm.twin_of]
     looks = ink.looks([arm.name for arm in results.main_arms], twins)
     first = scene.table_loads(results)
+    sheet = Sheet(results, records, meters, looks)
     return environment.get_template("report.html.j2").render(
         results=results,
         text=text,
@@ -90,7 +91,8 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
         mains=scene.main_loads(results),
         first_loads=first,
         other_loads=[load for load in scene.loads_of(results) if load not in first],
-        pictures=charts.pictures(Sheet(results, records, meters, looks)),
+        opening=charts.opening(sheet),
+        pictures=charts.pictures(sheet),
         colours={name: look.colour for name, look in looks.items()},
         source=facts.source_line(results),
     )

@@ -20,7 +20,7 @@ from wattserve_loadgen.report.scene import ShownPoint
 
 
 def headline(results: Results) -> str:
-    """A sweep in one sentence: the arm that used the least energy, against the baseline.
+    """A sweep in one sentence: the arm that saves most, or else used the least energy, against the baseline.
 
     It is of published figures, or those of a look, and claims only what the intervals and the A/A pair show.
     """
@@ -40,7 +40,7 @@ def _compared(results: Results, load: Load) -> str:
         return f"{results.baseline} has no figures, so there is nothing to compare with"
     if not points:
         return _alone(base)
-    best = min(points.values(), key=_energy_ratio)
+    best = min(points.values(), key=lambda point: (not _saves(results, point), _energy_ratio(point)))
     text = _claims(results, best)
     if all(scene.finest(results, load, metric) is None for metric in (scene.ACTIVE, scene.P50, scene.RATE)):
         text += " (without figures of an A/A pair this rig's resolution is not known)"
@@ -63,6 +63,11 @@ def _energy_ratio(point: ShownPoint) -> float:
     return ratio.mean if ratio else float("inf")
 
 
+def _saves(results: Results, point: ShownPoint) -> bool:
+    ratio = point.figures.ratios.active_energy
+    return scene.resolved(results, point.load, ratio, scene.ACTIVE) and _energy_ratio(point) < 1
+
+
 def _claims(results: Results, best: ShownPoint) -> str:
     """Only what the intervals over blocks show: a ratio whose interval holds 1 is no difference."""
     pair = f"{best.arm} and {results.baseline}"
@@ -78,9 +83,11 @@ def _claims(results: Results, best: ShownPoint) -> str:
     if not scene.resolved(results, best.load, ratio, scene.ACTIVE):
         text = f"no difference in active energy per request{kind} between {pair} could be shown"
         return f"{text}; {best.arm} {speed}" if speed else f"{text}, nor in speed"
-    change = ratio.mean - 1
-    less = f"{words.percent(abs(change), 0)} {'less' if change < 0 else 'more'}"
-    text = f"{best.arm} needs {less} active energy per request{kind} than {results.baseline}"
+    share = words.percent(abs(ratio.mean - 1), 0)
+    if ratio.mean < 1:
+        text = f"{best.arm} saves {share} of the active energy per request{kind} of {results.baseline}"
+    else:
+        text = f"{best.arm} needs {share} more active energy per request{kind} than {results.baseline}"
     return f"{text} and {speed}" if speed else f"{text}; no difference in speed could be shown"
 
 

@@ -28,6 +28,46 @@ _STAGES = {  # of a request's latency, with their colours
 _RATIO_TICKS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
 
 
+def energy_bars(sheet: Sheet, load: Load) -> Drawing | None:
+    """The active energy of each arm under one load, and what it saves; the band is what two equal arms differ
+    by."""
+    results = sheet.results
+    points = [p for p in scene.shown_under(results, load) if p.told and p.figures.active_uj]
+    base = next((point for point in points if point.arm == results.baseline), None)
+    if base is None or len(points) < 2:
+        return None
+    scale, unit = words.energy_unit(max(scene.mean(point.figures.active_uj) for point in points))
+    axes = ink.axes(0.7 + 0.42 * len(points))
+    finest = scene.finest(results, load, scene.ACTIVE)
+    if finest is not None:
+        level = scene.mean(base.figures.active_uj) / scale
+        axes.axvspan(level / (1 + finest), level * (1 + finest), color=ink.BAND, linewidth=0, zorder=0)
+    for place, point in enumerate(points):
+        look, value = sheet.looks[point.arm], scene.mean(point.figures.active_uj) / scale
+        fill = ink.tint(look.colour, 0.35 if point.energy_hollow else 0.85)
+        axes.barh(place, value, 0.62, color=fill, edgecolor=look.colour, linewidth=1.2, zorder=1)
+        low, high = scene.bounds(point.figures.active_uj, scale)
+        axes.plot([low, high], [place, place], color=ink.TEXT, linewidth=1.4, zorder=2)
+        style = {"va": "center", "color": look.text_colour, "fontweight": "bold"}
+        at, text = max(value, high), f"{words.significant(value)} {unit}{_saving(sheet, point)}"
+        ink.write(axes, text, (at, place), (8, 0), **style)
+    ink.name_rows(axes, [point.arm.replace(" (", "\n(") for point in points])
+    axes.set(xlabel=f"{unit} per request (active)", ylim=(len(points) - 0.5, -0.5))
+    axes.margins(x=0.3)
+    axes.set_xlim(left=0)
+    return Drawing(axes)
+
+
+def _saving(sheet: Sheet, point: ShownPoint) -> str:
+    """What stands behind the figure of an arm that is not the baseline."""
+    ratio = point.figures.ratios.active_energy
+    if ratio is None:
+        return ""
+    if not scene.resolved(sheet.results, point.load, ratio, scene.ACTIVE):
+        return ", no difference shown"
+    return f", {words.change(ratio.mean - 1, 0)}"
+
+
 def accuracy_against_energy(sheet: Sheet, load: Load) -> Drawing | None:
     """One disc per arm under one load, its area growing with p95 latency, and the line of the best."""
     looks, accuracy = sheet.looks, sheet.results.accuracy

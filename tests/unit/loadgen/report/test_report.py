@@ -58,7 +58,7 @@ def test_the_page_loads_and_runs_nothing() -> None:
 
 def test_every_figure_names_the_energy_source_and_its_quality() -> None:
     figures = default_page().figures
-    assert len(figures) == 13
+    assert len(figures) == 14
     assert all(
         "Energy source: MEASURED by rapl:package-0 (apportioned counter)" in figure for figure in figures
     )
@@ -234,11 +234,11 @@ def test_the_page_shows_the_highest_concurrency_and_one() -> None:
 
 def test_the_headline_compares_the_thriftiest_variant_with_the_baseline() -> None:
     assert headline(make_results()) == (
-        "At concurrency 4, int8 needs 50 % less active energy per request than fp32 and answers 2.00× as many"
+        "At concurrency 4, int8 saves 50 % of the active energy per request of fp32 and answers 2.00× as many"
         " requests per second; accuracy 90.0 % against 92.0 %."
     )
     estimated = headline(make_results(server=with_source(quality="estimated")))
-    assert "50 % less active energy per request (estimated) than fp32" in estimated
+    assert "saves 50 % of the active energy per request (estimated) of fp32" in estimated
 
 
 def test_the_headline_holds_for_one_variant_and_for_nothing() -> None:

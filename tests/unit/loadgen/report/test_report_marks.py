@@ -26,9 +26,9 @@ def test_a_proxy_is_named_as_one_in_every_table_chart_and_sentence() -> None:
     found = Page(render(make_results(server=standing_server(proxy="products in fp32")), COLUMNS))
     assert "Not every precision here is the real one" in found.text
     assert "int8 (proxy): Products in fp32." in found.text
-    assert "At concurrency 4, int8 (proxy) needs 50 % less" in found.text
+    assert "At concurrency 4, int8 (proxy) saves 50 %" in found.text
     pictures = [figure for figure in found.figures if "int8" in figure]
-    assert len(pictures) == len(found.figures) == 13
+    assert len(pictures) == len(found.figures) == 14
     assert all("(proxy" in figure for figure in pictures)
     assert not re.search(r"int8(?! ?\(proxy)(?!p95|\s*\(proxy)", " ".join(pictures))
 
@@ -37,7 +37,7 @@ def test_an_unverified_precision_is_named_as_one() -> None:
     server = standing_server(verified=False, verification="no profiler here")
     found = Page(render(make_results(server=server), COLUMNS))
     assert "int8 (unverified): No profiler here." in found.text
-    assert "At concurrency 4, int8 (unverified) needs" in found.text
+    assert "At concurrency 4, int8 (unverified) saves" in found.text
     assert "fp32 (unverified" not in found.text
 
 
@@ -64,7 +64,7 @@ def test_a_report_on_images_speaks_of_images_and_never_of_tokens() -> None:
     assert "100 images of 3 × 224 × 224" in found.text
     assert "mean batch size, images" in found.text
     assert "token" not in found.text
-    assert len(found.figures) == 11
+    assert len(found.figures) == 12
 
 
 def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone() -> None:
