@@ -67,14 +67,13 @@ RUN groupadd --gid 10001 wattserve \
 # All that is written goes to the volume, so that the root file system can be read-only (and /tmp a tmpfs).
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/cache \
-    WATTSERVE_CACHE=/cache \
     HF_HOME=/cache/huggingface \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 VOLUME /cache
 EXPOSE 50051 9464
 COPY --chmod=0644 deploy/image/healthcheck.py /opt/healthcheck.py
-# The first start makes the demo model, downloads, warms up and calibrates. Every check starts a Python, which
+# The first start downloads, warms up and calibrates. Every check starts a Python, which
 # costs joules too: hence no more than two a minute.
 HEALTHCHECK --interval=30s --timeout=10s --start-period=10m --retries=3 CMD ["python", "/opt/healthcheck.py"]
 USER 10001:10001

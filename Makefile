@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo demo-model serve test test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -23,8 +23,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Serve the demo model, sweep every precision, leave build/demo/sweep/report.html
+demo: $(READY) ## Serve the demo model, sweep three precisions, leave build/demo/sweep/report.html
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash deploy/demo.sh build/demo
+
+demo-model: $(READY) ## Train the demo model again, in minutes, and hold it against the one that is shipped
+	$(BIN)/python -m demo_model build/demo-model
 
 serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --variants ...")
 	$(BIN)/wattserve serve $(ARGS)
@@ -109,5 +112,5 @@ image: ## Build the image (ARGS="--target cuda", or --no-registry where no conta
 image-test: $(READY) ## Run the image: health, a request with its receipt, drain (ARGS=IMAGE for another)
 	PYTHON=$(BIN)/python bash deploy/image/test.sh $(ARGS)
 
-clean: ## Remove what the targets made (the demo model's cache stays)
+clean: ## Remove what the targets made
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)

@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# The demonstration: a real server on a real model, a sweep over every precision, a report.
+# The demonstration: a real server on a real model, a sweep over three precisions, a report.
 # Usage: demo.sh OUT   (wattserve and loadgen on the PATH; run it through `make demo`)
 set -euo pipefail
 out=${1:?usage: demo.sh OUT}
 export HF_HUB_OFFLINE=1
 model=$(wattserve demo-model) # first: nothing is removed for a run that cannot start
+# The first three precisions that this machine multiplies natively and that are no proxy: fp32, and two that may save.
+variants=$(wattserve variants | awk -F'│' '$4 ~ /yes/ && $5 !~ /PROXY|needs calibration/ { gsub(/ /, "", $2); print $2 }' |
+  head -n 3 | paste -sd,)
 rm -rf "$out"
 mkdir -p "$out"
 
 loadgen prepare --input "$model/heldout.jsonl" --text-column text --label-column label \
   --tokenizer "$model" --out "$out/dataset"
 
-wattserve serve --model demo --port 0 --metrics-port 0 >"$out/server.out" &
+wattserve serve --model demo --variants "$variants" --port 0 --metrics-port 0 >"$out/server.out" &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 until grep -q '^wattserve ready' "$out/server.out"; do
@@ -21,10 +24,21 @@ done
 cat "$out/server.out"
 address=$(sed -n 's/^wattserve ready: gRPC \([^,]*\),.*/\1/p' "$out/server.out")
 
-loadgen sweep --target "$address" --dataset "$out/dataset" --preset look --out "$out/sweep"
+# Many short blocks rather than few long ones: the intervals are over blocks.
+loadgen sweep --target "$address" --dataset "$out/dataset" --variants "$variants" --preset look \
+  --concurrency 1,32 --blocks 6 --seconds 1.2 --out "$out/sweep"
 
 kill -TERM "$server"
 wait "$server"
 trap - EXIT
-echo
-echo "Open $out/sweep/report.html"
+cat <<END
+
+Where to look
+  $out/sweep/report.html    the answer first, then every figure with what it rests on
+  $out/sweep/results.csv    the points, for a spreadsheet
+  $out/sweep/records.jsonl  every request with its joules
+What to try next
+  make serve                                    the same server, to call: docs/tutorial.md
+  ARGS="--model ./my-classifier" make serve     your own model: docs/how-to/own-model.md
+  loadgen sweep --preset quick ...              figures that hold better: docs/measuring.md
+END

@@ -16,7 +16,6 @@ from tests.docs.reader import Reader, Server, environment
 from tests.fixtures.children import write_shims
 from tests.fixtures.models import save_classifier, save_vit
 from wattserve_common import dataset
-from wattserve_server.engine.builtin.recipe import Recipe
 
 LABELS = ("negative", "neutral", "positive")
 TEXTS = ("a very good film", "not a good film", "a bad film", "good", "very very bad", "a film")
@@ -27,7 +26,6 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment in which commands of the documents run."""
     folder = tmp_path_factory.mktemp("variables")
     write_shims(folder / "bin")
-    _stand_in_for_the_demo_model(folder / "cache")
     return environment(folder / "bin", folder / "cache")
 
 
@@ -84,17 +82,6 @@ def reader(
     yield make
     for each in made:
         each.leave()
-
-
-def _stand_in_for_the_demo_model(cache: Path) -> None:
-    """A tiny model where the demo model would be, so that nothing is trained for minutes."""
-    folder = save_classifier(cache / f"demo-{Recipe().digest()}")
-    (folder / "MODEL.md").write_text("A stand-in.\n")
-    rows = [
-        {"text": f"{TEXTS[number % 6]} {'very ' * (number % 40)}", "label": number % 3}
-        for number in range(1200)
-    ]
-    (folder / "heldout.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _digits(number: int) -> list[int]:

@@ -63,9 +63,10 @@ def _parser() -> Parser:
     add_meter_commands(commands)
     demo = commands.add_parser(
         "demo-model",
-        help="print the folder of the built-in demo model, training it first if need be",
+        help="print the folder of the built-in demo model",
         description="Print the folder of the built-in demo model: weights, tokenizer, and heldout.jsonl, "
-        "texts with labels that it was not trained on. It is trained on first use.",
+        "texts with labels that it was not trained on. It comes with this package; where WATTSERVE_CACHE is "
+        "set, the folder is a copy in there.",
     )
     demo.set_defaults(run=_demo_model)
     return parser
@@ -81,9 +82,9 @@ def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
 
 def _demo_model(config: ServerConfig, arguments: argparse.Namespace) -> int:
-    from wattserve_server.engine.builtin.demo import ensure_demo_model
+    from wattserve_server.engine.builtin.demo import demo_folder
 
-    print(ensure_demo_model())
+    print(demo_folder())
     return 0
 
 

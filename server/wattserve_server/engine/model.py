@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from wattserve_server.engine import exported, prequantised
-from wattserve_server.engine.builtin.demo import ensure_demo_model
+from wattserve_server.engine.builtin.demo import demo_folder
 from wattserve_server.engine.builtin.random_weights import build_random_model, random_model
 from wattserve_server.engine.checkpoint import (
     DEMO,
@@ -81,7 +81,7 @@ def load_model(
         _borrow_pad_id(module.config, tokenizer)
         return module
 
-    place = str(ensure_demo_model()) if source == DEMO else source
+    place = str(demo_folder()) if source == DEMO else source
     if not source.startswith(RANDOM_PREFIX):
         _check_place(place)
     as_opened = fingerprint(place)

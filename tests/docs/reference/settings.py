@@ -10,8 +10,8 @@ from wattserve_server.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, ServerC
 
 _KINDS = {str: "text", bool: "true or false", int: "whole number", float: "number"}
 _OTHERS = {
-    "WATTSERVE_CACHE": "The folder where the demo model is kept (default: `wattserve` in `$XDG_CACHE_HOME`, "
-    "else `~/.cache/wattserve`).",
+    "WATTSERVE_CACHE": "A folder for a copy of the demo model, which is then the one that serves (default: "
+    "no copy; the package's own files serve).",
     "WATTSERVE_TARGET": "The server that `wattserve-client` asks, where `--target` is not given; "
     "several with commas (default: `127.0.0.1:50051`).",
 }

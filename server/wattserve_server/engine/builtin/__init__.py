@@ -1,1 +1,1 @@
-"""The models that need no download: `demo`, trained here on first use, and those with random weights."""
+"""The models that need no download: `demo`, whose files are here, and those with random weights."""

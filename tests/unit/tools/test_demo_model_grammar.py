@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from wattserve_server.engine.builtin.grammar import LEXICON, Noise, Review, reviews
+from demo_model.grammar import LEXICON, Noise, Review, reviews
 
 HONEST = Noise(taste=0.0, flip_rate=0.0)
 

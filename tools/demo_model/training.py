@@ -1,6 +1,6 @@
 """Making the demo classifier: corpus, tokenizer, training, and the held-out measure. Knows no files.
 
-The label of a long review says little about any one word, and half a minute is short. So training also
+The label of a long review says little about any one word. So training also
 asks, at the stop of each sentence, for the sentiment that the grammar gave this sentence. The head
 that answers is thrown away; what remains is a plain sequence classifier.
 """
@@ -25,9 +25,9 @@ from tokenizers.trainers import WordPieceTrainer
 from torch.nn import functional
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedTokenizerFast
 
-from wattserve_server.engine.builtin.grammar import Review, reviews
+from demo_model.grammar import Review, reviews
+from demo_model.recipe import Recipe
 from wattserve_server.engine.builtin.random_weights import seeded
-from wattserve_server.engine.builtin.recipe import Recipe
 
 LABELS = ("negative", "positive")
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -76,13 +76,13 @@ def train(recipe: Recipe, report: Report) -> Trained:
     with _one_thread_per_operator(), seeded(recipe.seed):
         model = _fit(_untrained(recipe, len(tokenizer)), lessons, recipe, report)
         report("measuring", 0.98)
-        accuracy = _accuracy(model.eval(), heldout, recipe.batch)
+        right = accuracy(model.eval(), heldout, recipe.batch)
     agreeing = sum(int(review.sentiment > 0) == review.label for review in corpus.heldout)
     return Trained(
         model=model,
         tokenizer=tokenizer,
         heldout=corpus.heldout,
-        accuracy=accuracy,
+        accuracy=right,
         ceiling=agreeing / len(corpus.heldout),
         lengths=[len(row.ids) for row in heldout],
     )
@@ -254,7 +254,7 @@ def _padded(rows: Sequence[_Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def _accuracy(model: DistilBertForSequenceClassification, rows: Sequence[_Encoded], batch: int) -> float:
+def accuracy(model: DistilBertForSequenceClassification, rows: Sequence[_Encoded], batch: int) -> float:
     ordered = sorted(rows, key=lambda row: len(row.ids))
     right = 0
     for start in range(0, len(ordered), batch):

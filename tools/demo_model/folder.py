@@ -1,0 +1,62 @@
+"""A trained demo model as a folder, in the layout that is shipped; and how accurate such a folder is."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from statistics import fmean, median, quantiles
+
+import tokenizers
+import torch
+import transformers
+
+from demo_model.recipe import Recipe
+from demo_model.training import Trained
+from wattserve_server.engine.builtin.demo import HELDOUT
+
+_CARD = "MODEL.md"
+
+
+def write(trained: Trained, recipe: Recipe, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    trained.model.save_pretrained(folder)
+    trained.tokenizer.save_pretrained(folder)
+    # safetensors writes for the owner only; the folder may serve others, as in an image built by root.
+    (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+    rows = ({"text": review.text, "label": review.label} for review in trained.heldout)
+    (folder / HELDOUT).write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    (folder / _CARD).write_text(_model_card(trained, recipe), encoding="utf-8")
+
+
+def _model_card(trained: Trained, recipe: Recipe) -> str:
+    """Markdown. Holds nothing that differs between two runs of the same recipe, such as dates."""
+    lengths = trained.lengths
+    return (
+        (files(__package__) / "card.md")
+        .read_text("utf-8")
+        .format(
+            recipe=recipe,
+            trained=trained,
+            parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
+            vocabulary=len(trained.tokenizer),
+            training=sum(lesson.reviews for lesson in recipe.course),
+            last_lesson=recipe.course[-1],
+            heldout=len(trained.heldout),
+            positive=sum(review.label for review in trained.heldout) / len(trained.heldout),
+            shortest=min(lengths),
+            median=median(lengths),
+            mean=fmean(lengths),
+            p95=quantiles(lengths, n=20)[-1],
+            longest=max(lengths),
+            software="\n".join(f"- {name} {version}" for name, version in _versions().items()),
+        )
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+    }
