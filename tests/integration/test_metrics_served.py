@@ -242,6 +242,8 @@ def test_no_caller_makes_series(server: Served) -> None:
     server.native.GetServerInfo(pb.GetServerInfoRequest())
     for variant in ("fp32", "bf16"):
         server.settled(server.ask(variant))
+        while f'wattserve_provisional_error_ratio_count{{variant="{variant}"}}' not in series():
+            server.settled(server.ask(variant))  # until its law is known, and foretells
     before = series()
     for name in HOSTILE:
         attack(name)
