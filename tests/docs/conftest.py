@@ -17,7 +17,7 @@ from tests.fixtures.children import write_shims
 from tests.fixtures.models import save_classifier, save_vit
 from wattserve_common import dataset
 
-LABELS = ("negative", "neutral", "positive")
+LABELS = ("negative", "positive")
 TEXTS = ("a very good film", "not a good film", "a bad film", "good", "very very bad", "a film")
 
 
@@ -46,13 +46,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     normalised = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
     (folder / "my-image-classifier" / "preprocessor_config.json").write_text(json.dumps(normalised))
     Image.new("RGB", (64, 48), "tan").save(folder / "photo.jpg")
-    rows = [(TEXTS[number % len(TEXTS)], LABELS[number % 3]) for number in range(40)]
+    rows = [(TEXTS[number % len(TEXTS)], LABELS[number % 2]) for number in range(40)]
     with (folder / "reviews.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *rows])
     (folder / "reviews.txt").write_text("".join(f"{text}\n" for text, _ in rows))
     for name, count, start in (("train", 600, 0), ("test", 40, 600)):
         tokens = [[2, *_digits(start + number), 3] for number in range(count)]
-        dataset.save(folder / "data" / name, tokens, [number % 3 for number in range(count)], {})
+        dataset.save(folder / "data" / name, tokens, [number % 2 for number in range(count)], {})
     authority = trustme.CA()
     authority.cert_pem.write_to_path(folder / "ca.pem")
     for name, key in (("server", "server.key"), ("app", "app.key")):
