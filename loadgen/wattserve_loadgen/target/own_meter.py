@@ -101,9 +101,10 @@ class OwnMeter:
                 self.reason = f"the meter gave no reading within {limit_s:g} s: {failed[1]}"
             await asyncio.sleep(_LOOK_S)
             self._read_on()
-            if self._unusable():
+            if not self.reason and self._unusable():
                 await self._end()  # and with it comes all that the recorder has said, which explains it
                 self.reason = self._unusable()
+                return
         if self.reason:
             await self._end()
 
