@@ -223,7 +223,10 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
         rules=plan.rules,
         limits=EngineLimits(limits, config.max_queue_sequences, config.max_request_sequences),
         book=book,
-        metering={device.device: device.metering for device in plan.devices},
+        metering={
+            device.device: device.metering(model.facts.max_tokens, limits[device.device])
+            for device in plan.devices
+        },
         on_batch=observer.batch_ran,
         on_death=_die,
     )
@@ -236,11 +239,6 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
     engine.start()
     if not plan.rules.is_lazy:
         await _load_all(config, engine)
-        trials = {
-            device.device: device.plan_trials(model.facts.max_tokens, limits[device.device])
-            for device in plan.devices
-        }
-        await engine.calibrate({device: trial for device, trial in trials.items() if trial is not None})
     materials.weights.release()
     for device in plan.devices:
         await asyncio.to_thread(device.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)

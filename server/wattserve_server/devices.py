@@ -78,9 +78,9 @@ class MeteredDevice:
     def has_idle_to_learn(self) -> bool:
         return self.tells_joules and self.chosen.meter.idle_watts is None
 
-    @property
-    def metering(self) -> Metering:
-        return Metering(self.run_log, self.sampler)
+    def metering(self, max_tokens: int, limits: BatchLimits) -> Metering:
+        """max_tokens: that the model takes. limits: of its batches on this device."""
+        return Metering(self.run_log, self.sampler, self._trials(max_tokens, limits))
 
     def state(self) -> DeviceState:
         return DeviceState(
@@ -92,7 +92,7 @@ class MeteredDevice:
             self.run_log.busy_ns(),
         )
 
-    def plan_trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:
+    def _trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:
         """How to calibrate the variants of this device; None where nothing tells joules."""
         if not (self._config.calibration_seconds and self.tells_joules):
             return None

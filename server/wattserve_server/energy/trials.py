@@ -22,6 +22,11 @@ class TrialPlan:
     trial_s: float  # for how long each is repeated
     pause_s: float  # for how long the device rests after each
 
+    @property
+    def seconds(self) -> float:
+        """That it takes, where no batch takes longer than a trial."""
+        return len(self.shapes) * (self.trial_s + self.pause_s)
+
 
 def plan_trials(
     max_tokens: int, max_sequences: int, max_batch_tokens: int, update_period_s: float | None, budget_s: float

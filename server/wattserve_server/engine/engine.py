@@ -25,7 +25,6 @@ from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, 
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.engine.warmup import calibrate
 from wattserve_server.errors import ExpiredError, InferenceError
 
 # For how long requests that come are gathered, at the most, while the event loop has other work.
@@ -49,6 +48,7 @@ class Metering:
 
     run_log: RunLog
     laws: Laws
+    trials: TrialPlan | None = None  # from which it learns what a variant costs; None: it does not
 
 
 class Engine:
@@ -90,7 +90,8 @@ class Engine:
             )
             for device, meter in metering.items()
         }
-        self.loader = Loader(model, materials, self.roster, self.lanes, rules)
+        trials = {device: meter.trials for device, meter in metering.items() if meter.trials is not None}
+        self.loader = Loader(model, materials, self.roster, self.lanes, rules, trials)
         self._arrivals: dict[Request, None] = {}  # to be queued soon
         self._open_requests = 0
         self._idle = asyncio.Event()
@@ -106,12 +107,6 @@ class Engine:
         """Start the devices' threads. What runs on them has to be loaded."""
         for lane in self.lanes.values():
             lane.start()
-
-    async def calibrate(self, plans: Mapping[torch.device, TrialPlan]) -> None:
-        """Have the meters listen to every ready variant of a device that has a plan, one at a time."""
-        for variant in self.roster.ready:
-            if variant.device in plans:
-                await calibrate(self.lanes[variant.device], variant, plans[variant.device])
 
     def stop(self) -> None:
         """End the devices' threads after their batches. Blocks for that long."""

@@ -16,7 +16,9 @@ from enum import Enum
 
 import torch
 
+from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine import warmup
+from wattserve_server.engine.calibrating import Calibration
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
@@ -121,7 +123,7 @@ class LoadingRules:
 
 
 class Loader:
-    """lanes: of every device that the roster names."""
+    """lanes: of every device that the roster names. trials: of those whose variants are calibrated."""
 
     def __init__(
         self,
@@ -130,8 +132,10 @@ class Loader:
         roster: Roster,
         lanes: Mapping[torch.device, Lane],
         rules: LoadingRules,
+        trials: Mapping[torch.device, TrialPlan],
     ) -> None:
         self.rules = rules
+        self._trials = trials
         self._model = model
         self._materials = materials
         self._roster = roster
@@ -202,6 +206,8 @@ class Loader:
                 else:
                     variant.verification = SKIPPED
                 await warmup.warm_up(lane, variant)
+                if (plan := self._trials.get(device)) is not None:
+                    await Calibration(lane, variant, plan).run()
         except Exception as error:
             failure = _explained(hosted.choice, error)
             hosted.state, hosted.reason = Readiness.FAILED, str(failure)

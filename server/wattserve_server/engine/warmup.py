@@ -1,8 +1,7 @@
-"""What makes a variant ready to run on its lane: tuned, verified, warmed up, its energy learned."""
+"""What makes a variant ready to run on its lane: tuned, verified, warmed up."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import time
@@ -12,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from wattserve_server.energy.receipt import Window
-from wattserve_server.energy.trials import SHORTEST, TrialPlan
+from wattserve_server.energy.trials import SHORTEST
 from wattserve_server.engine.device import usable_cores
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.out_of_memory import memory_shortage
@@ -70,13 +69,6 @@ async def warm_up(lane: Lane, variant: Variant) -> None:
     variant.warmup_shapes = len(shapes)
 
 
-async def calibrate(lane: Lane, variant: Variant, plan: TrialPlan) -> None:
-    """Run each shape for as long as the sensor needs, so that the variant's cost law can be learned."""
-    for count, length in plan.shapes:
-        await lane.do(functools.partial(_run_for, lane, variant, count, length, plan.trial_s))
-        await asyncio.sleep(plan.pause_s)
-
-
 def _tune(lane: Lane, variant: Variant, threads: int) -> None:
     _as_warm_up(lane, variant, functools.partial(tuning.tune, variant))
     if variant.device.type != "cpu":
@@ -106,21 +98,12 @@ def _as_warm_up(lane: Lane, variant: Variant, work: Callable[[], Result]) -> Res
 
 def _run_twice(lane: Lane, variant: Variant, count: int, length: int) -> Window:
     """The first run of a shape may compile, tune or allocate."""
-    items = _examples(variant, count, length)
-    _run(lane, variant, items, is_first_run=True)
-    return _run(lane, variant, items, is_first_run=True)
+    items = examples(variant, count, length)
+    run_unasked(lane, variant, items, is_first_run=True)
+    return run_unasked(lane, variant, items, is_first_run=True)
 
 
-def _run_for(lane: Lane, variant: Variant, count: int, length: int, seconds: float) -> None:
-    """At least once."""
-    items = _examples(variant, count, length)
-    until = time.monotonic() + seconds
-    _run(lane, variant, items)
-    while time.monotonic() < until:
-        _run(lane, variant, items)
-
-
-def _run(lane: Lane, variant: Variant, items: list[Item], is_first_run: bool = False) -> Window:
+def run_unasked(lane: Lane, variant: Variant, items: list[Item], is_first_run: bool = False) -> Window:
     """A batch of one length that nobody asked for. Raises ConfigError where it fails."""
     window, rows, failure = lane.run(variant, items, is_first_run=is_first_run)
     lane.run_log.finish(window)
@@ -137,7 +120,7 @@ def _run(lane: Lane, variant: Variant, items: list[Item], is_first_run: bool = F
     return window
 
 
-def _examples(variant: Variant, count: int, length: int) -> list[Item]:
+def examples(variant: Variant, count: int, length: int) -> list[Item]:
     model = variant.model
     return [model.task.example(model.facts, model.tokenizer, length, seed) for seed in range(count)]
 

@@ -68,16 +68,15 @@ class Served:
 
         poll_s = poll_period_s(probe, meter.poll_period_s)
         self._sampler = Sampler(meter, self._drain, on_charges, poll_period_s=poll_s)
+        longest, period_s = model.facts.max_tokens, probe.update_period_s
+        trials = None if mode == "off" else plan_trials(longest, 32, BATCH_TOKENS, period_s, CALIBRATION_S)
         self._engine = Engine(
             model, Materials(model.weights), choose("fp32", CPU), "fp32", LoadingRules(is_verified=False),
             EngineLimits({CPU: BatchLimits(32, BATCH_TOKENS)}, 1024, 256), book,
-            {CPU: Metering(self._run_log, self._sampler)}, lambda *result: None,
+            {CPU: Metering(self._run_log, self._sampler, trials)}, lambda *result: None,
             lambda error: None,
         )  # fmt: skip
         self._source = pb.EnergySource(name="bench", method="bench")
-        self._plan = plan_trials(
-            model.facts.max_tokens, 32, BATCH_TOKENS, probe.update_period_s, CALIBRATION_S
-        )
 
     def _meter(self, mode: str) -> Meter:
         if mode == "estimate":
@@ -95,7 +94,6 @@ class Served:
         await asyncio.sleep(0.5)
         self._engine.start()
         await self._engine.loader.load("fp32")
-        await self._engine.calibrate({CPU: self._plan})
         await self._rest()
 
     async def _rest(self) -> None:

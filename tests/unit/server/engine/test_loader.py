@@ -20,7 +20,9 @@ import torch
 
 from tests.fixtures.models import save_classifier
 from tests.fixtures.short_memory import Memory, limited
-from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.costlaw import Coefficients, LawView
+from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -52,16 +54,24 @@ class Rig:
     engine: Engine
     run_logs: dict[torch.device, RunLog]
 
+    def windows(self, device: torch.device) -> list[Window]:
+        """Of the batches that ran on a device since the last look."""
+        return self.run_logs[device].drain()[0]
+
     def ran(self, device: torch.device) -> list[str]:
         """The variants of the batches that ran on a device since the last look, warm-up included."""
-        return [window.variant for window in self.run_logs[device].drain()[0]]
+        return [window.variant for window in self.windows(device)]
 
 
 @asynccontextmanager
-async def rig(model: LoadedModel, *choices: Choice, **rules: Any) -> AsyncIterator[Rig]:
+async def rig(
+    model: LoadedModel, *choices: Choice, trials: TrialPlan | None = None, **rules: Any
+) -> AsyncIterator[Rig]:
+    """trials: of the first choice's device, whose meter knows every variant's law."""
     devices = dict.fromkeys(choice.device for choice in choices)
     run_logs = {device: RunLog() for device in devices}
     limits = BatchLimits(max_sequences=2, max_tokens=256)
+    laws = LawView({choice.name: Coefficients(0.0, 1e-6) for choice in choices})
     engine = Engine(
         model,
         Materials(model.weights),
@@ -70,7 +80,10 @@ async def rig(model: LoadedModel, *choices: Choice, **rules: Any) -> AsyncIterat
         LoadingRules(**{"is_verified": False, **rules}),
         EngineLimits(dict.fromkeys(devices, limits), max_queue=100, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(log, SimpleNamespace(law=LawView({}))) for device, log in run_logs.items()},
+        {
+            device: Metering(log, SimpleNamespace(law=laws), trials if device == choices[0].device else None)
+            for device, log in run_logs.items()
+        },
         lambda *result: None,
         lambda error: None,
     )
@@ -254,6 +267,19 @@ async def test_two_devices_run_their_own_variants_and_meter_them_apart(model: Lo
         assert [request.receipt.device for request in done] == ["cpu", "cpu:0", "cpu", "cpu:0"]
         assert sorted(it.ran(CPU)) == ["bf16", "fp32"]
         assert it.ran(OTHER) == ["fp32@other"] * 2
+
+
+async def test_a_variant_is_calibrated_when_it_is_loaded_where_the_device_tells_joules(
+    model: LoadedModel,
+) -> None:
+    plan = TrialPlan(((1, 8), (2, 64)), trial_s=0.001, pause_s=0.001)
+    async with rig(model, choice("fp32"), choice("fp32@other", OTHER), trials=plan) as it:
+        for name in it.engine.roster.names:
+            await it.engine.loader.load(name)
+        trials = [window for window in it.windows(CPU) if not window.is_first_run]
+        assert {(len(window.lengths), *window.lengths[:1]) for window in trials} == set(plan.shapes)
+        assert all(window.is_warmup for window in trials)
+        assert all(window.is_first_run for window in it.windows(OTHER))
 
 
 async def test_a_devices_variants_hold_no_tensor_of_another_device(model: LoadedModel) -> None:
