@@ -22,7 +22,7 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.choose import open_meter
 from wattserve_server.meters.composite import CompositeMeter
-from wattserve_server.meters.nvml_board import Board, Nvml, load_nvml, open_board
+from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
 from wattserve_server.meters.port import Meter
 from wattserve_server.meters.probe import ProbedMeter, parts_of, probe_with_parts
 from wattserve_server.meters.sampler import Sampler
@@ -57,6 +57,8 @@ class MeteredDevice:
 
     async def probe(self, on_charges: Callable[[Sequence[Charge]], None]) -> None:
         """Find out what kind of sensor it is, and make the sampler that will read it."""
+        if self.device.type == "cuda":
+            await asyncio.to_thread(learn_own_pid, device_uuid(self.device), self._work_once)
         self._probed = await asyncio.to_thread(probe_with_parts, self.chosen.meter)
         self.sampler = Sampler(
             self.chosen.meter,
@@ -65,6 +67,9 @@ class MeteredDevice:
             poll_period_s=min(self._pace_s, self._listening_s),
             split_rule=self._config.split_rule,
         )
+
+    def _work_once(self) -> None:
+        torch.ones(1 << 20, device=self.device).sum().item()
 
     def keep_pace(self) -> None:
         """From now on read no more often than accounting needs."""

@@ -79,6 +79,7 @@ def add_meter_commands(commands: Any) -> None:
 
 def probe_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
     with _opened(config) as chosen:
+        chosen.meter.others_at_work()  # the next answer is of the time since
         probed = probe_with_parts(chosen.meter, seconds=arguments.seconds, in_full=True)
         if arguments.json:
             print(json.dumps(as_plain(chosen.meter, probed), indent=2, ensure_ascii=False, allow_nan=False))
@@ -151,6 +152,7 @@ def as_text(chosen: ChosenMeter, probed: ProbedMeter) -> str:
     lines = [chosen.notice, *_probe_lines(probed.probe)]
     lines.append(_line("declared idle", amount(meter.idle_watts, "W", "none: the server measures it")))
     lines.append(_line("neighbours", _neighbours(meter.neighbours())))
+    lines.append(_line("others used", _at_work(meter.others_at_work())))
     lines.append(_line("the server reads", f"every {amount(period_s, 's')}"))
     if isinstance(meter, CompositeMeter):
         for part, probe in zip(meter.meters, probed.parts, strict=False):
@@ -163,6 +165,7 @@ def as_plain(meter: Meter, probed: ProbedMeter) -> dict[str, Any]:
     members = meter.meters if isinstance(meter, CompositeMeter) else ()
     return {
         **_meter_plain(meter, probed.probe),
+        "others_at_work": meter.others_at_work(),
         "poll_period_s": poll_period_s(probed.probe, meter.poll_period_s),
         "parts": [_meter_plain(part, probe) for part, probe in zip(members, probed.parts, strict=False)],
     }
@@ -219,6 +222,10 @@ def _neighbours(count: int | None) -> str:
     return (
         _UNKNOWN if count is None else f"{counted(count, 'other process', 'other processes')} on the device"
     )
+
+
+def _at_work(at_work: float | None) -> str:
+    return _UNKNOWN if at_work is None else f"{at_work:.2f} of the device (of a host: cores) meanwhile"
 
 
 def _line(name: str, text: str) -> str:

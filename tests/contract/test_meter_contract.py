@@ -267,6 +267,13 @@ def test_a_broken_sensor_does_not_know_its_neighbours(sensor: Case) -> None:
     assert sensor.meter.neighbours() is None
 
 
+def test_what_others_used_is_told_or_not_known_and_asking_never_fails(meter: Meter) -> None:
+    told = [meter.others_at_work(), meter.others_at_work()]
+    meter.close()
+    for at_work in (*told, meter.others_at_work()):
+        assert at_work is None or at_work >= 0
+
+
 def test_closing_twice_is_closing_once(meter: Meter) -> None:
     meter.close()
     meter.close()

@@ -112,6 +112,10 @@ class Accountant:
         """How many other processes use the device now; None where nobody can tell."""
         self._filter.foreign.neighbours = count
 
+    def see_others(self, at_work: float | None) -> None:
+        """How much of the device other processes used lately; None where nobody can tell."""
+        self._filter.foreign.at_work = at_work
+
     def advance(self, windows: Sequence[Window], known_until_ns: int) -> list[Charge]:
         """Settle what can be settled.
 

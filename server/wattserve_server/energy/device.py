@@ -106,6 +106,7 @@ class ForeignLoad:
     # Whether an unexplained floor speaks of foreign load: not where the server's own work makes one.
     watches_floor: bool = True
     neighbours: int | None = None  # other processes on the device; None where nobody can tell
+    at_work: float | None = None  # how much of the device they used lately; None where nobody can tell
     is_open: bool = False  # something else draws now
     for_s: float = 0.0
     _quiet: int = 0

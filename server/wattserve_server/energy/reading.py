@@ -88,4 +88,5 @@ class MeterStatus:
     lag_s: float | None = None
     ramp_s: float | None = None
     neighbours: int | None = None
+    others_at_work: float | None = None  # how much of the device other processes used lately
     last_read_ns: int | None = None  # when it was last read successfully, on the monotonic clock

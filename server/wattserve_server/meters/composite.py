@@ -89,6 +89,12 @@ class CompositeMeter:
         counts = [count for meter in self.meters if (count := meter.neighbours()) is not None]
         return sum(counts) if counts else None
 
+    def others_at_work(self) -> float | None:
+        """Of all parts together; None where one cannot tell: a sum without it would be too low."""
+        shares = [meter.others_at_work() for meter in self.meters]
+        known = [share for share in shares if share is not None]
+        return sum(known) if len(known) == len(shares) else None
+
     def close(self) -> None:
         self._closed = True
         for meter in self.meters:

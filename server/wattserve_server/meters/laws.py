@@ -43,6 +43,9 @@ class _LawMeter(ABC):
     def neighbours(self) -> int:
         return 0  # nobody else is in the figure
 
+    def others_at_work(self) -> float:
+        return 0.0
+
     def close(self) -> None:
         self._closed = True
 

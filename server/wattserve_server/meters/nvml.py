@@ -32,6 +32,9 @@ class _BoardMeter:
     def neighbours(self) -> int | None:
         return self._board.neighbours()
 
+    def others_at_work(self) -> float | None:
+        return self._board.others_at_work()
+
     def close(self) -> None:
         self._board.close()
 

@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from wattserve_server.errors import MeterError
@@ -71,8 +72,16 @@ class Nvml(Protocol):
     def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[int]) -> Any: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
+    def nvmlDeviceGetProcessUtilization(self, handle: Any, timeStamp: int) -> list[Any]: ...
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+
+
+# By which ids the driver may name this process; `learn_own_pid` finds it where a container has another.
+OWN_PIDS = {os.getpid()}
+
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+_PID_NAMESPACE_OF_THE_HOST = 0xEFFFFFFC  # its inode, fixed by Linux
 
 
 class NotOfferedError(MeterError):
@@ -82,10 +91,14 @@ class NotOfferedError(MeterError):
 class Board:
     """An opened board. Every question raises MeterError when NVML does not answer it."""
 
-    def __init__(self, nvml: Nvml, handle: Any) -> None:
+    def __init__(self, nvml: Nvml, handle: Any, own_pids: set[int] = OWN_PIDS) -> None:
         self._nvml = nvml
         self._handle: Any | None = handle
         self._closed = False
+        self._own_pids = own_pids
+        self._sampled_us: int | None = (
+            None  # of the newest sample of a process's utilization; the driver's clock
+        )
         self.uuid = nvml.nvmlDeviceGetUUID(handle)  # of the whole board, also where a MIG slice was asked for
         self.name = nvml.nvmlDeviceGetName(handle)
         self.mig = self._mig_is_on()  # the board is cut into slices, of which NVML meters none
@@ -119,14 +132,49 @@ class Board:
         uses the board too, and no process is ever taken for its own neighbour. Processes that only draw
         pictures are left out: a display server's steady draw is in the idle power. Never raises.
         """
+        pids = self.pids()
+        return len(pids) - 1 if pids else None
+
+    def pids(self) -> set[int]:
+        """Of the processes that compute on the board, as far as the driver names them. Never raises."""
         if self._closed or self._handle is None:
-            return None
+            return set()
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
         except Exception:  # not NVMLError alone: of a driver older than itself the binding says otherwise
+            return set()
+        return {process.pid for process in processes}
+
+    def others_at_work(self) -> float | None:
+        """Which share of the board's multiprocessors other processes used since this was last asked, 0 to 1.
+
+        The driver samples each process, over a sixth of a second to a second, and gives its newest sample.
+        None where it does not, at first, and where this process is not to be told from the others: it is
+        never taken for one of them. In a container that sees its own processes only, that nobody else worked
+        is not known either. Never raises.
+        """
+        if self.mig or not self._own_pids & self.pids():
             return None
-        pids = {process.pid for process in processes}
-        return len(pids) - 1 if pids else None
+        since_us = self._sampled_us
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, since_us or 0)
+        except Exception as error:
+            if type(error).__name__ != "NVMLError_NotFound":
+                return None
+            samples = []  # nobody has worked
+        self._sampled_us = max([since_us or 0, *(sample.timeStamp for sample in samples)])
+        percents = {sample.pid: sample.smUtil for sample in samples if sample.pid not in self._own_pids}
+        if since_us is None or max(percents.values(), default=0) > 100:
+            return None
+        share = min(sum(percents.values()) / 100, 1.0)
+        return share if share or self._sees_everybody() else None
+
+    def _sees_everybody(self) -> bool:
+        try:
+            is_on_host = _PID_NAMESPACE.stat().st_ino == _PID_NAMESPACE_OF_THE_HOST
+        except OSError:
+            is_on_host = False
+        return is_on_host or self._own_pids != {os.getpid()}  # named by the host's id, as all others are then
 
     def close(self) -> None:
         if not self._closed:
@@ -203,6 +251,34 @@ def open_board(
             raise _meter_error(f"GPU {device or '0'} cannot be opened", error) from error
         undo.pop_all()
     return board
+
+
+def learn_own_pid(
+    device: str | None,
+    work: Callable[[], object],
+    *,
+    load: Callable[[], Nvml] = load_nvml,
+    own_pids: set[int] = OWN_PIDS,
+) -> None:
+    """Finds out by which id the driver names this process, which in a container may be the host's.
+
+    work: uses the board of `device`, so that this process is on it. Where several processes come to the board
+    meanwhile, or where there is no such board, nothing is learned. Raises only what `work` raises.
+    """
+    try:
+        board = open_board(device, load=load)
+    except MeterError:
+        work()
+        return
+    try:
+        before = board.pids()
+        work()
+        after = board.pids()
+    finally:
+        board.close()
+    candidates = after - before or after
+    if len(candidates) == 1 and not own_pids & after:
+        own_pids |= candidates
 
 
 def _shut_down(nvml: Nvml) -> None:

@@ -35,6 +35,11 @@ class Meter(Protocol):
         """How many other processes use the metered device now; None where the meter cannot tell.
         Called from the thread that reads. Never raises."""
 
+    def others_at_work(self) -> float | None:
+        """How much other processes used the metered device since this was last asked, in device-seconds per
+        second: of a GPU a share from 0 to 1, of a host its cores. None where nobody can tell, as the first
+        time. Called from the thread that reads. Never raises."""
+
     def close(self) -> None:
         """Release what the meter holds. Reading it afterwards is an error."""
 
@@ -73,6 +78,9 @@ class NoMeter:
 
     def neighbours(self) -> int | None:
         return None  # there is nothing to ask
+
+    def others_at_work(self) -> float | None:
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

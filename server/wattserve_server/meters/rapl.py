@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wattserve_server.energy.reading import ZERO, Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
+from wattserve_server.meters.host_load import OthersOnHost
 from wattserve_server.meters.port import counted_uj
 
 POWERCAP_ROOT = Path("/sys/class/powercap")
@@ -49,10 +50,15 @@ class RaplMeter:
     poll_period_s: float = 0.02
 
     def __init__(
-        self, root: Path = POWERCAP_ROOT, *, clock_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        root: Path = POWERCAP_ROOT,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        others: OthersOnHost | None = None,  # None: those on this host
     ) -> None:
         """root: where powercap is mounted. Raises MeterError if there is no RAPL or it may not be read."""
         self._clock_ns = clock_ns
+        self._others = others or OthersOnHost()
         self._closed = False
         self._domains = list(_find_domains(root))
         self._at_ns = clock_ns()
@@ -85,7 +91,10 @@ class RaplMeter:
         return Reading(at_ns, self._energy)
 
     def neighbours(self) -> int | None:
-        return None  # the processor counts for everybody: who else runs is not known
+        return None  # the processor counts for everybody: how many they are says nothing
+
+    def others_at_work(self) -> float | None:
+        return self._others.at_work()
 
     def close(self) -> None:
         self._closed = True

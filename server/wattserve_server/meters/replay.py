@@ -65,5 +65,8 @@ class ReplayMeter:
     def neighbours(self) -> int | None:
         return None  # who used the recorded device is not recorded
 
+    def others_at_work(self) -> float | None:
+        return None
+
     def close(self) -> None:
         self._closed = True

@@ -64,6 +64,7 @@ class Sampler:
         self._costs_ns: deque[int] = deque(maxlen=STATISTICS_OVER)
         self._last_error = ""
         self._neighbours: int | None = None
+        self._others_at_work: float | None = None
         self._look_around_ns = 0
         self._reads = 0
         self._failed_reads = 0
@@ -92,6 +93,7 @@ class Sampler:
             lag_s=self._accountant.response.lag_s,
             ramp_s=self._accountant.response.ramp_s,
             neighbours=self._neighbours,
+            others_at_work=self._others_at_work,
             last_read_ns=self._last_read_ns,
         )
 
@@ -127,6 +129,8 @@ class Sampler:
             self._look_around_ns = now_ns + LOOK_AROUND_NS
             self._neighbours = self._meter.neighbours()
             self._accountant.see_neighbours(self._neighbours)
+            self._others_at_work = self._meter.others_at_work()
+            self._accountant.see_others(self._others_at_work)
 
     def wait_until_settled(self, limit_s: float) -> bool:
         """Block until every finished window is settled or given up; False when the limit passed."""

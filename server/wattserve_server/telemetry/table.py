@@ -259,6 +259,11 @@ IDLE_WATTS = _meters.add(GAUGE, "wattserve_idle_watts", lambda device: device.me
     "What the device draws while nothing runs.", absent="while it is not known")
 NEIGHBOURS = _meters.add(GAUGE, "wattserve_meter_neighbours", lambda device: device.meter.neighbours,
     "Other processes on the metered device.", unit="processes", absent="where the meter cannot tell")
+OTHERS_AT_WORK = _meters.add(GAUGE, "wattserve_meter_others_at_work",
+    lambda device: device.meter.others_at_work,
+    "How much of the metered device other processes used in the last second: of a GPU the share of its "
+    "multiprocessors, of a host its cores, of a sum both together.",
+    unit="share of a GPU, or cores", absent="where the meter cannot tell")
 POLL_PERIOD = _meters.add(GAUGE, "wattserve_meter_poll_period_seconds",
     lambda device: device.meter.poll_period_s, "How often the meter is read.")
 METER_LAG = _meters.add(GAUGE, "wattserve_meter_lag_seconds",

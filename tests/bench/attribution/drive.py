@@ -46,6 +46,9 @@ class VirtualMeter:
     def neighbours(self) -> int | None:
         return self._neighbours
 
+    def others_at_work(self) -> float | None:
+        return None
+
     def close(self) -> None:
         pass
 

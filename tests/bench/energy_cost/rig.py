@@ -118,6 +118,9 @@ class Device:
     def neighbours(self) -> int | None:
         return 0
 
+    def others_at_work(self) -> float | None:
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -62,6 +62,9 @@ class World:
     def neighbours(self) -> int | None:
         return None
 
+    def others_at_work(self) -> float | None:
+        return None
+
     def close(self) -> None:
         pass
 

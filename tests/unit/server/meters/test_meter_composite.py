@@ -27,6 +27,7 @@ class Part:
     idle_watts: float | None = None
     poll_period_s: float = 0.02
     others: int | None = None
+    at_work: float | None = None
     error: str = ""
     closed: bool = False
     source: Source = field(init=False)
@@ -41,6 +42,9 @@ class Part:
 
     def neighbours(self) -> int | None:
         return self.others
+
+    def others_at_work(self) -> float | None:
+        return self.at_work
 
     def close(self) -> None:
         self.closed = True
@@ -183,6 +187,17 @@ def test_neighbours_are_those_of_the_parts_that_can_tell(
     world = World()
     world.gpu.others, world.cpu.others = first, second
     assert world.meter().neighbours() == total
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cpu", "together"), [(0.25, 0.5, 0.75), (0.0, 0.0, 0.0), (None, 0.5, None), (0.25, None, None)]
+)
+def test_what_others_used_is_known_of_the_sum_where_it_is_of_every_part(
+    gpu: float | None, cpu: float | None, together: float | None
+) -> None:
+    world = World()
+    world.gpu.at_work, world.cpu.at_work = gpu, cpu
+    assert world.meter().others_at_work() == together
 
 
 def test_closing_closes_every_part_and_reading_then_fails() -> None:

@@ -55,6 +55,9 @@ class Sensor:
     def neighbours(self) -> int | None:
         return None
 
+    def others_at_work(self) -> float | None:
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -26,6 +26,7 @@ class ScriptedMeter:
         self.script = list(script)
         self.is_closed = False
         self.seen: int | None = None
+        self.at_work: float | None = None
         self.asked = 0
 
     def read(self) -> Reading:
@@ -39,6 +40,9 @@ class ScriptedMeter:
     def neighbours(self) -> int | None:
         self.asked += 1
         return self.seen
+
+    def others_at_work(self) -> float | None:
+        return self.at_work
 
     def close(self) -> None:
         self.is_closed = True
@@ -144,6 +148,19 @@ def test_what_the_meter_says_of_neighbours_reaches_the_accountant(monkeypatch: p
         host.sampler.tick()
         clock.advance_s(1.0)
     assert told == [2, None, 0]
+
+
+def test_what_others_used_reaches_the_accountant_and_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float | None] = []
+    monkeypatch.setattr(Accountant, "see_others", lambda self, at_work: told.append(at_work))
+    clock = Clock()
+    meter = ScriptedMeter(*(reading(100 * tick, 0) for tick in range(3)))
+    host = Host(meter, clock)
+    for meter.at_work in (0.25, None, 0.0):
+        host.sampler.tick()
+        clock.advance_s(1.0)
+    assert told == [0.25, None, 0.0]
+    assert host.sampler.status.others_at_work == 0.0
 
 
 def test_receipts_beside_neighbours_say_so() -> None:
