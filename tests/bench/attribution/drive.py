@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.bench.attribution.realise import Realisation, to_ns
-from tests.bench.attribution.world import Floats, PollModel
+from tests.bench.attribution.trace import Steps
+from tests.bench.attribution.world import Floats, ForeignLoad, PollModel
 from wattserve_server.energy.costlaw import provisional_uj
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Reading, Source
 from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.meters.sampler import DITHER, Sampler
+
+USE_OVER_S = 1.0
+"""The driver tells which part of the device each process kept busy in the last so many seconds."""
 
 
 class VirtualMeter:
@@ -51,6 +55,29 @@ class VirtualMeter:
 
     def close(self) -> None:
         pass
+
+
+class Others:
+    """What the driver tells of other processes."""
+
+    def __init__(self, load: ForeignLoad | None, draw: Steps) -> None:
+        self._load = load
+        self._at_work = Steps(draw.starts, (draw.watts > 0).astype(float))
+
+    def count(self, now_s: float) -> int | None:
+        """None where nobody can tell."""
+        if self._load is None or not self._load.is_visible:
+            return None
+        index = np.searchsorted(self._at_work.starts, now_s) - 1
+        return int(self._load.is_listed or self._at_work.watts[index] > 0)
+
+    def at_work(self, now_s: float) -> float | None:
+        """Which part of the device they kept busy in the last second; None where nobody can tell."""
+        if self._load is None or self._load.use is None:
+            return None
+        since_s = max(now_s - USE_OVER_S, 0.0)
+        seconds = self._at_work.joules(np.array([since_s, now_s]), 0.0)
+        return self._load.use * float(seconds[1] - seconds[0]) / USE_OVER_S
 
 
 class Feed:
@@ -154,8 +181,8 @@ def drive(case: Realisation) -> Outcome:
             number[id(line)] = (len(number), window.end_ns)
     by_start = sorted(case.windows, key=lambda window: window.start_ns)
     running: list[Window] = []
-    visible = world.foreign is not None and world.foreign.is_visible
-    foreign = case.trace.foreign
+    others = Others(world.foreign, case.trace.foreign)
+    see_others = getattr(sampler._accountant, "see_others", None)
     polls, ended, begun = _Polls(world.polls, case.poll_rng), 0, 0
     first_uj = 0
     charged_uj = 0
@@ -166,11 +193,11 @@ def drive(case: Realisation) -> Outcome:
             now_ns = to_ns(now_s)
             uj = 1000 * int(published.millijoules[np.searchsorted(published.at_s, now_s, side="right") - 1])
             first_uj = first_uj or uj
-            draws = foreign.watts[np.searchsorted(foreign.starts, now_s) - 1] > 0
-            others = int(draws) if visible else None
             outcome.poll_ns.append(now_ns)
             outcome.poll_uj.append(uj)
-            meter.show(now_ns, uj, others)
+            meter.show(now_ns, uj, others.count(now_s))
+            if see_others is not None:
+                see_others(others.at_work(now_s))
             while ended < len(case.windows) and case.windows[ended].end_ns <= now_ns:
                 feed.finished.append(case.windows[ended])
                 ended += 1

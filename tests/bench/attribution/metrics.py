@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from tests.bench.attribution.baselines import baselines
 from tests.bench.attribution.drive import Outcome
 from tests.bench.attribution.realise import START_NS, Realisation
+from tests.bench.attribution.receipts import Receipts, Span, errors, percent, read, worst_bias
 from tests.bench.attribution.world import Floats
 
 OURS = "ours"
@@ -32,7 +34,8 @@ class Conduct:
 
     latency_ratio: p95 and worst latency over lag + 3.5 ramp + 1.5 periods. provisional: medians of
     the provisional figure against the settled and against the true one. unattributed: part of the
-    bill. violations: of conservation, sign or bookkeeping; `broken` has the first in words.
+    bill. uncharged: requests that were never settled. violations: of conservation, sign or bookkeeping;
+    `broken` has the first in words.
     """
 
     residual_uj: int
@@ -43,12 +46,9 @@ class Conduct:
     latency_max: float
     latency_ratio_p95: float
     latency_ratio_max: float
-    coverage: float
     provisional_settled: float
     provisional_true: float
-    unknown: float
     uncharged: float
-    warned: float
     unattributed: float
     cpu_us_per_batch: float
     lag_s: float | None
@@ -58,17 +58,22 @@ class Conduct:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """rule: how far the split rule's own shares are from exact Shapley values, median in %."""
+    """rule: how far the split rule's own shares are from exact Shapley values, median in %. receipts: of
+    the whole workload under "", and of each of its spans under that one's name. cpu_s: of the simulation
+    and everything after it."""
 
     scenario: str
     batches: int
     requests: int
     rule: float
     accuracy: dict[str, Accuracy]
+    receipts: dict[str, Receipts]
     conduct: Conduct
+    seed: int = 0
+    cpu_s: float = 0.0
 
 
-def evaluate(case: Realisation, outcome: Outcome) -> Result:
+def evaluate(case: Realisation, outcome: Outcome, spans: Sequence[Span] = ()) -> Result:
     requests = case.requests
     true_uj = requests.true_uj
     idle = _idle_error(case, outcome, outcome.idle_uj, outcome.booked_uj)
@@ -80,22 +85,19 @@ def evaluate(case: Realisation, outcome: Outcome) -> Result:
         if estimate.idle_uj is not None:
             error = _idle_error(case, outcome, estimate.idle_uj, outcome.measured_uj)
         accuracy[name] = _accuracy(got, true_uj, requests.variant, error)
-    accuracy[OURS] = _accuracy(outcome.got_uj, true_uj, requests.variant, idle)
+    receipts = {"": read(case, outcome), **{span.name: read(case, outcome, span) for span in spans}}
+    whole = receipts[""]
+    accuracy[OURS] = Accuracy(whole.median, whole.p95, whole.bias, idle)
     rule = _median_error(true_uj, requests.exact_uj)
-    return Result(case.name, len(case.batches), len(true_uj), rule, accuracy, _conduct(case, outcome))
+    batches, conduct = len(case.batches), _conduct(case, outcome)
+    return Result(case.name, batches, len(true_uj), rule, accuracy, receipts, conduct)
 
 
 def _accuracy(got: Floats, true: Floats, variant: np.ndarray, idle: float | None = None) -> Accuracy:
-    """Of the requests that have a figure; NaN where none has."""
-    known = ~np.isnan(got)
-    got, true, variant = got[known], true[known], variant[known]
-    if not len(got):
-        return Accuracy(np.nan, np.nan, np.nan, idle)
-    error = 100 * np.abs(got - true) / true
-    sums = np.bincount(variant, true)
-    present = sums > 0
-    bias = 100 * np.abs(np.bincount(variant, got)[present] / sums[present] - 1)
-    return Accuracy(float(np.median(error)), float(np.quantile(error, 0.95)), float(bias.max()), idle)
+    """Of a method that has a figure for every request, and no interval."""
+    error = errors(got, np.zeros(len(got)), true)
+    bias = worst_bias(got, true, variant)
+    return Accuracy(float(np.median(error)), float(np.quantile(error, 0.95)), bias, idle)
 
 
 def _idle_error(case: Realisation, outcome: Outcome, idle_uj: float, booked_uj: int) -> float:
@@ -129,7 +131,6 @@ def _conduct(case: Realisation, outcome: Outcome) -> Conduct:
     p50, p95, worst = (float(v) for v in np.quantile(latency, [0.5, 0.95, 1.0]))
     settled = known & ~np.isnan(outcome.provisional_uj) & (got > 0)
     provisional = outcome.provisional_uj[settled]
-    covered = np.abs(got - true)[known] <= 1.96 * outcome.deviation_uj[known]
     return Conduct(
         residual_uj=outcome.checks.worst_residual_uj,
         violations=outcome.checks.violations,
@@ -139,22 +140,15 @@ def _conduct(case: Realisation, outcome: Outcome) -> Conduct:
         latency_max=worst,
         latency_ratio_p95=p95 / limit_s,
         latency_ratio_max=worst / limit_s,
-        coverage=_percent(covered),
         provisional_settled=_median_error(provisional, got[settled]),
         provisional_true=_median_error(provisional, true[settled]),
-        unknown=_percent(outcome.is_charged & ~known),
-        uncharged=_percent(~outcome.is_charged),
-        warned=_percent(outcome.is_warned),
+        uncharged=percent(~outcome.is_charged),
         unattributed=100 * outcome.unattributed_uj / max(outcome.measured_uj, 1),
         cpu_us_per_batch=1e6 * outcome.cpu_s / len(case.windows),
         lag_s=status.lag_s,
         ramp_s=status.ramp_s,
         idle_watts=status.idle_watts,
     )
-
-
-def _percent(flags: np.ndarray) -> float:
-    return 100 * float(np.mean(flags)) if len(flags) else np.nan
 
 
 def _median_error(said: Floats, reference: Floats) -> float:

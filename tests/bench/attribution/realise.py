@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.bench.attribution.device import Batch, History, simulate
+from tests.bench.attribution.sensor import Published, publish
 from tests.bench.attribution.shapley import exact_shares, rule_shares
-from tests.bench.attribution.trace import Published, Trace, publish
+from tests.bench.attribution.trace import Trace
 from tests.bench.attribution.world import Floats, Workload, World
 from wattserve_server.energy.receipt import Line, Receipt, Window
 

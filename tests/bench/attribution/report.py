@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 
 import numpy as np
@@ -14,21 +14,35 @@ from tests.bench.attribution.scenarios import LAWFUL, Goal, Scenario
 COVERED = 90.0
 PROVISIONAL = 5.0
 
+RECEIPTS = (
+    "What receipts said, in % of the requests or of the truth: the middle seed, and in brackets the worst."
+    " *withheld*: without a figure. *median*, *p95*: of the error, which is 100 where a figure is withheld or"
+    " its interval has no end. *bias*: of the worst variant. *covered*: the truth in the 95 % interval."
+    " *half-width*: of that interval, median. *unattributed*: of the bill."
+)
+
 
 def render(scenarios: Sequence[Scenario], results: Sequence[Result]) -> str:
     """Of the results of `scenarios`, in their order."""
     worlds = [result for result in results if result.scenario.startswith(PREFIX)]
+    by_name = _by_name(results)
+    firsts = [same[0] for same in by_name.values()]
     parts = [
-        "Errors per request in %: median / p95 / bias of the worst variant (/ idle error, of the bill)",
+        RECEIPTS,
+        _receipts_table(by_name),
+        f"Seed {firsts[0].seed}, beside other ways. Errors per request in %: median / p95 / bias of the worst"
+        " variant (/ idle error, of the bill)",
         "Requests are judged by the receipts' split rule under the true law; *rule*: how far that is from"
         " exact Shapley values (median). *noise floor*: the true law without the noise of each batch.",
-        _accuracy_table(results),
-        "How ours behaved. Latencies in s and over lag + 3.5 ramp + 1.5 periods; the rest in %, if not said",
-        _conduct_table(results),
+        _accuracy_table(firsts),
+        f"How ours behaved with seed {firsts[0].seed}. Latencies in s and over lag + 3.5 ramp + 1.5 periods;"
+        " the rest in %, if not said",
+        _conduct_table(firsts),
     ]
     if len(worlds) > 1:
         parts += [f"{len(worlds)} random worlds, ours", _worlds_table(worlds)]
-    parts += ["Goals", "\n".join(_goals(scenarios, results, worlds))]
+    goals = {scenario.name: scenario.goal for scenario in scenarios if scenario.goal is not None}
+    parts += ["Goals, of the middle seed", "\n".join(_goals(goals, by_name, worlds))]
     return "\n\n".join(parts)
 
 
@@ -45,6 +59,59 @@ def _short(value: float | None) -> str:
     if value is None or isnan(value):
         return "-"
     return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:.2g}" if abs(value) < 1 else f"{value:.1f}"
+
+
+def _by_name(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Each world's results, one of each seed."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(result.scenario, []).append(result)
+    return found
+
+
+def _of_seeds(values: Sequence[float], is_good: bool = False) -> str:
+    """The middle one, and the worst of several in brackets. is_good: the more the better."""
+    ordered = sorted((value for value in values if not isnan(value)), reverse=is_good)
+    if not ordered:
+        return "-"
+    middle = _short(ordered[(len(ordered) - 1) // 2])
+    return f"{middle} ({_short(ordered[-1])})" if len(ordered) > 1 else middle
+
+
+def _receipts_table(by_name: Mapping[str, Sequence[Result]]) -> str:
+    head = [
+        "world",
+        "requests",
+        "withheld",
+        "warned",
+        "median",
+        "p95",
+        "bias",
+        "covered",
+        "half-width",
+        "unattributed",
+        "CPU s",
+    ]
+    rows = []
+    for name, same in by_name.items():
+        for span in same[0].receipts:
+            told = [result.receipts[span] for result in same]
+            rows.append(
+                [
+                    f"... {span}" if span else name,
+                    str(told[0].requests),
+                    _of_seeds([r.withheld for r in told]),
+                    _of_seeds([r.warned for r in told]),
+                    _of_seeds([r.median for r in told]),
+                    _of_seeds([r.p95 for r in told]),
+                    _of_seeds([r.bias for r in told]),
+                    _of_seeds([r.covered for r in told], is_good=True),
+                    _of_seeds([r.half_width for r in told]),
+                    "" if span else _of_seeds([result.conduct.unattributed for result in same]),
+                    "" if span else _short(sum(result.cpu_s for result in same) / len(same)),
+                ]
+            )
+    return _table(head, rows)
 
 
 def _accuracy_table(results: Sequence[Result]) -> str:
@@ -68,11 +135,8 @@ def _conduct_table(results: Sequence[Result]) -> str:
         "violations",
         "latency p50 / p95 / max",
         "ratio p95 / max",
-        "covered",
         "provisional to settled / truth",
-        "unknown",
         "uncharged",
-        "warned",
         "unattributed",
         "us/batch",
         "lag, ramp ms",
@@ -88,11 +152,8 @@ def _conduct_table(results: Sequence[Result]) -> str:
                 f"{c.violations} ({c.broken})" if c.violations else "0",
                 f"{c.latency_p50:.3f} / {c.latency_p95:.3f} / {c.latency_max:.3f}",
                 f"{c.latency_ratio_p95:.2f} / {c.latency_ratio_max:.2f}",
-                _short(c.coverage),
                 f"{_short(c.provisional_settled)} / {_short(c.provisional_true)}",
-                _short(c.unknown),
                 _short(c.uncharged),
-                _short(c.warned),
                 _short(c.unattributed),
                 _short(c.cpu_us_per_batch),
                 f"{lag}, {ramp}",
@@ -106,7 +167,7 @@ _WORLD_FIGURES: dict[str, Callable[[Result], float]] = {
     "p95 error": lambda result: result.accuracy[OURS].p95,
     "bias": lambda result: result.accuracy[OURS].bias,
     "idle error": lambda result: result.accuracy[OURS].idle or 0.0,
-    "not covered": lambda result: 100 - result.conduct.coverage,
+    "not covered": lambda result: 100 - result.receipts[""].covered,
     "provisional to settled": lambda result: result.conduct.provisional_settled,
     "latency ratio, p95": lambda result: result.conduct.latency_ratio_p95,
     "noise floor, median error": lambda result: result.accuracy[FLOOR].median,
@@ -134,21 +195,25 @@ def _verdict(words: str, checks: Sequence[tuple[str, float, float]]) -> str:
     return f"- {'missed' if missed else 'met'}: {words}: {shown}"
 
 
-def _goals(scenarios: Sequence[Scenario], results: Sequence[Result], worlds: Sequence[Result]) -> list[str]:
+def _goals(
+    goals: Mapping[str, Goal], by_name: Mapping[str, Sequence[Result]], worlds: Sequence[Result]
+) -> list[str]:
     lines = []
-    for scenario, result in zip(scenarios, results, strict=True):
-        if scenario.goal is not None:
-            lines.append(_verdict(_whose(scenario), _checks(scenario.goal, result)))
+    for name, goal in goals.items():
+        whose = name if goal is LAWFUL else f"{name} (the prototype's figures)"
+        several = [_checks(goal, result) for result in by_name[name]]
+        middle = [
+            (what, _quantile([checks[i][1] for checks in several], 0.5), most)
+            for i, (what, _, most) in enumerate(several[0])
+        ]
+        lines.append(_verdict(whose, middle))
     if worlds:
         lines += _world_goals(worlds)
-    broken = [r.scenario for r in results if r.conduct.residual_uj or r.conduct.violations]
+    results = [result for same in by_name.values() for result in same]
+    broken = sorted({r.scenario for r in results if r.conduct.residual_uj or r.conduct.violations})
     words = f"missed: in {', '.join(broken)}" if broken else f"met: in all {len(results)} runs"
     lines.append(f"- {words}: residual 0 at every tick, nothing negative, nothing charged twice or lost")
     return lines
-
-
-def _whose(scenario: Scenario) -> str:
-    return scenario.name if scenario.goal is LAWFUL else f"{scenario.name} (the prototype's figures)"
 
 
 def _checks(goal: Goal, result: Result) -> list[tuple[str, float, float]]:
@@ -159,13 +224,13 @@ def _checks(goal: Goal, result: Result) -> list[tuple[str, float, float]]:
         ("bias", ours.bias, goal.bias),
     ]
     if goal.idle is not None:
-        conduct = result.conduct
+        conduct, receipts = result.conduct, result.receipts[""]
         checks += [
             ("idle", np.nan if ours.idle is None else ours.idle, goal.idle),
-            ("not covered", 100 - conduct.coverage, 100 - COVERED),
+            ("not covered", 100 - receipts.covered, 100 - COVERED),
             ("provisional to settled", conduct.provisional_settled, PROVISIONAL),
             ("latency ratio p95", conduct.latency_ratio_p95, 1.0),
-            ("unknown or uncharged", conduct.unknown + conduct.uncharged, 0.0),
+            ("withheld", receipts.withheld, 0.0),
         ]
     return checks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tests.bench.attribution.receipts import Span
 from tests.bench.attribution.world import (
     Bursts,
     ClosedLoop,
@@ -40,17 +41,14 @@ LAWFUL = Goal(3.5, 10, 3, 1)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """goal: what the issue demands of lawful workloads; of the others, what the prototype reached."""
+    """goal: what the issue demands of lawful workloads; of the others, what the prototype reached; None:
+    nothing is demanded. spans: parts of the workload that are told apart from the whole."""
 
     name: str
     world: World
     workload: Workload
     goal: Goal | None
-
-    def shortened(self, factor: float) -> Scenario:
-        workload = replace(self.workload, seconds=self.workload.seconds * factor)
-        changes = tuple(replace(c, at_s=c.at_s * factor) for c in self.world.changes)
-        return replace(self, workload=workload, world=replace(self.world, changes=changes))
+    spans: tuple[Span, ...] = ()
 
 
 def with_period(world: World, period_s: float) -> World:

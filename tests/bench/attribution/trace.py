@@ -1,4 +1,4 @@
-"""The device's energy over time, in parts and in closed form, and what its counter publishes of it."""
+"""The device's energy over time, in parts and in closed form."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.bench.attribution.device import History
-from tests.bench.attribution.world import CounterModel, Floats, ForeignLoad, IdleModel, World
+from tests.bench.attribution.world import Floats, ForeignLoad, IdleModel, World
 
 WALK_STEP_S = 0.1
 """The idle draw's random walk is linear between multiples of this."""
-
-POWER_PERIOD_S = 0.1
-POWER_OVER_S = 0.025
-"""The power sensor publishes every POWER_PERIOD_S the mean power of the last POWER_OVER_S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +72,11 @@ class IdleTrace:
         if model.decay_s:
             held = held + model.decay_s * -np.expm1(-after / model.decay_s)
         seconds = np.where(self._is_busy[index], since_s, held)
-        return np.where(index == 0, 0.0, model.offset_watts * seconds)
+        joules: Floats = np.where(index == 0, 0.0, model.offset_watts * seconds)
+        if model.asleep_watts is None:
+            return joules
+        awake_s = np.where(index == 0, 0.0, np.where(self._is_busy[index], np.inf, model.sleeps_after_s))
+        return joules + (model.asleep_watts - model.watts) * np.maximum(since_s - awake_s, 0.0)
 
     def joules(self, times: Floats) -> Floats:
         knot = np.minimum((times / WALK_STEP_S).astype(int), len(self._watts) - 2)
@@ -89,7 +89,12 @@ class IdleTrace:
 
 def foreign_steps(load: ForeignLoad | None, history: History, rng: np.random.Generator) -> Steps:
     starts, watts = [0.0], [0.0]
-    if load is not None:
+    if load is not None and load.is_regular:
+        episodes = np.arange(history.measured_from_s + load.off_s, history.end_s, load.on_s + load.off_s)
+        for at_s in episodes.tolist():
+            starts += [at_s, at_s + load.on_s]
+            watts += [load.watts, 0.0]
+    elif load is not None:
         at_s = history.measured_from_s + load.off_s * rng.exponential()
         while at_s < history.end_s:
             starts += [at_s, at_s + load.on_s * rng.uniform(0.3, 1.7)]
@@ -116,35 +121,3 @@ class Trace:
 
     def total(self, times: Floats) -> Floats:
         return self.work(times) + self.idle(times) + self.foreign.joules(times, self._ramp_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the sensors show: from each of `at_s` on the counter's value, from each of `power_at_s` on the
-    power. `as_of_s`: the instants whose energy the counter shows (truth: for the evaluation only)."""
-
-    at_s: Floats
-    millijoules: np.ndarray
-    as_of_s: Floats
-    power_at_s: Floats
-    power_watts: Floats
-
-
-def publish(trace: Trace, model: CounterModel, end_s: float, rng: np.random.Generator) -> Published:
-    origin_mj = int(rng.integers(1, 10**9))
-    count = int(end_s / model.period_s) + 2
-    phase_s = rng.random() * model.period_s
-    jitter = np.clip(rng.standard_normal(count), -3, 3) * model.jitter_s
-    at_s = np.sort(phase_s + model.period_s * np.arange(count) + jitter)
-    as_of_s = np.maximum(at_s - model.lag_s, 0.0)
-    millijoules = origin_mj + np.floor(1000 * trace.total(as_of_s)).astype(np.int64)
-    power_at_s = POWER_PERIOD_S * (np.arange(1, int(end_s / POWER_PERIOD_S), dtype=float) + rng.random())
-    until_s = np.maximum(power_at_s - model.lag_s, POWER_OVER_S)
-    watts = (trace.total(until_s) - trace.total(until_s - POWER_OVER_S)) / POWER_OVER_S
-    return Published(
-        np.concatenate([[-np.inf], at_s]),
-        np.concatenate([[origin_mj], millijoules]),
-        np.concatenate([[0.0], as_of_s]),
-        power_at_s,
-        watts,
-    )

@@ -63,7 +63,9 @@ class IdleModel:
     """The device's draw without work.
 
     `watts` with a random walk of `walk` watts per sqrt(s), and on top `offset_watts` during work and
-    for `hold_s` after it, which then decays with time constant `decay_s` (0: drops at once).
+    for `hold_s` after it, which then decays with time constant `decay_s` (0: drops at once). A device that
+    sleeps (asleep_watts is not None) draws so much instead of `watts` until it first works, and again once
+    it has rested for `sleeps_after_s`, as a board does in its lowest state of performance.
     """
 
     watts: float = 70.0
@@ -71,16 +73,24 @@ class IdleModel:
     offset_watts: float = 8.0
     hold_s: float = 2.0
     decay_s: float = 3.0
+    asleep_watts: float | None = None
+    sleeps_after_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class CounterModel:
     """Publishes, every `period_s` give or take `jitter_s` (standard deviation), the energy as of `lag_s`
-    before, in whole millijoules."""
+    before, in whole millijoules.
+
+    box_s: it adds up a trailing average of the power over so much time (0: the power itself). sampled_s: it
+    looks at the power for the last so many seconds before each publication and takes that for the whole
+    time since the one before (0: it looks all the time)."""
 
     period_s: float = 0.1
     jitter_s: float = 0.002
     lag_s: float = 0.02
+    box_s: float = 0.0
+    sampled_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +110,18 @@ class ForeignLoad:
     """Another process: episodes of about `watts`, `on_s` long and `off_s` apart on average.
 
     is_visible: whether the meter counts it as a neighbour while it draws; otherwise, and in worlds without
-    foreign load, it cannot tell who else is there.
+    foreign load, it cannot tell who else is there. is_listed: it counts it all the time, from the start.
+    is_regular: its episodes are exactly so long, so far apart and so strong. use: which part of the device
+    it keeps busy in an episode, as the driver tells of each process; None: nobody tells.
     """
 
     watts: float = 90.0
     on_s: float = 6.0
     off_s: float = 10.0
     is_visible: bool = True
+    is_listed: bool = False
+    is_regular: bool = False
+    use: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from tests.bench.attribution.random_worlds import random_scenario
 from tests.bench.attribution.realise import Realisation, Requests, realise
 from tests.bench.attribution.report import render
 from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, LAWFUL, Scenario
+from tests.bench.attribution.sensor import Published
 from tests.bench.attribution.shapley import exact_shares, rule_shares
-from tests.bench.attribution.trace import Published, Steps, Trace
+from tests.bench.attribution.trace import Steps, Trace
 from tests.bench.attribution.world import ClosedLoop, CounterModel, ForeignLoad, Workload, World
 from wattserve_server.energy.receipt import Window
 from wattserve_server.meters.sampler import Sampler
