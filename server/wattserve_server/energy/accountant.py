@@ -9,6 +9,7 @@ settled with what it says, and what the device drew by itself is booked as idle.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ from wattserve_server.energy.ledger import Books, Ledger
 from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow, entries_of
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Charge, Window
+from wattserve_server.energy.restart import RESTARTED, Sound, resume, sound
+
+log = logging.getLogger(__name__)
 
 NO_IDLE = "the device's idle draw was not known yet"
 
@@ -56,22 +60,30 @@ class Accountant:
         self._declared_idle_w = declared_idle_w
         self._books = Books(self.ledger)
         # A declared idle draw is a model's, and a model counts nobody else.
-        watches_floor = declared_idle_w is None and not counts_server
-        self._filter = EnergyFilter(declared_idle_w, ForeignLoad(watches_floor))
-        self._estimate = self._filter.estimate
-        self._calibrator = Calibrator(is_model=declared_idle_w is not None)
+        self._watches_floor = declared_idle_w is None and not counts_server
         self._finder = EdgeFinder(self.ledger, wraps_at, may_stand_still=declared_idle_w == 0)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
         self._young: dict[str, int] = {}  # edges since a law was begun without calibration
+        self._last_end_s = -math.inf
+        self._reached_s = -math.inf  # the end of the last edge that was passed
+        self._sound: Sound | None = None  # as of that edge
+        self.restarts = 0  # errors after which edges or filter began again
+        self.last_restart = ""  # what the last of them said
+        self._begin_filter()
+
+    def _begin_filter(self) -> None:
+        """The filter and all that follows its open batches, as at the start."""
+        self._filter = EnergyFilter(self._declared_idle_w, ForeignLoad(self._watches_floor))
+        self._estimate = self._filter.estimate
+        self._calibrator = Calibrator(is_model=self._declared_idle_w is not None)
         self._open = OpenBatches()
         self._tails = Tails()
-        self._last_end_s = -math.inf
         self._owed_j = 0.0  # of a declared idle draw: what the pool was too short for
 
     @property
     def pending_windows(self) -> int:
-        return len(self._open) + len(self._waiting)
+        return len(self._books.unsettled)
 
     @property
     def response(self) -> Response:
@@ -96,7 +108,11 @@ class Accountant:
 
     def observe(self, reading: Reading) -> None:
         """A good reading. Readings come in the order of their instants."""
-        edge = self._finder.observe(reading)
+        try:
+            edge = self._finder.observe(reading)
+        except Exception as error:  # a bug: it must not stop the accounts of all requests to come
+            self._finder.begin_again(reading.at_ns, self._note(error))
+            return
         if edge is not None:
             start_s, end_s = self._seconds(edge.start_ns), self._seconds(edge.at_ns)
             deviation_s = edge.deviation_ns / NS
@@ -120,28 +136,72 @@ class Accountant:
         """Settle what can be settled.
 
         `windows` are those that ended since the last call. Every window that started before
-        `known_until_ns` has been handed over, now or earlier.
+        `known_until_ns` has been handed over, now or earlier. No error on the way loses a charge: one that
+        was made before it is handed out now or by the next call.
         """
-        charges: list[Charge] = []
         since_ns = self.ledger.since_ns
         for window in windows:
+            self._books.hand_over(window)
             if since_ns is None or window.start_ns < since_ns:
-                charges += self._books.no_figure(window, self._finder.failure)
+                self._books.no_figure(window, self._finder.failure)
             else:
                 start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
                 self._waiting.append(TimedWindow(window, start_s, end_s))
-        if since_ns is None:
-            return charges
+        if since_ns is not None:
+            known_until_s = self._seconds(known_until_ns)
+            try:
+                self._pass_edges(known_until_s)
+            except Exception as error:  # a bug, or a state that no arithmetic can follow
+                self._restart(error, known_until_s)
+        return self._books.take_charges()
+
+    def _pass_edges(self, known_until_s: float) -> None:
         self._waiting.sort(key=lambda batch: batch.start_s)
-        known_until_s = self._seconds(known_until_ns)
         if self._filter.idle_is_known and not self._open and self.ledger.open_gap is None:
             if self._calibrator.holds(self._waiting, self._edges, known_until_s, self._finder.period_ns / NS):
-                return charges
+                return
             self._calibrator.calibrate(self._waiting, self._edges, self._last_end_s, self._filter)
-        while self._edges and self._edges[0].end_s - self.response.lag_s <= known_until_s:
+        while self._is_due(known_until_s):
             edge = self._edges.popleft()
-            charges += self._pass_gap(edge) if edge.gap_reason else self._pass(edge)
-        return charges + self._give_up()
+            self._reached_s = edge.end_s
+            if edge.gap_reason:
+                self._pass_gap(edge)
+            else:
+                self._pass(edge)
+            self._sound = sound(self._filter, self.law, self.response)
+        self._give_up()
+
+    def _is_due(self, known_until_s: float) -> bool:
+        """Whether all that the next edge holds has been handed over."""
+        return bool(self._edges) and self._edges[0].end_s - self.response.lag_s <= known_until_s
+
+    def _note(self, error: Exception) -> str:
+        """Count an error, and log it where it is not the last one again; what receipts say of it."""
+        words = f"{type(error).__name__}: {error}"
+        if words != self.last_restart:
+            log.error("the energy accounts met an error and begin again", exc_info=error)
+        self.restarts += 1
+        self.last_restart = words
+        return RESTARTED.format(words)
+
+    def _restart(self, error: Exception, known_until_s: float) -> None:
+        """Begin again after an error, from what the last good edge left: what had begun by the edges that are
+        due ends without a figure, and their joules are nobody's. Nothing of it is tried again."""
+        reason = self._note(error)
+        while self._is_due(known_until_s):
+            self._reached_s = self._edges.popleft().end_s
+        self._waiting = [batch for batch in self._waiting if batch.start_s >= self._reached_s]
+        kept = {batch.window for batch in self._waiting}
+        for window in [window for window in self._books.unsettled if window not in kept]:
+            self._books.no_figure(window, reason)
+            self._last_end_s = max(self._last_end_s, self._seconds(window.end_ns))
+        given_up_j = self._books.give_up(sum(edge.energy_uj for edge in self._edges))
+        self._begin_filter()
+        if self._sound is not None:
+            resume(self._filter, self._sound)
+            self.law, self._calibrator.response = self._sound.law, self._sound.response
+        # Batches that got no figure may still be on their way into the counter.
+        self._estimate.doubt_carry(given_up_j)
 
     def _seconds(self, at_ns: int) -> float:
         assert self.ledger.since_ns is not None
@@ -149,11 +209,12 @@ class Accountant:
 
     # -- one edge
 
-    def _pass(self, edge: CounterInterval) -> list[Charge]:
+    def _pass(self, edge: CounterInterval) -> None:
         self._books.count(edge.energy_uj)
         start_s, at_s = edge.start_s, edge.end_s
         if not self._filter.idle_is_known:
-            return self._without_idle(edge)
+            self._without_idle(edge)
+            return
         if edge.is_first:
             self._estimate.doubt_carry(edge.energy_uj / 1e6)
         busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s)
@@ -163,7 +224,7 @@ class Accountant:
         self._filter.pass_time(at_s - start_s)
         if not self._admit(edge, rest_s):
             self._estimate.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._estimate.idle_w)))
-            return []
+            return
         half_s = max(edge.deviation_s, LEAST_DEVIATION_S)
         before, early, counted, late = self._open.counted_at(
             [start_s, at_s - half_s, at_s, at_s + half_s], self.response
@@ -177,24 +238,24 @@ class Accountant:
         self._book_excess(excess_j)
         self._label()
         self._open.show_idle(start_s, at_s, float(rest_s @ self._estimate.idle_w))
-        charges = self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
+        self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
         self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
         self.law = replace(self.law, laws=self._estimate.laws(), after_rest=self._estimate.after_rest)
         self._calibrator.listen_again(self._estimate)
-        return charges
 
-    def _without_idle(self, edge: CounterInterval) -> list[Charge]:
+    def _without_idle(self, edge: CounterInterval) -> None:
         """Nothing can be apportioned before the idle draw has been heard alone."""
         heard = [batch for batch in self._waiting if batch.start_s < edge.end_s]
         if heard:
             self._books.to_unattributed(self._books.pool_j)
             self._waiting = self._waiting[len(heard) :]
             self._last_end_s = max(batch.end_s for batch in heard)
-            return [charge for batch in heard for charge in self._books.no_figure(batch.window, NO_IDLE)]
+            for batch in heard:
+                self._books.no_figure(batch.window, NO_IDLE)
+            return
         if not edge.is_first and edge.start_s > self._last_end_s:
             self._filter.hear_idle(edge.energy_uj / 1e6 / (edge.end_s - edge.start_s))
         self._books.to_idle(self._books.pool_j)
-        return []
 
     def _admit(self, edge: CounterInterval, rest_s: Array) -> bool:
         """Hand the filter the windows that the counter has begun to hold; False when there is one among them
@@ -252,25 +313,22 @@ class Accountant:
 
     # -- booking
 
-    def _settle(self, ended_before_s: float) -> list[Charge]:
+    def _settle(self, ended_before_s: float) -> None:
         """Close the batches that had ended by then."""
         ripe = self._open.ended_before(ended_before_s)
         if not ripe.any():
-            return []
+            return
         amounts_j, deviations_j = self._estimate.batches_j[ripe], self._filter.deviations_j[ripe]
         whole_j = float(amounts_j.sum())
         if whole_j > self._books.pool_j:  # then all are short alike
             amounts_j *= self._books.pool_j / whole_j
-        charges: list[Charge] = []
         booked_j = 0.0
         for entry, amount_j, deviation_j in zip(self._open.take(ripe), amounts_j, deviations_j, strict=True):
-            joules, charged = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
+            joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
             booked_j += joules
-            charges += charged
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
         self._estimate.settle(ripe, booked_j)
-        return charges
 
     def _book_draw(self, rest_s: Array, is_exact: bool) -> None:
         """What the device drew by itself and for others since the last edge, and what earlier bookings left
@@ -305,25 +363,23 @@ class Accountant:
 
     # -- gaps
 
-    def _pass_gap(self, edge: CounterInterval) -> list[Charge]:
-        charges = self._lose(edge.start_s, edge.gap_reason, edge.end_s)
+    def _pass_gap(self, edge: CounterInterval) -> None:
+        self._lose(edge.start_s, edge.gap_reason, edge.end_s)
         self._books.count(edge.energy_uj)
         self._books.to_gap(edge.energy_uj)
         self._estimate.restart()
         self._calibrator.forget()
         self._tails.clear()
-        return charges
 
-    def _give_up(self) -> list[Charge]:
+    def _give_up(self) -> None:
         """Windows that reach into a gap that still lasts."""
         gap = self.ledger.open_gap
-        if gap is None or self._edges:
-            return []
-        return self._lose(self._seconds(gap.start_ns), gap.reason, math.inf)
+        if gap is not None and not self._edges:
+            self._lose(self._seconds(gap.start_ns), gap.reason, math.inf)
 
-    def _lose(self, start_s: float, reason: str, end_s: float) -> list[Charge]:
+    def _lose(self, start_s: float, reason: str, end_s: float) -> None:
         """No figure for the windows that reach into a gap; those before it are settled as they are."""
-        charges = self._settle(start_s - self.response.reach_s)
+        self._settle(start_s - self.response.reach_s)
         lost = [batch for entry in self._open.entries for batch in entry.batches]
         everything = np.ones(len(self._open), dtype=bool)
         self._estimate.forget(everything)
@@ -331,6 +387,5 @@ class Accountant:
         late = [batch for batch in self._waiting if batch.end_s > start_s and batch.start_s < end_s]
         self._waiting = [batch for batch in self._waiting if batch not in late]
         for batch in lost + late:
-            charges += self._books.no_figure(batch.window, reason)
+            self._books.no_figure(batch.window, reason)
             self._last_end_s = max(self._last_end_s, batch.end_s)
-        return charges

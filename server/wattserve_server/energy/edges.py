@@ -59,8 +59,11 @@ class EdgeFinder:
 
     def observe(self, reading: Reading) -> Edge | None:
         """A good reading; the edge that it shows, if any. Readings come in the order of their instants."""
-        last_read_ns, self._last_read_ns = self._last_read_ns, reading.at_ns
-        self._failing_since_ns = None
+        edge = self._edge(reading)
+        self._last_read_ns, self._failing_since_ns = reading.at_ns, None
+        return edge
+
+    def _edge(self, reading: Reading) -> Edge | None:
         if self._value is None:
             self._value, self._edge_ns = reading.energy, reading.at_ns
             self.ledger.since_ns = self.ledger.until_ns = reading.at_ns
@@ -77,7 +80,7 @@ class EdgeFinder:
             if self.ledger.open_gap is None:
                 self.ledger.begin_gap(self._edge_ns, f"the meter's counter stepped back by {-delta_uj} uJ")
             delta_uj = 0
-        return self._change(reading, delta_uj, last_read_ns)
+        return self._change(reading, delta_uj)
 
     def failed(self, at_ns: int, reason: str) -> None:
         """The meter could not be read at `at_ns`."""
@@ -89,17 +92,24 @@ class EdgeFinder:
         if at_ns - self._failing_since_ns > LOST_AFTER_NS and self.ledger.open_gap is None:
             self.ledger.begin_gap(self._edge_ns, reason)
 
-    def _change(self, reading: Reading, delta_uj: int, last_read_ns: int) -> Edge:
+    def begin_again(self, at_ns: int, reason: str) -> None:
+        """An error met at `at_ns`: nothing is known of the beat any more, and the reading does not count."""
+        self._periods_ns.clear()
+        self._beat = None
+        self.failed(at_ns, reason)
+
+    def _change(self, reading: Reading, delta_uj: int) -> Edge:
+        """All is computed before anything is booked: after an error the next reading shows the edge."""
         gap = self.ledger.open_gap
         at_ns, deviation_ns = reading.at_ns, 0.0
+        if gap is None and self._is_stepped:
+            at_ns, deviation_ns = self._place(self._last_read_ns, reading.at_ns)
+        at_ns = max(at_ns, self._edge_ns + 1)
+        edge = Edge(self._edge_ns, at_ns, deviation_ns, delta_uj, self._is_first, gap.reason if gap else "")
         if gap is not None:
             self.ledger.end_gap(reading.at_ns)
             self._beat = None
-        elif self._is_stepped:
-            at_ns, deviation_ns = self._place(last_read_ns, reading.at_ns)
-        at_ns = max(at_ns, self._edge_ns + 1)
-        edge = Edge(self._edge_ns, at_ns, deviation_ns, delta_uj, self._is_first, gap.reason if gap else "")
-        if gap is None and not self._is_first:
+        elif not self._is_first:
             self._periods_ns.append(at_ns - self._edge_ns)
         self._value, self._edge_ns = reading.energy, at_ns
         self._is_first = gap is not None

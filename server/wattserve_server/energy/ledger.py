@@ -5,14 +5,15 @@ so measured = active + warm-up + idle + unattributed + gap + pending holds by co
 
 The books move what was counted into these accounts and onto receipts. What has been counted and given to
 nobody is the pool. Nothing is ever booked that is not in it, so that the accounts cannot exceed the meter.
-Neither decides anything: the accountant says what is booked where.
+Charges lie in the books until they are taken, and windows until they are charged: an error elsewhere loses
+neither. Neither decides anything: the accountant says what is booked where.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from wattserve_server.energy.attribution import split_exact
@@ -136,10 +137,26 @@ class Books:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._pool_uj = 0
+        self._outbox: list[Charge] = []
+        self._unsettled: dict[Window, None] = {}  # in the order in which they were handed over
 
     @property
     def pool_j(self) -> float:
         return self._pool_uj / 1e6
+
+    @property
+    def unsettled(self) -> Collection[Window]:
+        """The windows that were handed over and are not charged yet."""
+        return self._unsettled.keys()
+
+    def hand_over(self, window: Window) -> None:
+        """From now on somebody waits for this window to be charged, or to get no figure."""
+        self._unsettled[window] = None
+
+    def take_charges(self) -> list[Charge]:
+        """What was charged since the last call."""
+        charges, self._outbox = self._outbox, []
+        return charges
 
     def count(self, amount_uj: int) -> None:
         """The meter has counted this much more, and its edge has been reached."""
@@ -161,26 +178,35 @@ class Books:
         self._ledger.to_unattributed(self._pool_uj - amount_uj)
         self._pool_uj = 0
 
-    def charge(
-        self, entry: Entry, joules: float, deviation_j: float, law: LawView
-    ) -> tuple[float, list[Charge]]:
-        """Book the energy of an entry's batches; the joules booked, and its receipt lines' charges.
+    def give_up(self, unreached_uj: int) -> float:
+        """Nobody can tell any more what the pool was drawn for. Returns the joules given up: all that pends
+        but what edges to come hold, also after a booking that was broken off."""
+        amount_uj = self._ledger.pending_uj - unreached_uj
+        self._ledger.to_unattributed(amount_uj)
+        self._pool_uj = 0
+        return amount_uj / 1e6
+
+    def charge(self, entry: Entry, joules: float, deviation_j: float, law: LawView) -> float:
+        """Book the energy of an entry's batches and charge their receipt lines; the joules booked.
 
         `deviation_j` is the standard deviation of one of its batches' energy.
         """
+        if not math.isfinite(deviation_j):
+            raise ArithmeticError(f"the deviation of a batch's energy is {deviation_j} J")
         amount_uj = self._take(joules)
         if entry.kind.is_warmup:
             self._ledger.to_warmup(amount_uj)
-            return amount_uj / 1e6, []
-        charges: list[Charge] = []
+            for batch in entry.batches:
+                self._unsettled.pop(batch.window, None)
+            return amount_uj / 1e6
         shares = split_exact(amount_uj, [1.0] * len(entry.batches))
         for batch, share_uj, idle_j in zip(entry.batches, shares, entry.idle_share_j, strict=True):
-            charges += self._charge(batch.window, share_uj, deviation_j * 1e6, idle_j, law, entry.warning)
-        return amount_uj / 1e6, charges
+            self._charge(batch.window, share_uj, deviation_j * 1e6, idle_j, law, entry.warning)
+        return amount_uj / 1e6
 
-    def no_figure(self, window: Window, reason: str) -> list[Charge]:
+    def no_figure(self, window: Window, reason: str) -> None:
         self._ledger.to_unknown(len(window.lines))
-        return [Charge(line, None, 0.0, None, reason) for line in window.lines]
+        self._settled(window, [Charge(line, None, 0.0, None, reason) for line in window.lines])
 
     def _charge(
         self,
@@ -190,16 +216,13 @@ class Books:
         idle_j: float,
         law: LawView,
         warning: str,
-    ) -> list[Charge]:
-        self._ledger.to_active(
-            window.variant, amount_uj, len(window.lengths), sum(window.lengths), window.computed_tokens
-        )
+    ) -> None:
+        """Everything is computed before anything is booked: an error leaves the window as it was."""
         weights = split_weights(law, window)
         whole = math.fsum(weights)
         # What is shown has been booked: never more than the idle account holds.
         idle_uj = min(int(idle_j * 1e6), self._ledger.idle_uj - self._ledger.idle_shared_uj)
-        self._ledger.show_idle(idle_uj)
-        return [
+        charges = [
             Charge(line, energy_uj, deviation_uj * weight / whole, idle_share_uj, warning=warning)
             for line, weight, energy_uj, idle_share_uj in zip(
                 window.lines,
@@ -209,6 +232,15 @@ class Books:
                 strict=True,
             )
         ]
+        self._ledger.to_active(
+            window.variant, amount_uj, len(window.lengths), sum(window.lengths), window.computed_tokens
+        )
+        self._ledger.show_idle(idle_uj)
+        self._settled(window, charges)
+
+    def _settled(self, window: Window, charges: list[Charge]) -> None:
+        self._unsettled.pop(window, None)
+        self._outbox += charges
 
     def _book(self, joules: float, account: Callable[[int], None]) -> float:
         amount_uj = self._take(joules)
