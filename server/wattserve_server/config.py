@@ -81,6 +81,9 @@ class ServerConfig:
         "simulated, replay, none, a sum such as nvml+rapl, or auto: the best that is there",
         "METER",
     )
+    allow_mig: bool = _setting(
+        False, "meter a GPU that is cut into MIG slices by its whole board, as an estimate"
+    )
     estimate_watts_per_core: float = _setting(7.5, "for --meter estimate: watts of one busy core", "WATTS")
     estimate_idle_watts: float = _setting(5.0, "for --meter estimate: watts drawn when idle", "WATTS")
     simulated_idle_watts: float = _setting(40.0, "for --meter simulated: watts drawn when idle", "WATTS")

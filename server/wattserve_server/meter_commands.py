@@ -33,7 +33,7 @@ _UNKNOWN = "not known"
 
 SETTINGS = {
     "meter", "device", "estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts",
-    "simulated_busy_watts", "powercap_root", "replay_file",
+    "simulated_busy_watts", "powercap_root", "replay_file", "allow_mig",
 }  # fmt: skip
 
 

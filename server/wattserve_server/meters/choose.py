@@ -126,7 +126,7 @@ def _makers(
 ) -> dict[str, Callable[[], Meter]]:
     """What opens the meter of each name."""
     return {
-        "nvml": lambda: open_nvml(device_uuid, load=load),
+        "nvml": lambda: open_nvml(device_uuid, allow_mig=config.allow_mig, load=load),
         "rapl": lambda: RaplMeter(Path(config.powercap_root)),
         "estimate": lambda: EstimateMeter(
             watts_per_core=config.estimate_watts_per_core, idle_watts=config.estimate_idle_watts

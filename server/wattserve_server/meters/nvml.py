@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
+from wattserve_server.errors import MeterError
 from wattserve_server.meters.nvml_board import Board, NotOfferedError, Nvml, load_nvml, open_board
 
 # How far apart two readings may be before what was drawn between them counts as unknown. The trailing average
-# tells of the whole second before it; the instant power of a few tens of milliseconds, every 20 to 100 ms.
+# tells of the whole second before it; the instant power of a few tens of milliseconds, every 20 to 100 ms: a
+# longer trapezoid, made of two moments, would miss whole batches, and a reading has no error bar for that.
 _LONGEST_AVERAGE_STEP_NS = 1_000_000_000
 _LONGEST_INSTANT_STEP_NS = 250_000_000
 
@@ -76,14 +78,21 @@ class NvmlPowerMeter(_BoardMeter):
     def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Raises NotOfferedError for a board that does not tell its power."""
         super().__init__(board, clock_ns=clock_ns)
+        self._power_mw, kind, quality = board.instant_power_mw, "instant power", Quality.MEASURED
+        self.poll_period_s, self._longest_step_ns = 0.02, _LONGEST_INSTANT_STEP_NS
         try:
             board.instant_power_mw()
-            self._power_mw, kind = board.instant_power_mw, "instant power"
-            self.poll_period_s, self._longest_step_ns = 0.02, _LONGEST_INSTANT_STEP_NS
         except NotOfferedError:
-            self._power_mw, kind = board.average_power_mw, "1 s trailing average power"
-            self.poll_period_s, self._longest_step_ns = 0.1, _LONGEST_AVERAGE_STEP_NS
-        self.source = _source(board, "apportioned integrated power", f"{kind}, integrated between readings")
+            if board.is_module:  # of what the other figure is the power, its driver does not say
+                raise
+            self._power_mw = board.average_power_mw
+            if board.averages_power():
+                # It smears each batch over a second: sums hold, and what one request used is an estimate.
+                kind, quality = "1 s trailing average power", Quality.ESTIMATED
+                self.poll_period_s, self._longest_step_ns = 0.1, _LONGEST_AVERAGE_STEP_NS
+        self.source = _source(
+            board, "apportioned integrated power", f"{kind}, integrated between readings", quality
+        )
         # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
         self._double_pj = 0
         self._last_at_ns, self._last_mw = self._ask(self._power_mw)
@@ -102,16 +111,23 @@ class NvmlPowerMeter(_BoardMeter):
 def open_nvml(
     device: str | None = None,
     *,
+    allow_mig: bool = False,
     load: Callable[[], Nvml] = load_nvml,
     clock_ns: Callable[[], int] = time.monotonic_ns,
     environ: Mapping[str, str] = os.environ,
 ) -> NvmlCounterMeter | NvmlPowerMeter:
     """The best meter of the board that `device` names (see `open_board`): its counter, else its power.
 
+    allow_mig: a board in slices is metered whole, as an estimate; it is refused otherwise.
     Raises MeterError when there is no such board or it offers neither.
     """
     board = open_board(device, load=load, environ=environ)
     try:
+        if board.mig and not allow_mig:
+            raise MeterError(
+                f"NVML: {board.uuid} is cut into MIG slices, and no slice has a meter: requests would be "
+                "billed what the whole board draws; --allow-mig takes that, as an estimate"
+            )
         try:
             return NvmlCounterMeter(board, clock_ns=clock_ns)
         except NotOfferedError:
@@ -121,12 +137,13 @@ def open_nvml(
         raise
 
 
-def _source(board: Board, method: str, figure: str) -> Source:
+def _source(board: Board, method: str, figure: str, quality: Quality = Quality.MEASURED) -> Source:
     note = f"{figure}; includes what other processes on the board draw"
     boundary = f"GPU board ({board.name}), as metered by its driver"
+    if board.is_module:
+        boundary = f"module: GPU, CPU and memory ({board.name}), as metered by its driver"
     if board.mig:
         note += "; MIG is on, and no slice has a meter of its own: this is the whole board"
         boundary = f"GPU board ({board.name}) with all of its MIG slices, as metered by its driver"
-    return Source(
-        name=f"nvml:{board.uuid}", method=method, quality=Quality.MEASURED, note=note, boundary=boundary
-    )
+        quality = Quality.ESTIMATED
+    return Source(f"nvml:{board.uuid}", method, quality, note, boundary, counts_server=board.is_module)

@@ -21,6 +21,12 @@ T = TypeVar("T")
 
 # NVML_FI_DEV_POWER_INSTANT. By number, because older releases of the binding lack the name.
 _POWER_INSTANT_FIELD = 186
+_MODULE_SCOPE = 1  # NVML_POWER_SCOPE_MODULE
+
+# Superchips, whose energy counter is of the module: GPU, CPU and memory.
+_MODULES = re.compile(r"\bG[HB][0-9]00\b")
+# GA100, the last GPU whose `nvmlDeviceGetPowerUsage` is the power of now.
+_LAST_WITHOUT_AVERAGE = (8, 0)
 # The member of nvmlValue_t that is valid for each nvmlValueType_t: the type differs between drivers.
 _VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
@@ -69,7 +75,8 @@ class Nvml(Protocol):
     def nvmlDeviceGetName(self, handle: Any) -> str: ...
     def nvmlDeviceGetMigMode(self, device: Any) -> list[int]: ...
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int: ...
-    def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[int]) -> Any: ...
+    def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[Any]) -> Any: ...
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
     def nvmlDeviceGetProcessUtilization(self, handle: Any, timeStamp: int) -> list[Any]: ...
@@ -101,6 +108,7 @@ class Board:
         )
         self.uuid = nvml.nvmlDeviceGetUUID(handle)  # of the whole board, also where a MIG slice was asked for
         self.name = nvml.nvmlDeviceGetName(handle)
+        self.is_module = _MODULES.search(self.name) is not None
         self.mig = self._mig_is_on()  # the board is cut into slices, of which NVML meters none
 
     def energy_mj(self) -> int:
@@ -108,12 +116,20 @@ class Board:
         return self._ask("energy counter", self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
     def instant_power_mw(self) -> int:
-        """The board's power now, in milliwatts."""
+        """The power now of what the energy counter counts: the board, or the module. In milliwatts."""
         return self._ask("instant power", self._read_instant_power_mw)
 
     def average_power_mw(self) -> int:
-        """The board's power in milliwatts; on most boards since Ampere the mean of the last second."""
+        """The board's power in milliwatts: the mean of the last second where `averages_power`, else now."""
         return self._ask("average power", self._nvml.nvmlDeviceGetPowerUsage)
+
+    def averages_power(self) -> bool:
+        """Whether `average_power_mw` is a mean: since Ampere it is, except on GA100. Never raises."""
+        try:
+            capability = self._nvml.nvmlDeviceGetCudaComputeCapability(self._handle)
+        except Exception:  # not NVMLError alone: of a driver older than itself the binding says otherwise
+            return True
+        return tuple(capability) > _LAST_WITHOUT_AVERAGE
 
     def utilization_percent(self) -> int:
         """Of the last moments (a sixth of a second to a second), in how many anything computed."""
@@ -189,12 +205,13 @@ class Board:
                 self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self.uuid)
             return question(self._handle)
         except self._nvml.NVMLError as error:
-            # A board that was lost and came back needs a fresh handle.
-            self._handle = None
+            if type(error).__name__ not in _NOT_OFFERED:
+                self._handle = None  # a board that was lost and came back needs a fresh one
             raise _meter_error(f"the {what} of {self.uuid} cannot be read", error) from error
 
     def _read_instant_power_mw(self, handle: Any) -> int:
-        field = self._nvml.nvmlDeviceGetFieldValues(handle, [_POWER_INSTANT_FIELD])[0]
+        field_id = (_POWER_INSTANT_FIELD, _MODULE_SCOPE) if self.is_module else _POWER_INSTANT_FIELD
+        field = self._nvml.nvmlDeviceGetFieldValues(handle, [field_id])[0]
         if field.nvmlReturn != 0:
             raise self._nvml.NVMLError(field.nvmlReturn)
         if not 0 <= field.valueType < len(_VALUE_MEMBERS):

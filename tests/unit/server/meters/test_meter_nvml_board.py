@@ -185,16 +185,38 @@ def test_a_device_that_is_not_there_is_refused(boards: SimulatedBoards) -> None:
 
 
 @pytest.mark.parametrize("device", [H200_UUID, SLICE_UUID, SLICE_UUID.removeprefix("MIG-")])
-def test_a_board_in_slices_is_metered_whole_and_says_so(boards: SimulatedBoards, device: str) -> None:
+def test_a_board_in_slices_is_metered_whole_where_that_is_allowed(
+    boards: SimulatedBoards, device: str
+) -> None:
     boards.cut_into_slices()
     boards.first.counter_mj = 5
-    meter = opened(device)
+    with pytest.raises(MeterError, match="is cut into MIG slices"):
+        opened(device)
+    meter = open_nvml(device, allow_mig=True, environ={})
     assert meter.source.name == f"nvml:{H200_UUID}"
     assert meter.source.boundary == (
         "GPU board (Simulated board) with all of its MIG slices, as metered by its driver"
     )
-    assert meter.source.note.endswith("no slice has a meter of its own: this is the whole board")
     assert meter.read().energy == Energy(5_000)
+
+
+def test_a_modules_power_is_asked_for_by_its_own_scope(boards: SimulatedBoards) -> None:
+    board, clock = boards.first, Clock()
+    board.name, board.counter_return, board.instant_mw = b"NVIDIA GH200 480GB", NOT_SUPPORTED, 60_000
+    with pytest.raises(MeterError, match="the instant power of"):
+        opened()
+    board.instant_scope = 1
+    meter = opened(clock=clock)
+    clock.advance_s(0.1)
+    assert meter.read().energy == Energy.from_joules(6)
+
+
+def test_the_driver_tells_whether_its_power_is_a_mean(boards: SimulatedBoards) -> None:
+    board = boards.first
+    board.counter_return = board.instant_return = NOT_SUPPORTED
+    assert opened().source.note.startswith("1 s trailing average power")
+    board.capability_major = 8
+    assert opened().source.note.startswith("instant power")
 
 
 # Other processes on the board

@@ -83,17 +83,46 @@ def test_a_device_that_is_not_there_is_refused_by_name(device: str) -> None:
     )
 
 
-@pytest.mark.parametrize("device", [SLICE_UUID, SLICE_UUID.removeprefix("MIG-")])
-def test_a_mig_slice_is_metered_as_its_whole_board_and_says_so(device: str) -> None:
+def in_slices() -> FakeNvml:
     board = FakeBoard(mig=True)
-    meter = opened(FakeNvml([board], slices={SLICE_UUID: board}), device)
-    assert meter.source.name == f"nvml:{H200_UUID}"
-    assert meter.source.boundary == (
-        "GPU board (NVIDIA H200) with all of its MIG slices, as metered by its driver"
+    return FakeNvml([board], slices={SLICE_UUID: board})
+
+
+@pytest.mark.parametrize("device", [SLICE_UUID, SLICE_UUID.removeprefix("MIG-"), H200_UUID])
+def test_what_a_whole_board_draws_is_not_said_to_be_one_slices(device: str) -> None:
+    nvml = in_slices()
+    with pytest.raises(MeterError) as caught:
+        opened(nvml, device)
+    assert str(caught.value) == (
+        f"NVML: {H200_UUID} is cut into MIG slices, and no slice has a meter: requests would be "
+        "billed what the whole board draws; --allow-mig takes that, as an estimate"
     )
-    assert meter.source.note.endswith(
-        "MIG is on, and no slice has a meter of its own: this is the whole board"
-    )
+    assert nvml.users == 0
+
+
+@pytest.mark.parametrize("device", [SLICE_UUID, SLICE_UUID.removeprefix("MIG-")])
+def test_a_slice_for_which_that_is_allowed_is_estimated_by_its_whole_board(device: str) -> None:
+    source = open_nvml(device, allow_mig=True, load=in_slices, environ={}).source
+    assert source.name == f"nvml:{H200_UUID}"
+    assert source.quality is Quality.ESTIMATED
+    assert source.boundary == "GPU board (NVIDIA H200) with all of its MIG slices, as metered by its driver"
+    assert source.note.endswith("MIG is on, and no slice has a meter of its own: this is the whole board")
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA GB300"])
+def test_a_superchips_counter_is_of_the_module_and_holds_the_server(name: str) -> None:
+    source = opened(FakeNvml([FakeBoard(name=name)])).source
+    assert source.boundary == f"module: GPU, CPU and memory ({name}), as metered by its driver"
+    assert source.counts_server
+    assert not opened(FakeNvml()).source.counts_server
+
+
+def test_without_a_counter_a_superchip_is_metered_by_the_modules_power_or_not_at_all() -> None:
+    board = FakeBoard(name="NVIDIA GH200 480GB", energy_mj=None)
+    assert opened(FakeNvml([board])).source.boundary.startswith("module: ")
+    board.instant_power = None
+    with pytest.raises(MeterError, match=r"the instant power of .* cannot be read"):
+        opened(FakeNvml([board]))
 
 
 def test_the_counter_is_preferred_and_its_source_says_what_it_is() -> None:
@@ -117,11 +146,23 @@ def test_without_a_counter_the_instant_power_is_integrated() -> None:
     assert meter.poll_period_s == 0.02
 
 
-def test_without_instant_power_the_average_is_integrated_and_called_an_average() -> None:
-    meter = opened(FakeNvml([FakeBoard(energy_mj=None, instant_power=None)]))
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9), (9, 0), (10, 0), None])
+def test_without_instant_power_the_average_is_integrated_and_called_an_estimate(
+    capability: tuple[int, int] | None,
+) -> None:
+    meter = opened(FakeNvml([FakeBoard(energy_mj=None, instant_power=None, capability=capability)]))
     assert meter.source.method == "apportioned integrated power"
     assert meter.source.note.startswith("1 s trailing average power, integrated between readings")
+    assert meter.source.quality is Quality.ESTIMATED
     assert meter.poll_period_s == 0.1
+
+
+@pytest.mark.parametrize("capability", [(6, 0), (7, 0), (7, 5), (8, 0)])
+def test_up_to_ga100_what_would_be_the_average_is_the_power_of_now(capability: tuple[int, int]) -> None:
+    meter = opened(FakeNvml([FakeBoard(energy_mj=None, instant_power=None, capability=capability)]))
+    assert meter.source.note.startswith("instant power, integrated between readings")
+    assert meter.source.quality is Quality.MEASURED
+    assert meter.poll_period_s == 0.02
 
 
 def test_a_board_with_neither_counter_nor_power_has_no_meter_and_nvml_is_let_go() -> None:
