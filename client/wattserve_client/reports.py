@@ -18,7 +18,8 @@ class VariantState(StrEnum):
     UNSPECIFIED = "unspecified"  # the server did not say, or in a word newer than this client
     READY = "ready"
     UNLOADED = "unloaded"  # not in memory; `load_variant` loads it, on a lazy server a request too
-    LOADING = "loading"
+    LOADING = "loading"  # its requests wait
+    CALIBRATING = "calibrating"  # loaded; the meter learns what it costs, and its requests wait
     FAILED = "failed"  # could not be made: see state_reason; loading may be tried again
 
 

@@ -110,8 +110,11 @@ class _VariantStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     VARIANT_STATE_UNLOADED: _VariantState.ValueType  # 2
     """not in memory; LoadVariant, or on a lazy server a request, loads it"""
     VARIANT_STATE_LOADING: _VariantState.ValueType  # 3
+    """or it waits for another to be loaded; its requests wait too"""
     VARIANT_STATE_FAILED: _VariantState.ValueType  # 4
     """could not be made: see state_reason; loading may be tried again"""
+    VARIANT_STATE_CALIBRATING: _VariantState.ValueType  # 5
+    """loaded; the meter learns what it costs, and its requests wait"""
 
 class VariantState(_VariantState, metaclass=_VariantStateEnumTypeWrapper): ...
 
@@ -120,8 +123,11 @@ VARIANT_STATE_READY: VariantState.ValueType  # 1
 VARIANT_STATE_UNLOADED: VariantState.ValueType  # 2
 """not in memory; LoadVariant, or on a lazy server a request, loads it"""
 VARIANT_STATE_LOADING: VariantState.ValueType  # 3
+"""or it waits for another to be loaded; its requests wait too"""
 VARIANT_STATE_FAILED: VariantState.ValueType  # 4
 """could not be made: see state_reason; loading may be tried again"""
+VARIANT_STATE_CALIBRATING: VariantState.ValueType  # 5
+"""loaded; the meter learns what it costs, and its requests wait"""
 Global___VariantState: typing_extensions.TypeAlias = VariantState
 
 @typing.final

@@ -127,7 +127,8 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LoadVariant(self, request, context):
-        """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+        """Make a variant ready: built, checked against its declared precision, warmed up, calibrated. Returns when
+        it is.
         At once for one that is ready. NOT_FOUND for a name that the server was not started with;
         FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
         """

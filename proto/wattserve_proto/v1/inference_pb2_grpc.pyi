@@ -257,7 +257,8 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     """The ledger: where every microjoule of the meter stands."""
 
     LoadVariant: _InferenceLoadVariantType
-    """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+    """Make a variant ready: built, checked against its declared precision, warmed up, calibrated. Returns when
+    it is.
     At once for one that is ready. NOT_FOUND for a name that the server was not started with;
     FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
     """
@@ -365,7 +366,8 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         request: wattserve_proto.v1.inference_pb2.LoadVariantRequest,
         context: _ServicerContext,
     ) -> typing.Union[wattserve_proto.v1.inference_pb2.VariantInfo, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.VariantInfo]]:
-        """Make a variant ready: built, checked against its declared precision, warmed up. Returns when it is.
+        """Make a variant ready: built, checked against its declared precision, warmed up, calibrated. Returns when
+        it is.
         At once for one that is ready. NOT_FOUND for a name that the server was not started with;
         FAILED_PRECONDITION where it cannot be made, or would not fit the server's limit of model memory.
         """

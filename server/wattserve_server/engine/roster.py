@@ -36,7 +36,8 @@ SKIPPED = Verification(False, "not verified: --no-verify")
 
 class Readiness(Enum):
     UNLOADED = "unloaded"
-    LOADING = "loading"
+    LOADING = "loading"  # or it waits for another to be loaded
+    CALIBRATING = "calibrating"  # loaded, and the meter learns what it costs
     READY = "ready"
     FAILED = "failed"
 
@@ -207,6 +208,7 @@ class Loader:
                     variant.verification = SKIPPED
                 await warmup.warm_up(lane, variant)
                 if (plan := self._trials.get(device)) is not None:
+                    hosted.state = Readiness.CALIBRATING
                     await Calibration(lane, variant, plan).run()
         except Exception as error:
             failure = _explained(hosted.choice, error)

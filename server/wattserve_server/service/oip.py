@@ -45,6 +45,7 @@ EXTENSIONS = (
 _STATES = {
     Readiness.READY: "READY",
     Readiness.LOADING: "LOADING",
+    Readiness.CALIBRATING: "LOADING",
     Readiness.UNLOADED: "UNAVAILABLE",
     Readiness.FAILED: "UNAVAILABLE",
 }
@@ -263,6 +264,8 @@ def model_index(host: Host, only_ready: bool) -> oip.RepositoryIndexResponse:
 def _reason(hosted: HostedVariant, engine: Engine) -> str:
     if hosted.state is Readiness.UNLOADED:
         return "unloaded; a request loads it" if engine.loader.rules.is_lazy else "unloaded"
+    if hosted.state is Readiness.CALIBRATING:
+        return "calibrating: the meter learns what it costs"
     return hosted.reason
 
 

@@ -27,6 +27,7 @@ M = TypeVar("M", bound=Message)
 _STATES = {
     Readiness.UNLOADED: pb.VARIANT_STATE_UNLOADED,
     Readiness.LOADING: pb.VARIANT_STATE_LOADING,
+    Readiness.CALIBRATING: pb.VARIANT_STATE_CALIBRATING,
     Readiness.READY: pb.VARIANT_STATE_READY,
     Readiness.FAILED: pb.VARIANT_STATE_FAILED,
 }

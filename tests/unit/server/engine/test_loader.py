@@ -29,7 +29,7 @@ from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.roster import LoadingRules, Readiness
+from wattserve_server.engine.roster import HostedVariant, LoadingRules, Readiness
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Built, Kind, Materials, Support
@@ -53,6 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 class Rig:
     engine: Engine
     run_logs: dict[torch.device, RunLog]
+    known: dict[str, Coefficients]  # the laws, as the meters tell them
 
     def windows(self, device: torch.device) -> list[Window]:
         """Of the batches that ran on a device since the last look."""
@@ -67,11 +68,12 @@ class Rig:
 async def rig(
     model: LoadedModel, *choices: Choice, trials: TrialPlan | None = None, **rules: Any
 ) -> AsyncIterator[Rig]:
-    """trials: of the first choice's device, whose meter knows every variant's law."""
+    """trials: of the first choice's device. Its meter knows every variant's law."""
     devices = dict.fromkeys(choice.device for choice in choices)
     run_logs = {device: RunLog() for device in devices}
     limits = BatchLimits(max_sequences=2, max_tokens=256)
-    laws = LawView({choice.name: Coefficients(0.0, 1e-6) for choice in choices})
+    known = {choice.name: Coefficients(0.0, 1e-6) for choice in choices}
+    laws = LawView(known)
     engine = Engine(
         model,
         Materials(model.weights),
@@ -89,9 +91,17 @@ async def rig(
     )
     engine.start()
     try:
-        yield Rig(engine, run_logs)
+        yield Rig(engine, run_logs, known)
     finally:
         await asyncio.to_thread(engine.stop)
+
+
+async def until_state(hosted: HostedVariant, state: Readiness) -> None:
+    for _ in range(60_000):
+        if hosted.state is state:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"it stays {hosted.state.value}")
 
 
 def choice(name: str, device: torch.device = CPU, kind: Kind | None = None) -> Choice:
@@ -280,6 +290,20 @@ async def test_a_variant_is_calibrated_when_it_is_loaded_where_the_device_tells_
         assert {(len(window.lengths), *window.lengths[:1]) for window in trials} == set(plan.shapes)
         assert all(window.is_warmup for window in trials)
         assert all(window.is_first_run for window in it.windows(OTHER))
+
+
+async def test_a_variant_serves_once_its_law_is_known(model: LoadedModel) -> None:
+    plan = TrialPlan(((1, 8),), trial_s=0.001, pause_s=0.001)
+    async with rig(model, choice("fp32"), trials=plan, is_lazy=True) as it:
+        law = it.known.pop("fp32")
+        hosted = it.engine.hosted("fp32")
+        asking = asyncio.create_task(it.engine.predict([IDS], hosted))
+        await until_state(hosted, Readiness.CALIBRATING)
+        assert hosted.variant is None
+        assert not asking.done()
+        it.known["fp32"] = law
+        assert (await asking).rows[0] is not None
+        await until_state(hosted, Readiness.READY)
 
 
 async def test_a_devices_variants_hold_no_tensor_of_another_device(model: LoadedModel) -> None:

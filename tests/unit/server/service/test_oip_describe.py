@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.clients.oip_world import NAME, ready, unload
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.energy.receipt import Window
@@ -64,18 +66,22 @@ def test_an_output_without_labels_is_as_wide_as_the_model() -> None:
     assert list(output.dims) == [32]
 
 
-def test_the_index_has_the_model_in_the_state_of_its_default_variant() -> None:
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(Readiness.LOADING, ""), (Readiness.CALIBRATING, "calibrating: the meter learns what it costs")],
+)
+def test_the_index_has_the_model_in_the_state_of_its_default_variant(state: Readiness, reason: str) -> None:
     server = ready()
     fp32, bf16, int8 = server.engine.roster
     unload(fp32)
     unload(bf16, Readiness.FAILED, "no memory")
-    unload(int8, Readiness.LOADING)
+    unload(int8, state)
     found = describe.model_index(server, only_ready=False).models
     assert [(each.name, each.version, each.state, each.reason) for each in found] == [
         (NAME, "1", "UNAVAILABLE", "unloaded"),
         (f"{NAME}@fp32", "1", "UNAVAILABLE", "unloaded"),
         (f"{NAME}@bf16", "1", "UNAVAILABLE", "no memory"),
-        (f"{NAME}@int8@cpu", "1", "LOADING", ""),
+        (f"{NAME}@int8@cpu", "1", "LOADING", reason),
     ]
     assert not describe.model_index(server, only_ready=True).models
 

@@ -53,6 +53,8 @@ async def test_a_draining_server_is_not_ready_and_loads_nothing() -> None:
         (Readiness.UNLOADED, True, True),
         (Readiness.LOADING, False, False),
         (Readiness.LOADING, True, True),
+        (Readiness.CALIBRATING, False, False),
+        (Readiness.CALIBRATING, True, True),
         (Readiness.FAILED, False, False),
         (Readiness.FAILED, True, False),
     ],
