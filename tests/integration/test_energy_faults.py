@@ -196,7 +196,7 @@ def test_a_counter_that_starts_again_loses_the_energy_before_and_makes_none_up(s
     board = server.boards.first
     board.frozen = 1
     ids = server.answer()
-    server.read(3)  # and what was published last is booked
+    server.read(5)  # and what was published last is booked
     before = server.report()
     board.offset_mj -= board.counter_mj
     board.frozen = 0

@@ -13,6 +13,7 @@ holds the sum still, and the reader sees a frozen counter; unless it declares to
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -66,8 +67,12 @@ class CompositeMeter:
         idle_watts = [watts for watts in declared if watts is not None]
         self.idle_watts: float | None = sum(idle_watts) if len(idle_watts) == len(declared) else None
         self.poll_period_s = min(meter.poll_period_s for meter in self.meters)
-        self.source = _joined([meter.source for meter in self.meters])
         self._closed = False
+
+    @property
+    def source(self) -> Source:
+        """Of the parts' sources as they are now: a part can fall back on another."""
+        return _joined(tuple(meter.source for meter in self.meters))
 
     def read(self) -> Reading:
         if self._closed:
@@ -116,7 +121,8 @@ def _read(meter: Meter) -> Reading:
         raise MeterError(f"{meter.source.name}, a part of the composite meter: {error}") from error
 
 
-def _joined(sources: Sequence[Source]) -> Source:
+@functools.lru_cache(maxsize=16)  # receipts ask for it
+def _joined(sources: tuple[Source, ...]) -> Source:
     names = [source.name for source in sources]
     worst = max((source.quality for source in sources), key=_BEST_FIRST.index)
     methods = list(dict.fromkeys(source.method for source in sources))

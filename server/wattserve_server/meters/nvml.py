@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
+from wattserve_server.meters.fallback import FallbackMeter
 from wattserve_server.meters.nvml_board import Board, NotOfferedError, Nvml, load_nvml, open_board
+from wattserve_server.meters.port import Meter
 
 # How far apart two readings may be before what was drawn between them counts as unknown. The trailing average
 # tells of the whole second before it; the instant power of a few tens of milliseconds, every 20 to 100 ms: a
@@ -115,8 +117,9 @@ def open_nvml(
     load: Callable[[], Nvml] = load_nvml,
     clock_ns: Callable[[], int] = time.monotonic_ns,
     environ: Mapping[str, str] = os.environ,
-) -> NvmlCounterMeter | NvmlPowerMeter:
-    """The best meter of the board that `device` names (see `open_board`): its counter, else its power.
+) -> Meter:
+    """The best meter of the board that `device` names (see `open_board`): its counter, for as long as its
+    power bears that out, else its power.
 
     allow_mig: a board in slices is metered whole, as an estimate; it is refused otherwise.
     Raises MeterError when there is no such board or it offers neither.
@@ -129,9 +132,13 @@ def open_nvml(
                 "billed what the whole board draws; --allow-mig takes that, as an estimate"
             )
         try:
-            return NvmlCounterMeter(board, clock_ns=clock_ns)
+            counter = NvmlCounterMeter(board, clock_ns=clock_ns)
         except NotOfferedError:
             return NvmlPowerMeter(board, clock_ns=clock_ns)
+        try:
+            return FallbackMeter(counter, NvmlPowerMeter(board, clock_ns=clock_ns))
+        except MeterError:  # then nothing bears the counter out, and nothing contradicts it
+            return counter
     except BaseException:
         board.close()
         raise

@@ -18,7 +18,7 @@ from statistics import median
 from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.reading import MeterStatus
+from wattserve_server.energy.reading import MeterStatus, Source
 from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter
@@ -78,10 +78,15 @@ class Sampler:
         return self._ledger
 
     @property
+    def source(self) -> Source:
+        """What the meter's figures are now. Any thread."""
+        return self._meter.source
+
+    @property
     def status(self) -> MeterStatus:
         """Any thread."""
         return MeterStatus(
-            source=self._meter.source,
+            source=self.source,
             poll_period_s=self.poll_period_s,
             read_cost_s=median(self._costs_ns) / 1e9 if self._costs_ns else None,
             update_period_s=self._accountant.update_period_s,

@@ -25,6 +25,7 @@ from wattserve_server.engine.tasks.tokens import Tokenizer
 from wattserve_server.errors import NotPossibleHere, UnavailableError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.checks import check_ids
+from wattserve_server.service.source import source_message
 from wattserve_server.service.status import Reaction, reaction_of, when_cut
 from wattserve_server.telemetry.observer import Observer, Times
 
@@ -52,8 +53,8 @@ class Host:
     info: pb.ServerInfo  # what GetServerInfo says, except for what changes
 
     def source_of(self, receipt: Receipt) -> pb.EnergySource:
-        """The source of a receipt's figures."""
-        return self.meters[receipt.device].info.source
+        """The source of a receipt's figures: that of the meter now, which says it where it was another."""
+        return source_message(self.meters[receipt.device].sampler.source)
 
     async def until_settled(self, receipt: Receipt) -> None:
         """Wait, but no longer than the settlement limit: then the receipt is given as it is."""

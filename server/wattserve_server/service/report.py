@@ -14,13 +14,14 @@ from google.protobuf.message import Message
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.ledger import Gap, Ledger
 from wattserve_server.energy.probe import MeterPart, SensorProbe
-from wattserve_server.energy.reading import MeterStatus, Quality, Source
+from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.engine.book import Run
 from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.weights import shared_bytes
 from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, DeviceMeter, Host
+from wattserve_server.service.source import source_message
 
 M = TypeVar("M", bound=Message)
 
@@ -30,13 +31,6 @@ _STATES = {
     Readiness.CALIBRATING: pb.VARIANT_STATE_CALIBRATING,
     Readiness.READY: pb.VARIANT_STATE_READY,
     Readiness.FAILED: pb.VARIANT_STATE_FAILED,
-}
-
-_QUALITIES = {
-    Quality.MEASURED: pb.ENERGY_QUALITY_MEASURED,
-    Quality.ESTIMATED: pb.ENERGY_QUALITY_ESTIMATED,
-    Quality.SIMULATED: pb.ENERGY_QUALITY_SIMULATED,
-    Quality.NONE: pb.ENERGY_QUALITY_NONE,
 }
 
 PACKAGES = ("wattserve", "torch", "transformers", "tokenizers", "grpcio", "protobuf", "numpy")
@@ -88,7 +82,10 @@ def server_info(host: Host) -> pb.ServerInfo:
 def meter_now(meter: DeviceMeter) -> pb.MeterInfo:
     info = pb.MeterInfo()
     info.CopyFrom(meter.info)
-    return fill(info, meter.sampler.status)
+    status = meter.sampler.status
+    info.source.CopyFrom(source_message(status.source))
+    info.boundary = status.source.boundary
+    return fill(info, status)
 
 
 def energy_report(host: Host) -> pb.EnergyReport:
@@ -102,7 +99,7 @@ def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     ledger, status = meter.sampler.ledger, meter.sampler.status
     run = host.engine.book.run
     message = pb.EnergyReport(
-        source=meter.info.source,
+        source=source_message(status.source),
         device=meter.device,
         gap_count=ledger.gap_count,
         gap_seconds=ledger.gap_ns / 1e9,
@@ -185,10 +182,6 @@ def fill(message: M, values: object) -> M:
         if isinstance(value, (bool, int, float, str)):
             setattr(message, field.name, value)
     return message
-
-
-def source_message(source: Source) -> pb.EnergySource:
-    return fill(pb.EnergySource(quality=_QUALITIES[source.quality]), source)
 
 
 def meter_info(

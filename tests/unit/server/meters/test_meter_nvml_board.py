@@ -14,7 +14,8 @@ from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, Clock
 from tests.fixtures.simulated_board import SimulatedBoards, shown_at, simulated_boards
 from wattserve_server.energy.reading import Energy
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
+from wattserve_server.meters.nvml import open_nvml
+from wattserve_server.meters.port import Meter
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 OWN = os.getpid()
@@ -31,7 +32,7 @@ def opened(
     device: str | None = None,
     clock: Callable[[], int] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> NvmlCounterMeter | NvmlPowerMeter:
+) -> Meter:
     return open_nvml(device, clock_ns=clock or Clock(7), environ=environ or {})
 
 
@@ -62,7 +63,7 @@ def test_a_driver_that_is_not_loaded_is_an_error_that_says_so(boards: SimulatedB
 def test_the_counter_of_the_board_is_read(boards: SimulatedBoards) -> None:
     boards.first.counter_mj = 123_456_789
     meter = opened()
-    assert type(meter) is NvmlCounterMeter
+    assert meter.source.method == "apportioned counter"
     assert meter.read().energy == Energy(123_456_789_000)
     assert [read.counter_mj for read in boards.reads()] == [123_456_789] * 2  # one when it was opened
 
@@ -70,7 +71,7 @@ def test_the_counter_of_the_board_is_read(boards: SimulatedBoards) -> None:
 def test_without_a_counter_the_instant_power_is_integrated(boards: SimulatedBoards) -> None:
     boards.first.counter_return = NOT_SUPPORTED
     meter = opened()
-    assert type(meter) is NvmlPowerMeter
+    assert meter.source.method == "apportioned integrated power"
     assert meter.source.note.startswith("instant power, integrated between readings")
 
 

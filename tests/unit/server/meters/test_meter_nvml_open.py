@@ -10,11 +10,12 @@ import pytest
 from tests.fixtures.meter_fakes import H200_UUID, SECOND_UUID, SLICE_UUID, FakeBoard, FakeNvml
 from wattserve_server.energy.reading import Quality
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
+from wattserve_server.meters.nvml import open_nvml
 from wattserve_server.meters.nvml_board import _SENTENCES, load_nvml
+from wattserve_server.meters.port import Meter
 
 
-def opened(nvml: FakeNvml, device: str | None = None, **environ: str) -> NvmlCounterMeter | NvmlPowerMeter:
+def opened(nvml: FakeNvml, device: str | None = None, **environ: str) -> Meter:
     return open_nvml(device, load=lambda: nvml, environ=environ)
 
 

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from tests.fixtures.meter_fakes import H200_UUID, Clock, FakeBoard, FakeNvml
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.nvml import NvmlCounterMeter, NvmlPowerMeter, open_nvml
+from wattserve_server.meters.nvml import NvmlCounterMeter, open_nvml
+from wattserve_server.meters.nvml_board import open_board
+from wattserve_server.meters.port import Meter
 
 MILLIWATTS = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
 
 
-def over(board: FakeBoard, clock: Callable[[], int]) -> NvmlCounterMeter | NvmlPowerMeter:
+def over(board: FakeBoard, clock: Callable[[], int]) -> Meter:
     return open_nvml(load=lambda: FakeNvml([board]), clock_ns=clock, environ={})
 
 
@@ -33,7 +35,8 @@ def test_the_counters_millijoules_are_read_as_microjoules() -> None:
 
 def test_a_reading_is_dated_to_the_middle_of_the_call() -> None:
     instants = iter([1_000, 3_400])
-    meter = over(FakeBoard(), clock=lambda: next(instants))
+    board = open_board(load=FakeNvml, environ={})
+    meter = NvmlCounterMeter(board, clock_ns=lambda: next(instants))
     assert meter.read().at_ns == 2_200
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -11,14 +12,15 @@ from tests.clients.oip_stub import infer_request, rows, told
 from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import Line, Outcome, Receipt
 from wattserve_server.service.oip_reply import response
 from wattserve_server.service.prediction import Answered, DeviceMeter
 from wattserve_server.telemetry.observer import Times
 
 LOGITS = np.array([[0.5, 2.25, -1.0], [3.0, 3.0, 7.5]], np.float32)
-SOURCE = pb.EnergySource(name="rapl", method="apportioned counter", quality=pb.ENERGY_QUALITY_MEASURED)
-NO_METER = pb.EnergySource(name="none", quality=pb.ENERGY_QUALITY_NONE, note="no meter was asked for")
+SOURCE = Source("rapl", "apportioned counter", Quality.MEASURED)
+NO_METER = Source("none", "none", Quality.NONE, note="no meter was asked for")
 
 
 def receipt(**figures: Any) -> Receipt:
@@ -41,10 +43,10 @@ def replied(
     of: Receipt,
     classes: int = 0,
     labels: tuple[str, ...] = ("a", "b", "c"),
-    source: pb.EnergySource = SOURCE,
+    source: Source = SOURCE,
 ) -> oip.ModelInferResponse:
     host = ready(labels=labels)
-    host.meters["cpu"] = DeviceMeter("cpu", cast(Any, None), pb.MeterInfo(source=source))
+    host.meters["cpu"] = DeviceMeter("cpu", cast(Any, SimpleNamespace(source=source)), pb.MeterInfo())
     return response(asked(classes), host, Answered(of, list(LOGITS), Times(1, 20, 300, 4000, 50000)))
 
 
