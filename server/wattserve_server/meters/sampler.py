@@ -70,17 +70,13 @@ class Sampler:
         self._failed_reads = 0
         self._last_read_ns: int | None = None
         self._ledger = self._accountant.ledger.copy()
+        self.source: Source = meter.source  # what its figures are as of the last tick; any thread
         self.law: LawView = self._accountant.law  # the cost laws as of the last settled interval; any thread
 
     @property
     def ledger(self) -> Ledger:
         """A copy of the ledger as of the last tick. Any thread; do not change it."""
         return self._ledger
-
-    @property
-    def source(self) -> Source:
-        """What the meter's figures are now. Any thread."""
-        return self._meter.source
 
     @property
     def status(self) -> MeterStatus:
@@ -124,6 +120,7 @@ class Sampler:
             self._accountant.observe(reading)
             self._look_around(begun_ns)
         self._reads += 1
+        self.source = self._meter.source
         charges = self._accountant.advance(*self._drain())
         self._ledger, self.law = self._accountant.ledger.copy(), self._accountant.law
         if charges:

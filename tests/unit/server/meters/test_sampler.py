@@ -163,6 +163,17 @@ def test_what_others_used_reaches_the_accountant_and_whoever_asks(monkeypatch: p
     assert host.sampler.status.others_at_work == 0.0
 
 
+def test_a_meter_that_falls_back_on_another_source_says_so_from_the_next_tick() -> None:
+    meter = ScriptedMeter(reading(0, 0), reading(100, 0))
+    host = Host(meter)
+    host.sampler.tick()
+    before = host.sampler.source
+    meter.source = Source("scripted", "another way", Quality.ESTIMATED)
+    assert host.sampler.source is before
+    host.sampler.tick()
+    assert host.sampler.source == host.sampler.status.source == meter.source
+
+
 def test_receipts_beside_neighbours_say_so() -> None:
     meter = ScriptedMeter(*(reading(100 * tick, 2_000_000 * tick) for tick in range(12)))
     meter.idle_watts, meter.seen = None, 2
