@@ -38,7 +38,7 @@ DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_IN_FLIGHT = 64
 
 _SERVICE = "wattserve.v1.Inference"
-_READS = ("GetReceipt", "GetServerInfo", "GetEnergyReport")
+_READS = ("GetReceipt", "FindReceipts", "GetServerInfo", "GetEnergyReport")
 
 R = TypeVar("R")
 

@@ -110,6 +110,12 @@ def receipt_request(receipt_id: str, wait_until_settled: bool) -> pb.GetReceiptR
     return pb.GetReceiptRequest(receipt_id=text(receipt_id, "receipt_id"), wait_until_settled=wait)
 
 
+def find_request(request_id: str, wait_until_settled: bool) -> pb.FindReceiptsRequest:
+    """The message that asks for the receipts of a request id."""
+    wait = _flag(wait_until_settled, "wait_until_settled")
+    return pb.FindReceiptsRequest(request_id=text(request_id, "request_id"), wait_until_settled=wait)
+
+
 def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
     """The message that asks for these receipts; one bare str would be taken letter by letter."""
     if isinstance(receipt_ids, str | bytes):

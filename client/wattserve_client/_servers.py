@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
 from wattserve_client.errors import DeadlineExceeded, NotFound, Unavailable, WattserveError
+from wattserve_client.results import FoundReceipts
 from wattserve_common.arguments import host_and_port
 
 C = TypeVar("C")
@@ -194,8 +195,19 @@ class Owners(Generic[C]):
         if run := _run(receipt_id):
             self._by_run[run] = member
 
-    def missing(self, receipt_id: str, errors: Sequence[WattserveError]) -> WattserveError:
-        """The error to raise when each that was asked has failed so. It is nowhere if all say NotFound."""
+    def joined(
+        self, request_id: str, found: Sequence[FoundReceipts], errors: Sequence[WattserveError]
+    ) -> FoundReceipts:
+        """What the members keep of a request. errors: of those that failed; one is raised if all have."""
+        if not found:
+            raise self.missing(f"a receipt of the request {request_id!r}", errors)
+        receipts = [receipt for each in found for receipt in each.receipts]
+        receipts.sort(key=lambda receipt: receipt.created_unix_ns, reverse=True)
+        return FoundReceipts(tuple(receipts), any(each.older_left_out for each in found))
+
+    def missing(self, what: str, errors: Sequence[WattserveError]) -> WattserveError:
+        """The error to raise when each that was asked for `what` has failed so. It is nowhere if all say
+        NotFound."""
         first, *others = errors
         if not others:
             return first
@@ -208,7 +220,7 @@ class Owners(Generic[C]):
         )
         if silent:
             names = ", ".join(error.target for error in silent)
-            message = f"no server in reach has the receipt {receipt_id!r}; out of reach: {names}"
+            message = f"no server in reach has {what}; out of reach: {names}"
             failure = Unavailable(message, "UNAVAILABLE", self._target)
         failure.__cause__ = (silent or errors)[0].__cause__
         return failure

@@ -1,6 +1,6 @@
 """One `predict_many`: the book of what was asked and answered, and the loops of both clients around it.
 
-On the stream, an input's request id is its place in the iterable.
+On the stream, an input's request id is its place in the iterable, after the caller's own id if there is one.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class StreamBook:
             raise ValueError(f"in_flight is {in_flight!r}; it must be a whole number from 1")
         self._link = link
         self._bare = bare
+        self._begins = f"{bare.request_id}/" if bare.request_id else ""  # each request id
         self.in_flight = in_flight
         self.all_sent = False  # set by the client when the iterable has no more inputs
         self._next_index = 0
@@ -74,7 +75,7 @@ class StreamBook:
         index = self._next_index
         self._next_index += 1
         try:
-            self._bare.request_id = str(index)
+            self._bare.request_id = f"{self._begins}{index}"
             request = with_inputs(self._bare, inputs)
         except (TypeError, ValueError) as cause:
             error = InvalidRequest(str(cause), "INVALID_ARGUMENT", self._link.target)
@@ -104,7 +105,7 @@ class StreamBook:
 
     def _error(self, error: pb.PredictError) -> WattserveError:
         retry_after_s = error.retry_after_ms / 1000 if error.retry_after_ms else None
-        details = Details(error.reason, error.field, retry_after_s)
+        details = Details(error.reason, error.field, retry_after_s, error.receipt_id)
         return error_for_number(error.code, error.message, self._link.target, details)
 
     def ended(self) -> None:

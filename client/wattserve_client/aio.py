@@ -24,7 +24,7 @@ from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
 from wattserve_client._stream import StreamBook, answers_async, each_of
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
-from wattserve_client.results import Answer, Prediction, Receipt
+from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
@@ -117,6 +117,7 @@ class AsyncClient:
         inputs: Iterable[Inputs] | AsyncIterable[Inputs],
         *,
         variant: str = "",
+        request_id: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
@@ -130,7 +131,7 @@ class AsyncClient:
         wait for a slow source (a plain iterable that blocks still blocks the event loop). After a `break`
         the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` does it at once.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, truncate=truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
         book = StreamBook(self._link, inputs, bare, in_flight)
         source = aiter(inputs) if isinstance(inputs, AsyncIterable) else each_of(iter(inputs))
         return answers_async(self._link, self._open, source, book, self._link.seconds(timeout_s))
@@ -143,6 +144,15 @@ class AsyncClient:
         if self._members:
             return await self._search(request, self._link.seconds(timeout_s))
         return await self._call(self._stub.GetReceipt, request, Receipt, timeout_s)
+
+    async def find_receipts(
+        self, request_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
+    ) -> FoundReceipts:
+        """The receipts of your own `request_id`; all as in `Client.find_receipts`."""
+        request = _requests.find_request(request_id, wait_until_settled)
+        if self._members:
+            return await self._find(request, self._link.seconds(timeout_s))
+        return await self._call(self._stub.FindReceipts, request, FoundReceipts, timeout_s)
 
     def watch_receipts(
         self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
@@ -241,7 +251,21 @@ class AsyncClient:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        raise self._owners.missing(request.receipt_id, errors)
+        raise self._owners.missing(f"the receipt {request.receipt_id!r}", errors)
+
+    async def _find(self, request: pb.FindReceiptsRequest, seconds: float) -> FoundReceipts:
+        """What all members keep, which are asked at once."""
+
+        async def ask(member: AsyncClient) -> FoundReceipts | WattserveError:
+            try:
+                return await member._call(member._stub.FindReceipts, request, FoundReceipts, seconds)
+            except WattserveError as error:
+                return error
+
+        outcomes = await asyncio.gather(*map(ask, self._members))
+        found = [outcome for outcome in outcomes if isinstance(outcome, FoundReceipts)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, WattserveError)]
+        return self._owners.joined(request.request_id, found, errors)
 
     def _open(self) -> Any:
         return self._tracked(self._stub.PredictStream())

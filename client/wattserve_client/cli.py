@@ -127,7 +127,10 @@ def _parser() -> Parser:
     )
     add("info", commands.info, "what is served: variants, what each really runs, meter, limits")
     receipt = add("receipt", commands.receipt, "what an earlier request cost")
-    receipt.add_argument("receipt_id", metavar="ID", help="as `predict` tells it")
+    receipt.add_argument("receipt_id", nargs="?", metavar="ID", help="as `predict` tells it, or an error")
+    receipt.add_argument(
+        "--request-id", metavar="ID", help="instead: all receipts of your own id of a request, newest first"
+    )
     receipt.add_argument("--wait", action="store_true", help="until the energy is settled")
     energy = add("energy", commands.energy, "the ledger: where every joule of the meter stands")
     energy.add_argument(
@@ -181,6 +184,12 @@ def _add_predict(parser: Parser) -> None:
         help="a sequence of token ids; may be repeated",
     )
     parser.add_argument("--variant", default="", metavar="NAME", help="the precision (default: the server's)")
+    parser.add_argument(
+        "--request-id",
+        default="",
+        metavar="ID",
+        help="yours, by which `receipt --request-id` finds it; of a file's texts ID/0, ID/1, ...",
+    )
     parser.add_argument(
         "--truncate",
         action="store_true",

@@ -26,7 +26,7 @@ from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
 from wattserve_client._stream import StreamBook, answers
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
-from wattserve_client.results import Answer, Prediction, Receipt
+from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
@@ -133,6 +133,7 @@ class Client:
         inputs: Iterable[Inputs],
         *,
         variant: str = "",
+        request_id: str = "",
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
@@ -145,10 +146,12 @@ class Client:
         `in_flight` inputs are with the server. An item that fails, or that cannot be sent, yields an
         Answer with an error and does not disturb the others; what ends the stream is raised. Unlike with
         `predict`, nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING.
+        `request_id`: yours; the input n, from 0, is then asked as "request_id/n", otherwise as "n", as on any
+        other stream.
         `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's
         deadline. Leaving the loop, or closing the generator, cancels what is in flight.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, truncate=truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
         book = StreamBook(self._link, inputs, bare, in_flight)
         seconds = self._link.seconds(timeout_s)
         return _closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
@@ -165,6 +168,21 @@ class Client:
         if self._members:
             return self._search(request, self._link.seconds(timeout_s))
         return self._call(self._stub.GetReceipt, request, Receipt, timeout_s)
+
+    def find_receipts(
+        self, request_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
+    ) -> FoundReceipts:
+        """The receipts of your own `request_id`, newest first, also of a request that still runs: what a call
+        cost that was cancelled, passed its deadline or lost its connection. `NotFound` when nothing of such
+        a request ran, or the server no longer keeps it.
+
+        Of several servers, all in reach are asked. `Unavailable` when none of these has one, and others are
+        out of reach.
+        """
+        request = _requests.find_request(request_id, wait_until_settled)
+        if self._members:
+            return self._find(request, self._link.seconds(timeout_s))
+        return self._call(self._stub.FindReceipts, request, FoundReceipts, timeout_s)
 
     def watch_receipts(
         self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
@@ -258,7 +276,25 @@ class Client:
         finally:
             for call in calls:
                 call.cancel()
-        raise self._owners.missing(request.receipt_id, errors)
+        raise self._owners.missing(f"the receipt {request.receipt_id!r}", errors)
+
+    def _find(self, request: pb.FindReceiptsRequest, seconds: float) -> FoundReceipts:
+        """What all members keep, which are asked at once."""
+        calls = [
+            (member, member._stub.FindReceipts.future(request, timeout=seconds)) for member in self._members
+        ]
+        found: list[FoundReceipts] = []
+        errors: list[WattserveError] = []
+        try:
+            for member, call in calls:
+                try:
+                    found.append(member._link.read(FoundReceipts, call.result()))
+                except grpc.RpcError as error:
+                    errors.append(member._link.failure(error, seconds))
+        finally:
+            for _, call in calls:
+                call.cancel()
+        return self._owners.joined(request.request_id, found, errors)
 
     def _open(self, requests: Iterator[pb.PredictRequest]) -> Any:
         return self._stub.PredictStream(requests)

@@ -55,6 +55,8 @@ class WattserveError(Exception):
     What only the server itself can say: `reason`, a word for programs that never changes, such as
     "OVERLOADED"; empty when the error is not the server's. `field`: the path of what is wrong in the
     request, or empty. `retry_after_s`: after how many seconds to come back; None when nothing was said.
+    `receipt_id`: of what ran before the failure, and is charged; empty when nothing had, or when nobody said
+    (`find_receipts` finds it by your own request id).
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class WattserveError(Exception):
         reason: str = "",
         field: str = "",
         retry_after_s: float | None = None,
+        receipt_id: str = "",
     ) -> None:
         super().__init__(message, code, target)
         self.message = message
@@ -74,6 +77,7 @@ class WattserveError(Exception):
         self.reason = reason
         self.field = field
         self.retry_after_s = retry_after_s
+        self.receipt_id = receipt_id
 
     def __str__(self) -> str:
         return f"{self.message or 'no message'} ({self.code} from {self.target})"
@@ -124,6 +128,7 @@ class Details:
     reason: str = ""
     field: str = ""
     retry_after_s: float | None = None
+    receipt_id: str = ""
 
 
 def details_in(metadata: Iterable[Any] | None) -> Details:
@@ -151,10 +156,12 @@ def details_in(metadata: Iterable[Any] | None) -> Details:
                 retry_after_s = max(0.0, float(delay.seconds + delay.nanos / 1e9))
     except DecodeError:
         pass  # what came before it holds
+    is_servers = info.domain == DOMAIN
     return Details(
-        reason=info.reason if info.domain == DOMAIN else "",
+        reason=info.reason if is_servers else "",
         field=next((violation.field for violation in bad_request.field_violations), ""),
         retry_after_s=retry_after_s,
+        receipt_id=info.metadata.get("receipt_id", "") if is_servers else "",
     )
 
 

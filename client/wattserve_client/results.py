@@ -160,6 +160,14 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundReceipts:
+    """The receipts of one request id."""
+
+    receipts: tuple[Receipt, ...]  # newest first; of each server the newest 100
+    older_left_out: bool  # there are more
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Host times of one request, in nanoseconds on the server's monotonic clock."""
 

@@ -114,11 +114,13 @@ class FakeServer:
         field: str = "",
         reason: str = "",
         retry_after_s: float | None = None,
+        receipt_id: str = "",
     ) -> None:
         """Script the failure of the next call, or of the next `times` calls.
 
         `error`: what the client is to raise, such as `NotPossible`, or a gRPC status code's name. `reason`,
-        `retry_after_s`: by default those of the real server for that code. `method`: of the protocol;
+        `retry_after_s`: by default those of the real server for that code. `receipt_id`: what the error says
+        was charged; there is no such receipt here. `method`: of the protocol;
         "Predict" is also each input of a `predict_many`, and "PredictStream" ends one as a whole.
 
         A client repeats some calls by itself, up to five times in all: a prediction that is `Overloaded`,
@@ -128,7 +130,14 @@ class FakeServer:
         if method not in _METHODS:
             raise ValueError(f"no method {method!r}; there are {', '.join(_METHODS)}")
         for _ in range(times):
-            failure = refusal(error, message, field=field, reason=reason, retry_after_s=retry_after_s)
+            failure = refusal(
+                error,
+                message,
+                field=field,
+                reason=reason,
+                retry_after_s=retry_after_s,
+                receipt_id=receipt_id,
+            )
             with self._service.changed:
                 self._service.script.put_failure(method, failure)
 

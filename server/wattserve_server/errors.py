@@ -21,7 +21,12 @@ from __future__ import annotations
 
 
 class WattserveError(Exception):
-    """Base of every error that Wattserve raises on purpose."""
+    """Base of every error that Wattserve raises on purpose.
+
+    `receipt_id`: of what had run of the request, and is charged; empty when nothing had.
+    """
+
+    receipt_id = ""
 
 
 class ConfigError(WattserveError):

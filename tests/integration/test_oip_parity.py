@@ -209,6 +209,41 @@ async def test_a_cancelled_call_leaves_the_queue_and_nothing_open(
     assert fails(await calls.ModelStatistics(asked)) - before == 3
 
 
+async def until_running(native: Any, request_id: str) -> None:
+    """Wait until something of that request runs."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await native.FindReceipts(pb.FindReceiptsRequest(request_id=request_id))
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
+
+
+@pytest.mark.parametrize("protocol", ["native", "open inference"])
+async def test_what_a_call_cost_that_was_cancelled_while_it_ran_is_found_by_its_id(
+    channel: grpc.aio.Channel, protocol: str
+) -> None:
+    calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
+    request = infer_request("tiny", input_ids=LONG)
+    request.id = f"left by {protocol}"
+    if protocol == "native":
+        tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=row) for row in LONG])
+        call = native.Predict(pb.PredictRequest(request_id=request.id, tokens=tokens))
+    else:
+        call = calls.ModelInfer(request)
+    await until_running(native, request.id)
+    call.cancel()
+    asked = pb.FindReceiptsRequest(request_id=request.id, wait_until_settled=True)
+    (receipt,) = (await native.FindReceipts(asked)).receipts
+    assert (receipt.outcome, receipt.state) == (pb.OUTCOME_CANCELLED, pb.ENERGY_STATE_SETTLED)
+    ran = [line.batch_size for line in receipt.lines if line.batch_size]
+    assert 0 < len(ran) < len(LONG)
+    assert receipt.energy_uj == sum(line.energy_uj for line in receipt.lines)
+    assert await native.GetReceipt(pb.GetReceiptRequest(receipt_id=receipt.receipt_id)) == receipt
+
+
 async def test_an_urgent_request_overtakes_those_that_wait(channel: grpc.aio.Channel) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
     busy = [calls.ModelInfer(infer_request("tiny", {"priority": 3}, input_ids=LONG)) for _ in range(3)]

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from tests.clients.oip_stub import OipStub, infer_request
 from tests.fixtures.models import save_classifier
 from tests.fixtures.present import booked_uj, present
 from tests.fixtures.server import RunningServer, running_server
-from wattserve_client import Client, NotPossible, Prediction
+from wattserve_client import Client, NotPossible, Outcome, Prediction
+from wattserve_client.errors import details_in
 
 PROGRAM = ("-m", "tests.fixtures.serve_with_short_memory")
 EIGHT = [[2, *[4 + index] * 8, 3] for index in range(5)] + [[2, *[9] * 8, 3]] * 3
@@ -82,8 +85,17 @@ def test_one_that_fits_nowhere_is_refused_alone_and_the_server_says_and_goes_on(
         large = pool.submit(client.predict, [[2, *[4] * 30, 3]])
         inputs = [EIGHT[:2] for _ in range(20)]
         answers = list(pool.map(client.predict, inputs))
-        with pytest.raises(NotPossible, match="a sequence of 32 tokens does not fit into the memory"):
+        with pytest.raises(
+            NotPossible, match="a sequence of 32 tokens does not fit into the memory"
+        ) as caught:
             large.result()
+        billed = client.receipt(caught.value.receipt_id, wait_until_settled=True)
+        assert (billed.outcome, billed.settled) == (Outcome.FAILED, True)
+        with grpc.insecure_channel(server.address) as channel, pytest.raises(grpc.RpcError) as refused:
+            OipStub(channel).ModelInfer(infer_request("tiny", input_ids=np.full((1, 32), 4, np.int64)))
+        receipt_id = details_in(refused.value.trailing_metadata()).receipt_id
+        assert client.receipt(receipt_id).outcome is Outcome.FAILED
+        assert str(refused.value.details()).endswith(f"; what ran is charged: receipt {receipt_id}")
         memory.write_text("")
         answers.append(client.predict(EIGHT))
     check_answers(folder, [*inputs, EIGHT], answers)

@@ -43,6 +43,7 @@ def predict(client: Client, options: argparse.Namespace) -> int:
         answer = client.predict(
             options.texts or options.tokens,
             variant=options.variant,
+            request_id=options.request_id,
             wait_for_settled_energy=options.settled,
             priority=options.priority,
             truncate=options.truncate,
@@ -85,6 +86,12 @@ def ready(client: Client, options: argparse.Namespace) -> int:
 
 
 def receipt(client: Client, options: argparse.Namespace) -> int:
+    if (options.receipt_id is None) == (options.request_id is None):
+        raise ArgumentsError("receipt takes ID or --request-id, and only one of them")
+    if options.request_id is not None:
+        found = client.find_receipts(options.request_id, wait_until_settled=options.wait)
+        print(_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
+        return 0
     answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
     print(_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
     return 0

@@ -113,6 +113,7 @@ def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, w
         answers = client.predict_many(
             inputs(),
             variant=options.variant,
+            request_id=options.request_id,
             wait_for_settled_energy=options.settled,
             priority=options.priority,
             truncate=options.truncate,

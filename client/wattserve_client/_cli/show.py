@@ -9,7 +9,7 @@ import numpy as np
 from wattserve_client._cli import words
 from wattserve_client._cli.words import facts, table
 from wattserve_client.reports import EnergyReport, Meter, ServerInfo, Variant, VariantEnergy
-from wattserve_client.results import EnergyState, Prediction, Receipt
+from wattserve_client.results import EnergyState, FoundReceipts, Prediction, Receipt
 from wattserve_common.words import ACCOUNTS, ACTIVE, counted
 
 _SEQUENCES = (">score", ">tokens", ">padded", ">joules", "state", "input")
@@ -80,6 +80,13 @@ def receipt_with_lines(receipt: Receipt, width: int) -> str:
     ]
     origin = [("made", words.moment(receipt.created_unix_ns)), ("split by", receipt.split_rule)]
     return f"{facts([*_cost(receipt), *origin], width)}\n\n{table(_LINES, rows)}"
+
+
+def found_receipts(found: FoundReceipts, width: int) -> str:
+    """Each with its lines, newest first."""
+    parts = [f"== {receipt.receipt_id}\n{receipt_with_lines(receipt, width)}" for receipt in found.receipts]
+    older = ["older ones are left out"] if found.older_left_out else []
+    return "\n\n".join(parts + older)
 
 
 def server_info(info: ServerInfo, width: int) -> str:

@@ -108,6 +108,7 @@ def error_as_json(error: WattserveError) -> dict[str, Any]:
         "field": error.field,
         "message": error.message,
         "retry_after_seconds": error.retry_after_s,
+        "receipt_id": error.receipt_id,
         "target": error.target,
     }
 

@@ -72,13 +72,14 @@ class Refusal(Exception):
     field: str = ""
     reason: str = ""
     retry_after_s: float | None = None
+    receipt_id: str = ""
 
     @property
     def text(self) -> str:
         whole = f"{self.field}: {self.message}" if self.field else self.message
-        if len(whole) <= _MAX_MESSAGE:
-            return whole
-        return f"{whole[: _MAX_MESSAGE // 2]} ... {whole[-_MAX_MESSAGE // 2 :]}"
+        if len(whole) > _MAX_MESSAGE:
+            whole = f"{whole[: _MAX_MESSAGE // 2]} ... {whole[-_MAX_MESSAGE // 2 :]}"
+        return f"{whole}; what ran is charged: receipt {self.receipt_id}" if self.receipt_id else whole
 
     def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """The trailing metadata: Google's rich details, and gRPC's own push-back."""
@@ -87,7 +88,10 @@ class Refusal(Exception):
         if not self.reason:
             return ()
         status = status_pb2.Status(code=errors.CODE_NAMES.index(self.code), message=self.text)
-        status.details.add().Pack(error_details_pb2.ErrorInfo(reason=self.reason, domain=errors.DOMAIN))
+        about = {"receipt_id": self.receipt_id} if self.receipt_id else {}
+        status.details.add().Pack(
+            error_details_pb2.ErrorInfo(reason=self.reason, domain=errors.DOMAIN, metadata=about)
+        )
         if self.field:
             violation = error_details_pb2.BadRequest.FieldViolation(
                 field=self.field, description=self.message[:_MAX_MESSAGE]
@@ -109,6 +113,7 @@ class Refusal(Exception):
             reason=self.reason,
             field=self.field,
             retry_after_ms=self._retry_after_ms,
+            receipt_id=self.receipt_id,
         )
         return pb.PredictStreamResponse(request_id=request_id, error=error)
 
@@ -124,6 +129,7 @@ def refusal(
     field: str = "",
     reason: str = "",
     retry_after_s: float | None = None,
+    receipt_id: str = "",
 ) -> Refusal:
     """error: a status code's name, or the class that the client raises. What is left out is as the real
     server has it for that code."""
@@ -134,7 +140,7 @@ def refusal(
         )
     if retry_after_s is None and code == "RESOURCE_EXHAUSTED":
         retry_after_s = OVERLOADED_RETRY_AFTER_S
-    return Refusal(code, message, field, reason or REASONS.get(code, ""), retry_after_s)
+    return Refusal(code, message, field, reason or REASONS.get(code, ""), retry_after_s, receipt_id)
 
 
 def request_of(message: pb.PredictRequest, *, streamed: bool) -> FakeRequest:
@@ -179,11 +185,17 @@ def _of_tensors(arrays: dict[str, Any]) -> tuple[Given, ...]:
     return tuple(tuple(row[:length].tolist()) for row, length in zip(ids, lengths, strict=True))
 
 
+def check_request_id(request_id: str) -> None:
+    """`Refusal` for one that is longer than what is kept."""
+    if len(request_id) > _MAX_REQUEST_ID:
+        raise _wrong(
+            "request_id", f"{len(request_id)} characters; at most {_MAX_REQUEST_ID} are kept and echoed"
+        )
+
+
 def check(message: pb.PredictRequest, inputs: Sequence[Given]) -> None:
     """`Refusal` that names the field in the message. inputs: what it holds."""
-    if len(message.request_id) > _MAX_REQUEST_ID:
-        characters = len(message.request_id)
-        raise _wrong("request_id", f"{characters} characters; at most {_MAX_REQUEST_ID} are kept and echoed")
+    check_request_id(message.request_id)
     if message.priority > _LAST_PRIORITY:
         raise _wrong("priority", f"priority {message.priority}; 1 goes first, 2 is the default, 3 goes last")
     kind = message.WhichOneof("input")

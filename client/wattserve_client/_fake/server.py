@@ -14,7 +14,15 @@ import grpc
 
 from wattserve_client._channel import HEALTH_CHECK, SERVING
 from wattserve_client._fake.ledger import FakeLedger, FakeReceipt, prediction, server_info
-from wattserve_client._fake.requests import FakeRequest, Given, Refusal, check, refusal, request_of
+from wattserve_client._fake.requests import (
+    FakeRequest,
+    Given,
+    Refusal,
+    check,
+    check_request_id,
+    refusal,
+    request_of,
+)
 from wattserve_client._fake.script import Reply, Script
 from wattserve_client.reports import Variant, VariantState
 from wattserve_client.wire import to_message
@@ -22,6 +30,7 @@ from wattserve_proto.limits import message_sizes
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
+MOST_FOUND = 100  # receipts of one request id in an answer, as of the real server
 _MAX_CALLS = 128  # open at once, streams and watches among them; more wait
 
 
@@ -64,6 +73,16 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             if request.wait_until_settled:
                 self._until_final(receipt, left)
             return receipt.message()
+
+    def FindReceipts(self, request: pb.FindReceiptsRequest, context: Any) -> pb.FindReceiptsResponse:
+        left = self._left(context)
+        with self._refusing(context, "FindReceipts"), self.changed:
+            found = self._found(request.request_id)
+            if request.wait_until_settled:
+                for receipt in found:
+                    self._until_final(receipt, left)
+            listed = [receipt.message() for receipt in found[:MOST_FOUND]]
+            return pb.FindReceiptsResponse(receipts=listed, older_left_out=len(found) > MOST_FOUND)
 
     def WatchReceipts(self, request: pb.WatchReceiptsRequest, context: Any) -> Iterator[pb.Receipt]:
         left = self._left(context)
@@ -217,6 +236,16 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
         if receipt is None:
             raise refusal("NOT_FOUND", f"no receipt {receipt_id!r}", field="receipt_id")
         return receipt
+
+    def _found(self, request_id: str) -> list[FakeReceipt]:
+        check_request_id(request_id)
+        if not request_id:
+            raise refusal("INVALID_ARGUMENT", "is empty", field="request_id")
+        newest_first = reversed(self._ledger.receipts.values())
+        found = [receipt for receipt in newest_first if receipt.request_id == request_id]
+        if not found:
+            raise refusal("NOT_FOUND", f"no receipt of a request {request_id!r}", field="request_id")
+        return found
 
     def _settle(self, receipt: FakeReceipt) -> None:
         self._ledger.settle(receipt)

@@ -396,6 +396,7 @@ class PredictError(google.protobuf.message.Message):
     REASON_FIELD_NUMBER: builtins.int
     FIELD_FIELD_NUMBER: builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
+    RECEIPT_ID_FIELD_NUMBER: builtins.int
     code: builtins.int
     """a gRPC status code"""
     message: builtins.str
@@ -405,6 +406,8 @@ class PredictError(google.protobuf.message.Message):
     """google.rpc.BadRequest: the path of the field that is wrong, or empty"""
     retry_after_ms: builtins.int
     """google.rpc.RetryInfo: 0 when sending it again later cannot help"""
+    receipt_id: builtins.str
+    """ErrorInfo.metadata["receipt_id"]: of what ran, and is charged; empty: nothing ran"""
     def __init__(
         self,
         *,
@@ -413,8 +416,9 @@ class PredictError(google.protobuf.message.Message):
         reason: builtins.str = ...,
         field: builtins.str = ...,
         retry_after_ms: builtins.int = ...,
+        receipt_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["code", b"code", "field", b"field", "message", b"message", "reason", b"reason", "retry_after_ms", b"retry_after_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code", b"code", "field", b"field", "message", b"message", "reason", b"reason", "receipt_id", b"receipt_id", "retry_after_ms", b"retry_after_ms"]) -> None: ...
 
 Global___PredictError: typing_extensions.TypeAlias = PredictError
 
@@ -631,6 +635,48 @@ class GetReceiptRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["receipt_id", b"receipt_id", "wait_until_settled", b"wait_until_settled"]) -> None: ...
 
 Global___GetReceiptRequest: typing_extensions.TypeAlias = GetReceiptRequest
+
+@typing.final
+class FindReceiptsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    WAIT_UNTIL_SETTLED_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    """as the caller sent it; an Open Inference request's `id`"""
+    wait_until_settled: builtins.bool
+    """all of them, together no longer than the server's settlement limit"""
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        wait_until_settled: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["request_id", b"request_id", "wait_until_settled", b"wait_until_settled"]) -> None: ...
+
+Global___FindReceiptsRequest: typing_extensions.TypeAlias = FindReceiptsRequest
+
+@typing.final
+class FindReceiptsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RECEIPTS_FIELD_NUMBER: builtins.int
+    OLDER_LEFT_OUT_FIELD_NUMBER: builtins.int
+    older_left_out: builtins.bool
+    """there are more"""
+    @property
+    def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Receipt]:
+        """newest first; the newest 100 where there are more"""
+
+    def __init__(
+        self,
+        *,
+        receipts: collections.abc.Iterable[Global___Receipt] | None = ...,
+        older_left_out: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["older_left_out", b"older_left_out", "receipts", b"receipts"]) -> None: ...
+
+Global___FindReceiptsResponse: typing_extensions.TypeAlias = FindReceiptsResponse
 
 @typing.final
 class WatchReceiptsRequest(google.protobuf.message.Message):

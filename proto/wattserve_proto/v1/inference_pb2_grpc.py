@@ -49,6 +49,11 @@ class InferenceStub(object):
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GetReceiptRequest.SerializeToString,
                 response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.FindReceipts = channel.unary_unary(
+                '/wattserve.v1.Inference/FindReceipts',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsResponse.FromString,
+                _registered_method=True)
         self.WatchReceipts = channel.unary_stream(
                 '/wattserve.v1.Inference/WatchReceipts',
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.WatchReceiptsRequest.SerializeToString,
@@ -99,6 +104,17 @@ class InferenceServicer(object):
         """The receipt of one request, by the `receipt_id` that the server gave it.
         NOT_FOUND when it never existed, its retention time is over, or it is from another run of the server: the
         message says which run that was, and which this one is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindReceipts(self, request, context):
+        """The receipts of a caller's own `request_id`, in either protocol, newest first: for a caller who was told no
+        receipt id, because the call was cancelled, its deadline passed or its connection was lost. One that is
+        running or not settled yet is found as well; the id need not be unique.
+        INVALID_ARGUMENT for an empty id. NOT_FOUND when nothing of such a request ran, retention is over, or it was
+        asked of another run of the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +177,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.GetReceipt,
                     request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GetReceiptRequest.FromString,
                     response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.Receipt.SerializeToString,
+            ),
+            'FindReceipts': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindReceipts,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsResponse.SerializeToString,
             ),
             'WatchReceipts': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchReceipts,
@@ -269,6 +290,33 @@ class Inference(object):
             '/wattserve.v1.Inference/GetReceipt',
             wattserve__proto_dot_v1_dot_inference__pb2.GetReceiptRequest.SerializeToString,
             wattserve__proto_dot_v1_dot_inference__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindReceipts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattserve.v1.Inference/FindReceipts',
+            wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.FindReceiptsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -77,6 +77,22 @@ _InferenceGetReceiptType = typing_extensions.TypeVar(
     ],
 )
 
+_InferenceFindReceiptsType = typing_extensions.TypeVar(
+    '_InferenceFindReceiptsType',
+    grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+        wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+        wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+        wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
+    ],
+)
+
 _InferenceWatchReceiptsType = typing_extensions.TypeVar(
     '_InferenceWatchReceiptsType',
     grpc.UnaryStreamMultiCallable[
@@ -157,7 +173,7 @@ _InferenceUnloadVariantType = typing_extensions.TypeVar(
     ],
 )
 
-class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGetReceiptType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType, _InferenceLoadVariantType, _InferenceUnloadVariantType]):
+class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGetReceiptType, _InferenceFindReceiptsType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType, _InferenceLoadVariantType, _InferenceUnloadVariantType]):
     @typing.overload
     def __init__(self: InferenceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -171,6 +187,10 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
         grpc.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.GetReceiptRequest,
             wattserve_proto.v1.inference_pb2.Receipt,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+            wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             wattserve_proto.v1.inference_pb2.WatchReceiptsRequest,
@@ -207,6 +227,10 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
         grpc.aio.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.GetReceiptRequest,
             wattserve_proto.v1.inference_pb2.Receipt,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+            wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
             wattserve_proto.v1.inference_pb2.WatchReceiptsRequest,
@@ -245,6 +269,14 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     message says which run that was, and which this one is.
     """
 
+    FindReceipts: _InferenceFindReceiptsType
+    """The receipts of a caller's own `request_id`, in either protocol, newest first: for a caller who was told no
+    receipt id, because the call was cancelled, its deadline passed or its connection was lost. One that is
+    running or not settled yet is found as well; the id need not be unique.
+    INVALID_ARGUMENT for an empty id. NOT_FOUND when nothing of such a request ran, retention is over, or it was
+    asked of another run of the server.
+    """
+
     WatchReceipts: _InferenceWatchReceiptsType
     """Receipts as they become final: settled, or unknown with a reason. Without `receipt_ids`, all
     that do so from the moment the initial metadata arrives; with them, exactly those (already
@@ -280,6 +312,10 @@ InferenceAsyncStub: typing_extensions.TypeAlias = InferenceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.GetReceiptRequest,
         wattserve_proto.v1.inference_pb2.Receipt,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+        wattserve_proto.v1.inference_pb2.FindReceiptsResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         wattserve_proto.v1.inference_pb2.WatchReceiptsRequest,
@@ -332,6 +368,19 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         """The receipt of one request, by the `receipt_id` that the server gave it.
         NOT_FOUND when it never existed, its retention time is over, or it is from another run of the server: the
         message says which run that was, and which this one is.
+        """
+
+    @abc.abstractmethod
+    def FindReceipts(
+        self,
+        request: wattserve_proto.v1.inference_pb2.FindReceiptsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattserve_proto.v1.inference_pb2.FindReceiptsResponse, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.FindReceiptsResponse]]:
+        """The receipts of a caller's own `request_id`, in either protocol, newest first: for a caller who was told no
+        receipt id, because the call was cancelled, its deadline passed or its connection was lost. One that is
+        running or not settled yet is found as well; the id need not be unique.
+        INVALID_ARGUMENT for an empty id. NOT_FOUND when nothing of such a request ran, retention is over, or it was
+        asked of another run of the server.
         """
 
     @abc.abstractmethod

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
@@ -30,7 +31,7 @@ from wattserve_server.engine.policy import (
     turn_ns,
     wake_at,
 )
-from wattserve_server.errors import OverloadedError
+from wattserve_server.errors import OverloadedError, WattserveError
 
 if TYPE_CHECKING:  # who simulates the queue needs no torch
     from wattserve_server.engine.lane import Lane
@@ -124,7 +125,7 @@ class Request:
             self.receipt.end(Outcome.CANCELLED)
         elif self._error is not None:
             self.receipt.end(Outcome.FAILED)
-            self.answer.set_exception(self._error)
+            self.answer.set_exception(self._own(self._error))
         else:
             self.receipt.end(Outcome.COMPLETED)
             rows = [self._rows[sequence.index] for sequence in self.sequences]
@@ -132,6 +133,14 @@ class Request:
             self.answer.set_result(
                 Answer(self.receipt, rows, self.accepted_ns, max(0, queue_ns), self._compute_ns)
             )
+
+    def _own(self, error: Exception) -> Exception:
+        """The error of a batch is one for all requests in it; each is told its own receipt."""
+        if not isinstance(error, WattserveError) or not self.receipt.ran:
+            return error
+        own = copy(error)
+        own.receipt_id = self.receipt.receipt_id
+        return own
 
 
 class Batcher:

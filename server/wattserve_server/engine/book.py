@@ -1,4 +1,4 @@
-"""The receipt book: every receipt by its id, for a stated time; who waits for which.
+"""The receipt book: every receipt by its id and by its request's, for a stated time; who waits for which.
 
 Lives on the event loop. Final receipts are kept for `retention_s`, and no more than
 `retention_count` of them: the oldest leave first.
@@ -11,8 +11,9 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from wattserve_server.energy.receipt import Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
@@ -75,6 +76,39 @@ class ReceiptWatch:
         return receipt
 
 
+class ByRequest:
+    """The receipts of each request id, which callers choose: it need not be unique, and one that is empty is
+    none. Holds what it was given until that is removed."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Receipt | dict[Receipt, None]] = {}  # most ids have one, which needs no dict
+
+    def __len__(self) -> int:
+        """How many request ids there are."""
+        return len(self._by_id)
+
+    def put(self, receipt: Receipt) -> None:
+        if not receipt.request_id:
+            return
+        known = self._by_id.setdefault(receipt.request_id, receipt)
+        if known is receipt:
+            return
+        if isinstance(known, Receipt):
+            known = self._by_id[receipt.request_id] = {known: None}
+        known[receipt] = None
+
+    def remove(self, receipt: Receipt) -> None:
+        known = self._by_id.get(receipt.request_id)
+        if isinstance(known, dict):
+            del known[receipt]
+        if known is receipt or known == {}:
+            del self._by_id[receipt.request_id]
+
+    def newest_first(self, request_id: str) -> Iterator[Receipt]:
+        known = self._by_id.get(request_id, {})
+        return iter((known,)) if isinstance(known, Receipt) else reversed(known)
+
+
 class ReceiptBook:
     """on_final is called with every receipt of which something ran, once it is final."""
 
@@ -92,6 +126,7 @@ class ReceiptBook:
         self._clock = clock
         self._opened = 0
         self._receipts: dict[str, Receipt] = {}
+        self._by_request = ByRequest()  # the same ones
         self._final: deque[tuple[float, str]] = deque()
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._watches: set[ReceiptWatch] = set()
@@ -108,12 +143,13 @@ class ReceiptBook:
         receipt_id = f"{self.run.instance_id}-{self._opened:x}"
         receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns())
         self._receipts[receipt_id] = receipt
+        self._by_request.put(receipt)
         return receipt
 
     def ended(self, receipt: Receipt) -> None:
         """Its request has ended, one way or another. One of which nothing ran is forgotten."""
         if not receipt.ran:
-            del self._receipts[receipt.receipt_id]
+            self._forget(receipt.receipt_id)
             self._wake(receipt)
         elif receipt.is_final:
             self._keep(receipt)
@@ -138,16 +174,33 @@ class ReceiptBook:
             why = self._why_not(receipt_id)
             raise NotFound(f"no receipt {receipt_id[:80]!r}: {why}", "receipt_id") from None
 
+    def find(self, request_id: str, most: int) -> list[Receipt]:
+        """The receipts of a caller's own id of which something runs or ran, newest first; the newest `most`.
+
+        Raises NotFound where there are none.
+        """
+        self._forget_old(self._clock())
+        ran = (receipt for receipt in self._by_request.newest_first(request_id) if receipt.ran)
+        found = list(islice(ran, most))
+        if not found:
+            raise NotFound(
+                f"no receipt of a request {request_id[:80]!r}: nothing of one ran, it is {self._bounds}, or "
+                f"of another run; this server is {self.run}",
+                "request_id",
+            )
+        return found
+
+    @property
+    def _bounds(self) -> str:
+        return f"older than {self.retention_s:g} s or the last {self.retention_count} receipts"
+
     def _why_not(self, receipt_id: str) -> str:
         named = _RECEIPT_ID.fullmatch(receipt_id)
         if named and named[1] != self.run.instance_id:
             return (
                 f"it is of run {named[1]}; this server is {self.run}, and receipts do not outlive their run"
             )
-        return (
-            "it never existed, nothing of its request ran, or it is older than "
-            f"{self.retention_s:g} s or the last {self.retention_count} receipts"
-        )
+        return f"it never existed, nothing of its request ran, or it is {self._bounds}"
 
     async def until_final(self, receipt: Receipt) -> None:
         """Wait until nothing of the receipt will change any more."""
@@ -186,4 +239,7 @@ class ReceiptBook:
     def _forget_old(self, now_s: float) -> None:
         oldest_s = now_s - self.retention_s
         while self._final and (len(self._final) > self.retention_count or self._final[0][0] < oldest_s):
-            del self._receipts[self._final.popleft()[1]]
+            self._forget(self._final.popleft()[1])
+
+    def _forget(self, receipt_id: str) -> None:
+        self._by_request.remove(self._receipts.pop(receipt_id))

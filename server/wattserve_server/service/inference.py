@@ -36,6 +36,8 @@ from wattserve_server.service.checks import (
 from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving, answers
 from wattserve_server.service.status import failure_of
 
+MOST_FOUND = 100  # receipts of one request id in an answer
+
 
 class InferenceService:
     def __init__(self, serving: Serving, predictor: Predictor) -> None:
@@ -79,7 +81,7 @@ class InferenceService:
             host = prediction.host
             prediction.hosted = host.engine.hosted(request.variant)
             answered = await prediction.answer(asked_of(request, host))
-        write_response(message, request.request_id, host, answered)
+            write_response(message, request.request_id, host, answered)
 
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
         host = self._serving.get()
@@ -87,6 +89,20 @@ class InferenceService:
         if request.wait_until_settled:
             await host.until_settled(receipt)
         return receipt_message(receipt, host.source_of(receipt))
+
+    async def FindReceipts(self, request: pb.FindReceiptsRequest, context: Any) -> pb.FindReceiptsResponse:
+        host = self._serving.get()
+        if not request.request_id:
+            raise InvalidRequest("is empty; a receipt is found by the id that its request had", "request_id")
+        request_id = check_request_id(request.request_id, "request_id")
+        found = host.engine.book.find(request_id, MOST_FOUND + 1)
+        listed = found[:MOST_FOUND]
+        if request.wait_until_settled:
+            await host.until_settled(*listed)
+        return pb.FindReceiptsResponse(
+            receipts=[receipt_message(receipt, host.source_of(receipt)) for receipt in listed],
+            older_left_out=len(found) > MOST_FOUND,
+        )
 
     async def WatchReceipts(
         self, request: pb.WatchReceiptsRequest, context: Any
@@ -133,6 +149,7 @@ def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse
         reason=failure.reaction.reason,
         field=failure.field,
         retry_after_ms=failure.reaction.retry_after_ms,
+        receipt_id=failure.receipt_id,
     )
     return pb.PredictStreamResponse(request_id=request_id, error=told)
 

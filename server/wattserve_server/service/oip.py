@@ -175,8 +175,7 @@ class OipService:
         with self._predictor.accept(left_s) as prediction:
             host = prediction.host
             prediction.hosted = hosted_of(request, host.engine)
-            answered = await prediction.answer(asked_of(request, host))
-        return response(request, host, answered)
+            return response(request, host, await prediction.answer(asked_of(request, host)))
 
 
 def model_metadata(name: str, host: Host) -> oip.ModelMetadataResponse:

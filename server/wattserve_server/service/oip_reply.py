@@ -38,7 +38,11 @@ def response(request: oip.ModelInferRequest, host: Host, answered: Answered) -> 
 
 def stream_error(request: oip.ModelInferRequest, failure: Failure) -> oip.ModelStreamInferResponse:
     """What a stream has instead of a status and its details."""
-    told = {"error_reason": failure.reaction.reason, "error_field": failure.field}
+    told = {
+        "error_reason": failure.reaction.reason,
+        "error_field": failure.field,
+        "receipt_id": failure.receipt_id,
+    }
     parameters = {name: parameter(value) for name, value in told.items() if value}
     if failure.reaction.retry_after_ms:
         parameters["retry_after_ms"] = parameter(failure.reaction.retry_after_ms)

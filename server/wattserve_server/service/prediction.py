@@ -56,11 +56,12 @@ class Host:
         """The source of a receipt's figures: that of the meter now, which says it where it was another."""
         return source_message(self.meters[receipt.device].sampler.source)
 
-    async def until_settled(self, receipt: Receipt) -> None:
-        """Wait, but no longer than the settlement limit: then the receipt is given as it is."""
+    async def until_settled(self, *receipts: Receipt) -> None:
+        """Wait, but no longer than the settlement limit: then the receipts are given as they are."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLEMENT_LIMIT_S):
-                await self.engine.book.until_final(receipt)
+                for receipt in receipts:
+                    await self.engine.book.until_final(receipt)
 
 
 @dataclass(slots=True)
@@ -203,7 +204,8 @@ class Predictor:
 
     @contextmanager
     def accept(self, left_s: float | None) -> Iterator[AcceptedRequest]:
-        """A request, counted when the block ends, by how it does. left_s: until its caller's deadline.
+        """A request, counted when the block ends, by how it does. left_s: until its caller's deadline. What
+        goes wrong in the block after the request has run names its receipt.
 
         Raises UnavailableError.
         """
@@ -219,6 +221,8 @@ class Predictor:
             self._failed(prediction, reaction, why)
             raise
         except Exception as error:
+            if prediction.answered is not None:
+                error.receipt_id = prediction.answered.receipt.receipt_id  # type: ignore[attr-defined]
             self._failed(prediction, reaction_of(error), str(error))
             raise
         answered = prediction.answered

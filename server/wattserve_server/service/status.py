@@ -62,11 +62,14 @@ class Failure:
     message: str
     field: str = ""  # its path in the request, or empty
     description: str = ""
+    receipt_id: str = ""  # of what ran before, and is charged; empty: nothing did
 
     def metadata(self) -> Metadata:
         """The trailing metadata: the rich details, and gRPC's own push-back."""
         status = status_pb2.Status(code=self.reaction.code.value[0], message=self.message)
         info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
+        if self.receipt_id:
+            info.metadata["receipt_id"] = self.receipt_id
         status.details.add().Pack(info)
         if self.field:
             violation = error_details_pb2.BadRequest.FieldViolation(
@@ -87,14 +90,18 @@ def reaction_of(error: Exception) -> Reaction:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What the caller is told. An unmapped error is a bug: it is logged and not shown."""
-    reaction = reaction_of(error)
+    """What the caller is told. An unmapped error is a bug: it is logged and not shown.
+
+    The message names the receipt, too: clients of other makers show nothing else of an error.
+    """
+    reaction, receipt_id = reaction_of(error), getattr(error, "receipt_id", "")
+    charged = f"; what ran is charged: receipt {receipt_id}" if receipt_id else ""
     if reaction is BUG:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
-        return Failure(BUG, INTERNAL_MESSAGE)
+        return Failure(BUG, INTERNAL_MESSAGE + charged, receipt_id=receipt_id)
     field, description = _shortened(getattr(error, "field", "")), _shortened(str(error))
     message = _shortened(f"{field}: {error}" if field else str(error))
-    return Failure(reaction, message, field, description)
+    return Failure(reaction, message + charged, field, description, receipt_id)
 
 
 def when_cut(left_s: float | None, total_s: float | None) -> tuple[Reaction, str]:

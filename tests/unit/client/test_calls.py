@@ -50,6 +50,19 @@ def test_the_other_calls_send_and_return_theirs(server: Any, client: Any) -> Non
     assert asked(server, "GetReceipt") == [pb.GetReceiptRequest(receipt_id="r-1", wait_until_settled=True)]
 
 
+def test_receipts_are_found_by_the_callers_own_request_id(server: Any, client: Any) -> None:
+    receipts = [pb.Receipt(receipt_id="r-2"), pb.Receipt(receipt_id="r-1", energy_uj=5)]
+    server.script["FindReceipts"] = [pb.FindReceiptsResponse(receipts=receipts, older_left_out=True)]
+    found = client.find_receipts("mine", wait_until_settled=True)
+    assert [(each.receipt_id, each.energy_uj) for each in found.receipts] == [("r-2", None), ("r-1", 5)]
+    assert found.older_left_out
+    assert asked(server, "FindReceipts") == [
+        pb.FindReceiptsRequest(request_id="mine", wait_until_settled=True)
+    ]
+    with pytest.raises(TypeError, match="request_id is an int"):
+        client.find_receipts(7)
+
+
 def test_ready_is_what_the_health_service_says(server: Any, client: Any) -> None:
     assert client.is_ready()
     server.say_health(serving=False)
@@ -157,6 +170,7 @@ def test_an_answer_that_makes_no_sense_is_a_server_error(server: Any, client: An
     [
         ("predict", ["a film"]),
         ("receipt", ["r-1"]),
+        ("find_receipts", ["mine"]),
         ("server_info", []),
         ("energy_report", []),
         ("load_variant", ["int8"]),

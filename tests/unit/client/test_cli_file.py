@@ -80,6 +80,7 @@ def test_json_is_one_object_a_line_with_errors_among_them(
             "field": "",
             "message": "full",
             "retry_after_seconds": 0.1,
+            "receipt_id": "",
             "target": server.target,
         },
     }

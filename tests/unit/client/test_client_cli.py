@@ -172,6 +172,34 @@ def test_a_receipt_can_be_waited_for(capsys: Output) -> None:
         assert "(settled, simulated)" in shown(capsys, server, "receipt", receipt_id, "--wait")
 
 
+def test_the_receipts_of_a_request_id_are_shown_newest_first(capsys: Output, server: FakeServer) -> None:
+    for text in ("bad", "a delightful film"):
+        shown(capsys, server, "predict", text, "--request-id", "mine")
+    out = shown(capsys, server, "receipt", "--request-id", "mine", "--wait")
+    newest, older = out.removeprefix("== ").split("\n\n== ")
+    assert "0.0412 J above idle (settled, simulated)" in newest
+    assert "0.0021 J above idle (settled, simulated)" in older
+    assert "left out" not in out
+    told = as_json(capsys, server, "receipt", "--request-id", "mine")
+    assert [each["energy_uj"] for each in told["receipts"]] == [41_200, 2100]
+    assert told["older_left_out"] is False
+    with Client(server.target) as client:
+        for _ in range(99):
+            client.predict("bad", request_id="mine")
+    assert "older ones are left out" in shown(capsys, server, "receipt", "--request-id", "mine")
+    assert complaint(capsys, 1, "--target", server.target, "receipt", "--request-id", "theirs") == (
+        f"{server.target}: request_id: no receipt of a request 'theirs' (NOT_FOUND)"
+    )
+
+
+def test_an_error_that_was_charged_says_on_which_receipt(capsys: Output, server: FakeServer) -> None:
+    server.fail_next(NotPossible, "too large", receipt_id="r-7")
+    assert complaint(capsys, 1, "--target", server.target, "predict", "bad") == (
+        f"{server.target}: too large; what ran is charged: receipt r-7 "
+        "(FAILED_PRECONDITION, NOT_POSSIBLE_HERE)"
+    )
+
+
 def test_several_servers_are_each_shown_and_one_lost_hides_no_other(
     capsys: Output, server: FakeServer
 ) -> None:
@@ -209,6 +237,8 @@ def test_the_target_may_come_from_the_environment(
         ([], "the following arguments are required: COMMAND (see `wattserve-client --help`)"),
         (["predict"], "predict takes TEXT, --file or --tokens, and only one of them"),
         (["predict", "a", "--file", "b"], "predict takes TEXT, --file or --tokens, and only one of them"),
+        (["receipt"], "receipt takes ID or --request-id, and only one of them"),
+        (["receipt", "r-1", "--request-id", "x"], "receipt takes ID or --request-id, and only one of them"),
         (["predict", "--tokens", "1,x"], "argument --tokens: '1,x' is not a list of token ids"),
         (["predict", "a", "--priority", "4"], "argument --priority: invalid choice: 4 (choose from 0, 1, 2"),
         (["predict", "a", "--settld"], "unrecognized arguments: --settld"),

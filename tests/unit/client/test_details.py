@@ -69,6 +69,18 @@ def test_the_servers_own_words_are_never_explained_as_grpcs(server: Any, client:
     assert caught.value.message == message
 
 
+def test_an_error_after_some_ran_names_the_receipt(server: Any, client: Any) -> None:
+    server.script["Predict"] = [
+        refuse_with_details("INTERNAL", "NaN", "INFERENCE_FAILED", receipt_id="r-7"),
+        refuse_with_details("INTERNAL", "NaN", "INFERENCE_FAILED", receipt_id="r-7", domain="proxy.example"),
+        Refuse("INTERNAL", "without details"),
+    ]
+    for receipt_id in ("r-7", "", ""):
+        with pytest.raises(ServerError) as caught:
+            client.predict("a film")
+        assert caught.value.receipt_id == receipt_id
+
+
 def test_a_code_without_an_exception_of_its_own_keeps_its_reason(server: Any, client: Any) -> None:
     server.script["GetServerInfo"] = [refuse_with_details("UNIMPLEMENTED", "no", "NOT_OFFERED")]
     with pytest.raises(ServerError) as caught:
@@ -111,6 +123,7 @@ def test_an_answer_of_a_stream_carries_its_own_reason_field_and_time(server: Any
         pb.PredictError(code=3, message="m", reason="INVALID_REQUEST", field="text.texts[0]"),
         pb.PredictError(code=8, message="m", reason="OVERLOADED", retry_after_ms=250),
         pb.PredictError(code=5, message="of an older server"),
+        pb.PredictError(code=13, message="m", reason="INFERENCE_FAILED", receipt_id="r-7"),
     ]
 
     def refuse_each(requests: Iterator[Any], call: Any) -> Iterator[Any]:
@@ -118,12 +131,14 @@ def test_an_answer_of_a_stream_carries_its_own_reason_field_and_time(server: Any
             yield pb.PredictStreamResponse(request_id=request.request_id, error=error)
 
     server.script["PredictStream"] = [refuse_each]
-    found = [answer.error for answer in client.predict_many(texts(3), in_flight=1)]
-    assert [type(error) for error in found] == [InvalidRequest, Overloaded, NotFound]
+    found = [answer.error for answer in client.predict_many(texts(4), in_flight=1)]
+    assert [type(error) for error in found] == [InvalidRequest, Overloaded, NotFound, ServerError]
+    assert [error.receipt_id for error in found] == ["", "", "", "r-7"]
     assert [told(error) for error in found] == [
         ("INVALID_REQUEST", "text.texts[0]", None),
         ("OVERLOADED", "", 0.25),
         ("", "", None),
+        ("INFERENCE_FAILED", "", None),
     ]
 
 
@@ -179,15 +194,20 @@ def test_a_time_to_come_back_is_never_before_now() -> None:
 
 def test_an_errors_details_survive_the_way_between_processes() -> None:
     error = Overloaded("full", "RESOURCE_EXHAUSTED", "h:1", reason="OVERLOADED", field="x", retry_after_s=0.5)
-    assert told(pickle.loads(pickle.dumps(error))) == ("OVERLOADED", "x", 0.5)
+    error.receipt_id = "r-7"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (*told(copy), copy.receipt_id) == ("OVERLOADED", "x", 0.5, "r-7")
 
 
 def test_the_details_are_those_that_the_server_writes() -> None:
+    from wattserve_server.errors import InferenceError, OverloadedError
     from wattserve_server.errors import InvalidRequest as Invalid
-    from wattserve_server.errors import OverloadedError
     from wattserve_server.service.status import failure_of
 
     assert details_in(failure_of(Invalid("is empty", "text.texts[1]")).metadata()) == Details(
         "INVALID_REQUEST", "text.texts[1]", None
     )
     assert details_in(failure_of(OverloadedError("full")).metadata()) == Details("OVERLOADED", "", 0.1)
+    failed = InferenceError("NaN")
+    failed.receipt_id = "r-7"
+    assert details_in(failure_of(failed).metadata()) == Details("INFERENCE_FAILED", "", None, "r-7")

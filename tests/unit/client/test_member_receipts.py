@@ -172,6 +172,46 @@ def test_the_calls_that_lost_the_search_are_cancelled(servers: Two, client: Any)
     assert was_left.get(timeout=60)
 
 
+def holds(server: ScriptedServer, *created: int, older: bool = False) -> None:
+    """The server has receipts of every request id, made at these instants."""
+    receipts = [pb.Receipt(receipt_id=f"r-{at}", created_unix_ns=at) for at in created]
+    server.script["FindReceipts"] = [pb.FindReceiptsResponse(receipts=receipts, older_left_out=older)]
+
+
+def test_the_receipts_of_a_request_id_are_those_of_all_servers_newest_first(
+    servers: Two, client: Any
+) -> None:
+    holds(servers[0], 5, 2)
+    holds(servers[1], 9, 3, older=True)
+    found = client.find_receipts("mine", wait_until_settled=True)
+    assert [receipt.receipt_id for receipt in found.receipts] == ["r-9", "r-5", "r-3", "r-2"]
+    assert found.older_left_out
+    for each in servers:
+        (request,) = asked(each, "FindReceipts")
+        assert (request.request_id, request.wait_until_settled) == ("mine", True)
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_a_server_without_receipts_of_a_request_id_hides_none_of_another(
+    servers: Two, client: Any, owner: int
+) -> None:
+    holds(servers[owner], 5)
+    servers[1 - owner].script["FindReceipts"] = [GONE]
+    found = client.find_receipts("mine")
+    assert ([receipt.receipt_id for receipt in found.receipts], found.older_left_out) == (["r-5"], False)
+    servers[owner].stop()
+    with pytest.raises(Unavailable, match=f"a receipt of the request 'mine'; .*: {servers[owner].target}"):
+        client.find_receipts("mine")
+
+
+def test_a_request_id_that_no_server_knows_is_not_found(servers: Two, client: Any) -> None:
+    for each in servers:
+        each.script["FindReceipts"] = [GONE]
+    with pytest.raises(NotFound) as caught:
+        client.find_receipts("mine")
+    assert (caught.value.message, caught.value.target) == ("no such receipt", client.target)
+
+
 def not_found(target: str) -> NotFound:
     return NotFound("gone", "NOT_FOUND", target, reason="NOT_FOUND")
 

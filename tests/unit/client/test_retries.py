@@ -69,6 +69,7 @@ def test_a_prediction_whose_answer_is_too_large_ran_and_is_never_sent_again(serv
     ("method", "call", "arguments"),
     [
         ("GetReceipt", "receipt", ["r-1"]),
+        ("FindReceipts", "find_receipts", ["mine"]),
         ("GetServerInfo", "server_info", []),
         ("GetEnergyReport", "energy_report", []),
     ],

@@ -50,6 +50,15 @@ def test_a_refused_input_is_not_repeated_and_the_docs_say_so(server: Any, client
         assert "nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING" in told
 
 
+@pytest.mark.parametrize(("given", "sent"), [("", ["0", "1"]), ("job 7", ["job 7/0", "job 7/1"])])
+def test_each_input_has_a_request_id_under_the_callers_own(
+    server: Any, client: Any, given: str, sent: list[str]
+) -> None:
+    answers = list(client.predict_many(texts(2), request_id=given))
+    assert sorted(answer.index for answer in answers) == [0, 1]
+    assert [request.request_id for request in asked(server)] == sent
+
+
 def test_waiting_for_settled_energy_is_asked_for_each_input(server: Any, client: Any) -> None:
     list(client.predict_many(texts(2), wait_for_settled_energy=True))
     assert [request.wait_for_settled_energy for request in asked(server)] == [True, True]

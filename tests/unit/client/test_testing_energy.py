@@ -12,6 +12,8 @@ from wattserve_client import (
     DeadlineExceeded,
     EnergyQuality,
     EnergyState,
+    InvalidRequest,
+    NotFound,
 )
 from wattserve_client.testing import DEFAULT_ENERGY_JOULES, FakeServer
 
@@ -47,6 +49,27 @@ def test_the_first_answer_is_provisional_and_the_receipt_settles_after_it(
         30_000,
     )
     assert (later.energy_low_uj, later.energy_high_uj) == (35_000, 50_000)
+
+
+def test_receipts_are_found_by_request_ids_as_on_the_real_server(server: FakeServer, client: Client) -> None:
+    server.otherwise(label="positive")
+    told = [client.predict("a film", request_id="mine").receipt.receipt_id for _ in range(2)]
+    client.predict("a film")
+    found = client.find_receipts("mine", wait_until_settled=True)
+    assert [receipt.receipt_id for receipt in found.receipts] == told[::-1]
+    assert {receipt.state for receipt in found.receipts} == {EnergyState.SETTLED}
+    assert not found.older_left_out
+    for _ in range(99):
+        client.predict("a film", request_id="mine")
+    found = client.find_receipts("mine")
+    assert (len(found.receipts), found.older_left_out) == (100, True)
+    assert found.receipts[-1].receipt_id == told[1]
+    with pytest.raises(NotFound, match="no receipt of a request 'theirs'"):
+        client.find_receipts("theirs")
+    for wrong in ("", "x" * 257):
+        with pytest.raises(InvalidRequest) as caught:
+            client.find_receipts(wrong)
+        assert caught.value.field == "request_id"
 
 
 def test_an_unknown_energy_has_a_reason_and_no_figure(server: FakeServer, client: Client) -> None:

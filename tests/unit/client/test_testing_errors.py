@@ -66,6 +66,15 @@ def test_an_error_comes_as_the_real_server_sends_it_once(
         assert ask().label == "positive"
 
 
+def test_an_error_can_name_a_receipt_of_what_ran(server: FakeServer, client: Client) -> None:
+    server.fail_next(ServerError, "NaN", receipt_id="r-7", times=2)
+    with pytest.raises(ServerError, match="NaN; what ran is charged: receipt r-7") as caught:
+        client.predict("a film")
+    (answer,) = client.predict_many(["a film"])
+    assert answer.error is not None
+    assert (caught.value.receipt_id, answer.error.receipt_id) == ("r-7", "r-7")
+
+
 def test_its_reasons_are_those_of_the_real_server() -> None:
     theirs = {kind.code.name: kind.reason for kind in REACTIONS.values() if kind is not BUG}
     assert theirs == REASONS

@@ -23,8 +23,8 @@ def book(clock: Clock, count: int = 10, final: list[Receipt] | None = None) -> R
     return ReceiptBook(60.0, count, seen.append, clock)
 
 
-def ran(receipts: ReceiptBook, settled: bool = True) -> Receipt:
-    receipt = receipts.open("mine", "fp32", "cpu")
+def ran(receipts: ReceiptBook, settled: bool = True, request_id: str = "mine") -> Receipt:
+    receipt = receipts.open(request_id, "fp32", "cpu")
     receipt.lines.append(Line(receipt, 5, batch_size=1))
     receipt.end(Outcome.COMPLETED)
     receipts.ended(receipt)
@@ -89,6 +89,67 @@ def test_a_request_of_which_nothing_ran_leaves_no_receipt() -> None:
         receipts.get(receipt.receipt_id)
     assert final == []
     assert receipts.pending == 0
+
+
+def test_receipts_are_found_by_their_requests_id_newest_first() -> None:
+    receipts = book(Clock())
+    first, other, second = ran(receipts), ran(receipts, request_id="theirs"), ran(receipts)
+    third = ran(receipts, settled=False)
+    assert receipts.find("mine", 10) == [third, second, first]
+    assert receipts.find("mine", 2) == [third, second]
+    assert receipts.find("theirs", 10) == [other]
+
+
+def test_what_runs_is_found_and_what_waits_or_never_ran_is_not() -> None:
+    receipts = book(Clock())
+    receipt = receipts.open("mine", "fp32", "cpu")
+    line = Line(receipt, 5)
+    receipt.lines.append(line)
+    with pytest.raises(NotFound, match="nothing of one ran") as caught:
+        receipts.find("mine", 10)
+    assert caught.value.field == "request_id"
+    line.batch_size = 1
+    assert receipts.find("mine", 10) == [receipt]
+    line.batch_size = 0
+    receipt.end(Outcome.CANCELLED)
+    receipts.ended(receipt)
+    with pytest.raises(NotFound):
+        receipts.find("mine", 10)
+    assert not receipts._by_request
+
+
+def test_a_request_id_is_forgotten_with_its_last_receipt() -> None:
+    clock = Clock()
+    receipts = book(clock, count=3)
+    pending = ran(receipts, settled=False, request_id="pending")
+    for _ in range(2):
+        ran(receipts, request_id="early")
+    kept = [ran(receipts, request_id="same") for _ in range(2)]
+    assert receipts.find("same", 10) == kept[::-1]
+    assert len(receipts.find("early", 10)) == 1
+    ran(receipts, request_id="late")
+    with pytest.raises(NotFound, match="older than 60 s or the last 3 receipts"):
+        receipts.find("early", 10)
+    clock.now_s = 60.1
+    with pytest.raises(NotFound):
+        receipts.find("same", 10)
+    assert receipts.find("pending", 10) == [pending]
+    assert len(receipts._by_request) == 1
+
+
+def test_a_request_without_an_id_takes_no_room_among_the_ids() -> None:
+    receipts = book(Clock(), count=1)
+    for _ in range(3):
+        ran(receipts, request_id="")
+    assert not receipts._by_request
+
+
+def test_a_request_of_another_run_is_not_found_and_this_run_is_named() -> None:
+    before, receipts = book(Clock()), book(Clock())
+    ran(before)
+    with pytest.raises(NotFound) as caught:
+        receipts.find("mine", 10)
+    assert f"or of another run; this server is run {receipts.run.instance_id}, started " in str(caught.value)
 
 
 def test_a_receipt_that_is_charged_before_its_request_ends_is_final_then() -> None:

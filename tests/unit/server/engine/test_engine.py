@@ -15,7 +15,7 @@ import torch
 
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Charge, Outcome
+from wattserve_server.energy.receipt import Charge, Outcome, State
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
@@ -26,7 +26,7 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Batch, Variant
-from wattserve_server.errors import ExpiredError, InferenceError, OverloadedError
+from wattserve_server.errors import ExpiredError, InferenceError, NotFound, OverloadedError
 
 IDS = np.array([2, 4, 6, 3], dtype=np.int64)
 
@@ -183,13 +183,70 @@ async def test_a_refused_request_leaves_nothing_behind(rig: Rig) -> None:
     await until_running(gate)
     waiting = asyncio.create_task(engine.predict([IDS] * 4, engine.hosted("fp32")))
     await asyncio.sleep(0)
-    with pytest.raises(OverloadedError):
+    with pytest.raises(OverloadedError) as caught:
         await engine.predict([IDS], engine.hosted("fp32"))
+    assert not caught.value.receipt_id
     gate.is_open.set()
     await asyncio.gather(running, waiting)
     await engine.until_idle()
     assert engine.queued == 0
     assert engine.book.pending == 2  # the two that ran, not settled: nobody charges them here
+
+
+async def test_what_runs_is_found_by_its_requests_id_also_after_its_caller_left(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32"), "mine"))
+    await until_running(gate)
+    waiting = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), "waiting"))
+    await until_queued(engine)
+    with pytest.raises(NotFound):
+        engine.book.find("waiting", 10)
+    for task in (running, waiting):
+        task.cancel()
+    await asyncio.wait((running, waiting))
+    (receipt,) = engine.book.find("mine", 10)
+    assert (receipt.outcome, receipt.state) == (Outcome.OPEN, State.PROVISIONAL)
+    gate.is_open.set()
+    await engine.until_idle()
+    engine.book.charge([Charge(line, 70, 0.0, 7) for line in run_log.drain()[0][0].lines])
+    assert engine.book.find("mine", 10) == [receipt]
+    assert (receipt.outcome, receipt.energy_uj) == (Outcome.CANCELLED, 140)
+    with pytest.raises(NotFound):
+        engine.book.find("waiting", 10)
+
+
+async def test_a_deadline_that_passes_after_some_ran_names_the_receipt(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.is_open.clear()
+    late = asyncio.create_task(engine.predict([IDS] * 4, engine.hosted("fp32"), "mine"))
+    await asyncio.sleep(0)
+    (request,) = engine._arrivals
+    await until_running(gate)  # two of the four
+    engine._expire_waiting(request)  # what the deadline's timer calls
+    gate.is_open.set()
+    with pytest.raises(ExpiredError) as caught:
+        await late
+    (receipt,) = engine.book.find("mine", 10)
+    assert caught.value.receipt_id == receipt.receipt_id
+    assert [line.batch_size for line in receipt.lines] == [2, 2, 0, 0]
+
+
+async def test_requests_that_fail_together_are_each_told_their_own_receipt(rig: Rig) -> None:
+    engine, gate, run_log = rig
+    gate.is_open.clear()
+    gate.failure = RuntimeError("broken")
+    first = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
+    await until_running(gate)
+    asked = [asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), name)) for name in "ab"]
+    await until_queued(engine)
+    gate.is_open.set()
+    errors = await asyncio.gather(first, *asked, return_exceptions=True)
+    assert [len(window.lines) for window in run_log.drain()[0]] == [2, 2]
+    for error, name in zip(errors[1:], "ab", strict=True):
+        assert isinstance(error, InferenceError)
+        (receipt,) = engine.book.find(name, 10)
+        assert (error.receipt_id, receipt.outcome) == (receipt.receipt_id, Outcome.FAILED)
 
 
 async def test_a_batch_that_fails_fails_its_requests_and_is_charged(rig: Rig) -> None:
@@ -206,8 +263,9 @@ async def test_a_batch_that_fails_fails_its_requests_and_is_charged(rig: Rig) ->
 async def test_nan_is_an_error_and_never_an_answer(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.spoil = True
-    with pytest.raises(InferenceError, match="answered with NaN or infinity for sequence 0"):
+    with pytest.raises(InferenceError, match="answered with NaN or infinity for sequence 0") as caught:
         await engine.predict([IDS], engine.hosted("fp32"))
+    assert engine.book.get(caught.value.receipt_id).outcome is Outcome.FAILED
 
 
 async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig, model: LoadedModel) -> None:

@@ -186,6 +186,7 @@ async def test_one_sequence_that_fits_nowhere_fails_alone_and_is_told_why(
     assert rig.memory.attempts[1:] == [20, 40]
     (receipt,) = {line.receipt.receipt_id: line.receipt for line in rig.windows()[-1].lines}.values()
     assert receipt.outcome is Outcome.FAILED  # and what it used is on its own receipt
+    assert large.receipt_id == receipt.receipt_id
 
 
 async def test_one_alone_that_does_not_fit_is_tried_once_and_limits_nobody(rig: Rig) -> None:

@@ -83,6 +83,26 @@ def test_an_overloaded_server_says_when_to_come_back_in_both_ways() -> None:
     assert not details(failure, error_details_pb2.BadRequest)
 
 
+def test_an_error_after_some_ran_names_the_receipt_in_its_details_and_its_words() -> None:
+    error = errors.InferenceError("the model failed")
+    assert "receipt" not in failure_of(error).message
+    assert not details(failure_of(error), error_details_pb2.ErrorInfo)[0].metadata
+    error.receipt_id = "3502dd0c195b-1"
+    (info,) = details(failure_of(error), error_details_pb2.ErrorInfo)
+    assert dict(info.metadata) == {"receipt_id": "3502dd0c195b-1"}
+    assert failure_of(error).message == ("the model failed; what ran is charged: receipt 3502dd0c195b-1")
+
+
+def test_a_bug_after_the_request_ran_names_the_receipt_and_nothing_of_itself() -> None:
+    error = KeyError("secret")
+    error.receipt_id = "r-1"  # type: ignore[attr-defined]
+    failure = failure_of(error)
+    assert (failure.receipt_id, failure.message) == (
+        "r-1",
+        f"{INTERNAL_MESSAGE}; what ran is charged: receipt r-1",
+    )
+
+
 def test_a_bug_shows_nothing_of_itself_to_the_caller() -> None:
     assert failure_of(KeyError("secret")) == Failure(BUG, INTERNAL_MESSAGE)
 

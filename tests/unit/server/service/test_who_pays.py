@@ -1,0 +1,201 @@
+"""How a caller learns what a call cost that got no answer: by its error, or by the id of its request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.clients.oip_stub import infer_request, told
+from tests.clients.oip_world import NAME, ready
+from wattserve_proto.oip import open_inference_pb2 as oip
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
+from wattserve_server.engine.batcher import Answer
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
+from wattserve_server.service import prediction
+from wattserve_server.service.checks import MAX_REQUEST_ID
+from wattserve_server.service.inference import MOST_FOUND, InferenceService
+from wattserve_server.service.oip import OipService
+from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
+
+CONTEXT = SimpleNamespace(time_remaining=lambda: None)
+IDS = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 3])])
+NATIVE = pb.PredictRequest(request_id="mine", tokens=IDS)
+OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
+
+
+@pytest.fixture
+def host() -> Host:
+    made = ready()
+    made.engine.book = ReceiptBook(60.0, 1000, lambda receipt: None)
+    made.meters["cpu"] = DeviceMeter("cpu", cast(Any, None), pb.MeterInfo())
+    return made
+
+
+@pytest.fixture
+def native(host: Host) -> InferenceService:
+    return InferenceService(*wired(host))
+
+
+@pytest.fixture
+def open_inference(host: Host) -> OipService:
+    return OipService(*wired(host), cast(Any, None))
+
+
+def wired(host: Host) -> tuple[Serving, Predictor]:
+    observer: Any = SimpleNamespace(failed=lambda *told: None)
+    serving = Serving(host)
+    return serving, Predictor(serving, observer)
+
+
+def ran(host: Host, request_id: str = "mine") -> Receipt:
+    """The receipt of a request that has run, not settled."""
+    receipt = host.engine.book.open(request_id, "fp32", "cpu")
+    receipt.lines.append(Line(receipt, 2, batch_size=1))
+    receipt.end(Outcome.CANCELLED)
+    host.engine.book.ended(receipt)
+    return receipt
+
+
+def settle(host: Host, receipt: Receipt) -> None:
+    host.engine.book.charge([Charge(line, 70, 0.0, 7) for line in receipt.lines])
+
+
+async def each(*requests: Any) -> AsyncIterator[Any]:
+    for request in requests:
+        yield request
+
+
+async def find(native: InferenceService, request_id: str, wait: bool = False) -> pb.FindReceiptsResponse:
+    request = pb.FindReceiptsRequest(request_id=request_id, wait_until_settled=wait)
+    return await native.FindReceipts(request, CONTEXT)
+
+
+async def test_all_receipts_of_a_request_id_are_found_newest_first(
+    host: Host, native: InferenceService
+) -> None:
+    settled, provisional = ran(host), ran(host)
+    ran(host, "theirs")
+    settle(host, settled)
+    found = await find(native, "mine")
+    assert [each.receipt_id for each in found.receipts] == [provisional.receipt_id, settled.receipt_id]
+    assert [each.state for each in found.receipts] == [
+        pb.ENERGY_STATE_PROVISIONAL,
+        pb.ENERGY_STATE_SETTLED,
+    ]
+    assert {each.outcome for each in found.receipts} == {pb.OUTCOME_CANCELLED}
+    assert not found.older_left_out
+
+
+async def test_what_is_not_settled_can_be_waited_for(host: Host, native: InferenceService) -> None:
+    receipts = [ran(host), ran(host)]
+    asked = asyncio.create_task(find(native, "mine", wait=True))
+    for receipt in receipts:
+        await asyncio.sleep(0)
+        assert not asked.done()
+        settle(host, receipt)
+    assert [each.energy_uj for each in (await asked).receipts] == [70, 70]
+
+
+async def test_the_wait_ends_at_the_settlement_limit(
+    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prediction, "SETTLEMENT_LIMIT_S", 0.0)
+    ran(host), ran(host)
+    found = await find(native, "mine", wait=True)
+    assert {each.state for each in found.receipts} == {pb.ENERGY_STATE_PROVISIONAL}
+
+
+async def test_an_answer_is_bounded_and_says_what_it_leaves_out(host: Host, native: InferenceService) -> None:
+    receipts = [ran(host) for _ in range(MOST_FOUND)]
+    assert not (await find(native, "mine")).older_left_out
+    newest = ran(host)
+    found = await find(native, "mine")
+    assert [found.receipts[0].receipt_id, found.receipts[-1].receipt_id] == [
+        newest.receipt_id,
+        receipts[1].receipt_id,
+    ]
+    assert found.older_left_out
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * (MAX_REQUEST_ID + 1)], ids=["empty", "too long"])
+async def test_an_id_that_no_receipt_can_have_is_refused(native: InferenceService, request_id: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await find(native, request_id)
+    assert caught.value.field == "request_id"
+
+
+async def test_the_longest_id_is_found(host: Host, native: InferenceService) -> None:
+    longest = "\N{GRINNING FACE}" * MAX_REQUEST_ID
+    ran(host, longest)
+    assert len((await find(native, longest)).receipts) == 1
+
+
+async def test_an_id_of_which_nothing_ran_is_not_found(native: InferenceService) -> None:
+    with pytest.raises(NotFound):
+        await find(native, "mine")
+
+
+def fails(host: Host) -> None:
+    """Every request runs and fails."""
+
+    async def predict(*asked: object) -> None:
+        error = InferenceError("the model failed")
+        error.receipt_id = "r-7"
+        raise error
+
+    cast(Any, host.engine).predict = predict
+
+
+async def test_a_request_that_fails_on_a_stream_names_its_receipt(
+    host: Host, native: InferenceService
+) -> None:
+    fails(host)
+    replies = [reply async for reply in native.PredictStream(each(NATIVE), CONTEXT)]
+    assert [reply.error.receipt_id for reply in replies] == ["r-7"]
+    assert replies[0].error.message.endswith("receipt r-7")
+
+
+async def test_a_request_of_open_inference_that_fails_on_a_stream_names_its_receipt(
+    host: Host, open_inference: OipService
+) -> None:
+    fails(host)
+    (reply,) = [reply async for reply in open_inference.ModelStreamInfer(each(OIP), CONTEXT)]
+    assert told(reply.infer_response) == {"error_reason": "INFERENCE_FAILED", "receipt_id": "r-7"}
+    assert reply.error_message == "[INTERNAL] the model failed; what ran is charged: receipt r-7"
+
+
+async def test_a_refusal_on_a_stream_names_no_receipt(
+    native: InferenceService, open_inference: OipService
+) -> None:
+    wrong = pb.PredictRequest(request_id="mine")
+    (reply,) = [reply async for reply in native.PredictStream(each(wrong), CONTEXT)]
+    assert (reply.error.reason, reply.error.receipt_id) == ("INVALID_REQUEST", "")
+    request = oip.ModelInferRequest(model_name=NAME)
+    (other,) = [reply async for reply in open_inference.ModelStreamInfer(each(request), CONTEXT)]
+    assert "receipt_id" not in told(other.infer_response)
+
+
+@pytest.mark.parametrize("protocol", ["native", "open inference"])
+async def test_a_reply_that_cannot_be_written_names_the_receipt(
+    host: Host, native: InferenceService, open_inference: OipService, protocol: str
+) -> None:
+    receipt = ran(host)
+
+    async def predict(*asked: object) -> Answer:
+        return Answer(receipt, [], 0, 0, 0)  # no rows: nothing can be made of it
+
+    cast(Any, host.engine).predict = predict
+    call: Any = native.Predict(NATIVE, CONTEXT)
+    if protocol != "native":
+        call.close()
+        call = open_inference.ModelInfer(OIP, CONTEXT)
+    with pytest.raises((IndexError, ValueError)) as caught:
+        await call
+    assert cast(Any, caught.value).receipt_id == receipt.receipt_id
