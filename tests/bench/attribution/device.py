@@ -12,14 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.bench.attribution.world import Bursts, ClosedLoop, Lengths, Poisson, Workload, World
-from wattserve_server.energy.trials import plan_trials
+from tests.bench.attribution.preparing import Run, calibration, warm_up
+from tests.bench.attribution.requests import Client, Request
+from tests.bench.attribution.world import ClosedLoop, Loading, Workload, World
 
 SETTLE_S = 1.0
 """Idle before calibration and after it."""
 
 TAIL_S = 2.0
 """Idle after the workload."""
+
+TRIALS_REST = 4.0
+"""Beside requests, a trial's batch is followed by so many of its durations without one: it takes a fifth
+of the device at the most."""
 
 
 @dataclass(slots=True)
@@ -30,6 +35,7 @@ class Batch:
     lengths: tuple[int, ...]
     start_s: float
     is_calibration: bool
+    is_first_run: bool
     noise: float
     watts: float
     left_s: float
@@ -43,16 +49,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that happened. `steps`: (instant, dynamic watts from then on); batches by end."""
+    """Everything that happened. `steps`: (instant, dynamic watts from then on); batches by end. loaded_s:
+    when the variant that came later could be asked for."""
 
     batches: list[Batch]
     steps: list[tuple[float, float]]
     measured_from_s: float
     end_s: float
-
-
-CALIBRATION_BUDGET_S = 4.0
-"""Per variant, the server's default."""
+    loaded_s: float = math.inf
 
 
 class Device:
@@ -80,7 +84,8 @@ class Device:
             return math.inf
         return self.now_s + max(0.0, min(batch.left_s for batch in self._running)) / self._speed()
 
-    def start(self, variant: str, lengths: tuple[int, ...], is_calibration: bool = False) -> Batch:
+    def start(self, variant: str, lengths: tuple[int, ...], run: Run | None = None) -> Batch:
+        """run: what nobody asked for; None for requests."""
         world, law = self._world, self._world.law(variant)
         energy = float(law.joules(len(lengths), max(lengths))) * (1 + world.thermal_gain * self._heat)
         seconds = float(law.seconds(len(lengths), max(lengths)))
@@ -94,7 +99,12 @@ class Device:
                 seconds *= change.duration_factor
         noise = math.exp(world.noise * self._rng.standard_normal() - world.noise**2 / 2)
         seconds *= math.exp(world.duration_noise * self._rng.standard_normal())
-        batch = Batch(variant, lengths, self.now_s, is_calibration, noise, energy * noise / seconds, seconds)
+        if run is not None:
+            energy *= run.costs
+            seconds *= run.costs
+        is_first_run = run is not None and run.is_first
+        watts = energy * noise / seconds
+        batch = Batch(variant, lengths, self.now_s, run is not None, is_first_run, noise, watts, seconds)
         self._running.append(batch)
         return batch
 
@@ -133,104 +143,115 @@ class Device:
 def simulate(
     world: World, workload: Workload, noise_rng: np.random.Generator, load_rng: np.random.Generator
 ) -> History:
-    """Calibration, then the workload, then idle."""
+    """The start, with its calibration; then the workload, then idle."""
     device = Device(world, noise_rng)
     device.advance(SETTLE_S)
-    _calibrate(device, world, workload)
+    _prepare(device, world, workload)
     device.advance(device.now_s + SETTLE_S)
     device.calibrated_s = device.now_s
-    _serve(device, world, workload, load_rng)
+    loaded_s = _serve(device, world, workload, load_rng)
     end_s = device.now_s + TAIL_S
     device.advance(end_s)
-    return History(device.batches, device.steps, device.calibrated_s, end_s)
+    return History(device.batches, device.steps, device.calibrated_s, end_s, loaded_s)
 
 
-def _calibrate(device: Device, world: World, workload: Workload) -> None:
-    """As the server does it, with its own plan."""
-    high, most = workload.lengths.high, workload.max_batch
-    plan = plan_trials(high, most, most * high, world.counter.period_s, CALIBRATION_BUDGET_S)
+def _prepare(device: Device, world: World, workload: Workload) -> None:
+    """As the server does it before it serves, one variant after the other."""
+    later = workload.loading.variant if workload.loading is not None else None
     for law in world.variants:
-        for count, length in plan.shapes:
-            until_s = device.now_s + plan.trial_s
-            while device.now_s < until_s:
-                device.start(law.name, (length,) * count, is_calibration=True)
+        if law.name == later:
+            continue
+        for run in calibration(world, workload) if workload.is_calibrated else warm_up(law, workload):
+            until_s = device.now_s + run.for_s
+            while True:
+                device.start(law.name, run.lengths, run)
                 device.advance(device.next_end_s)
                 device.advance(device.now_s + world.turnaround_s)
-            device.advance(device.now_s + plan.pause_s)
+                if device.now_s >= until_s:
+                    break
+            device.advance(device.now_s + run.pause_s)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Request:
-    at_s: float
-    number: int
-    variant: str
-    length: int
+class _Loader:
+    """Loads a variant beside the requests, one run at a time: `due_s` says when the next may start."""
+
+    def __init__(self, world: World, workload: Workload, loading: Loading, start_s: float) -> None:
+        law = world.law(loading.variant)
+        trials = calibration(world, workload) if loading.has_trials else []
+        self.due_s = start_s + loading.at_s
+        self._runs = deque([*warm_up(law, workload), *trials])
+        self._variant = loading.variant
+        self._running: Batch | None = None
+        self._ran_s = 0.0
+
+    @property
+    def has_loaded(self) -> bool:
+        return not self._runs
+
+    def start(self, device: Device) -> None:
+        self._running = device.start(self._variant, self._runs[0].lengths, self._runs[0])
+        self.due_s = math.inf
+
+    def see_end(self, batch: Batch) -> bool:
+        """Whether it was of the loading. A trial is repeated until it has run for as long as it shall, and
+        leaves the device to the requests for some of its own durations each time."""
+        if batch is not self._running:
+            return False
+        run, took_s = self._runs[0], batch.end_s - batch.start_s
+        self._ran_s += took_s
+        if self._ran_s >= run.for_s:
+            self._runs.popleft()
+            self._ran_s = 0.0
+        if self._runs:
+            self.due_s = batch.end_s + (0.0 if run.is_first else TRIALS_REST * took_s)
+        return True
 
 
-class _Client:
-    """Draws the requests, in the order of their numbers."""
-
-    def __init__(self, world: World, workload: Workload, rng: np.random.Generator) -> None:
-        self._names = [law.name for law in world.variants]
-        weights = np.array(workload.weights or [1.0] * len(self._names))
-        self._bounds = np.cumsum(weights / weights.sum())[:-1]
-        self._lengths: Lengths = workload.lengths
-        self._rng = rng
-        self._count = 0
-
-    def request(self, at_s: float) -> _Request:
-        self._count += 1
-        variant = self._names[int(np.searchsorted(self._bounds, self._rng.random(), side="right"))]
-        return _Request(at_s, self._count, variant, self._lengths.draw(self._rng))
-
-    def think(self, mean_s: float) -> float:
-        return mean_s * self._rng.exponential() if mean_s else 0.0
-
-    def first(self, workload: Workload, start_s: float, end_s: float) -> list[_Request]:
-        """All requests of an open load; the first of each client of a closed one."""
-        arrivals, rng = workload.arrivals, self._rng
-        instants: list[float] = []
-        match arrivals:
-            case Poisson(rate):
-                at_s = start_s + rng.exponential() / rate
-                while at_s < end_s:
-                    instants.append(at_s)
-                    at_s += rng.exponential() / rate
-            case Bursts(every_s, size, within_s):
-                at_s = start_s + every_s * rng.uniform(0.1, 1)
-                while at_s < end_s:
-                    instants += sorted(at_s + within_s * rng.random(size))
-                    at_s += every_s * rng.uniform(0.5, 1.5)
-            case ClosedLoop(concurrency, think_s):
-                instants = [start_s + self.think(think_s) for _ in range(concurrency)]
-        return [self.request(at_s) for at_s in instants]
-
-
-def _serve(device: Device, world: World, workload: Workload, rng: np.random.Generator) -> None:
-    """Batches of one variant, the longest waiting first, as long as anything waits."""
-    start_s, end_s = device.now_s, device.now_s + workload.seconds
-    client = _Client(world, workload, rng)
-    coming = client.first(workload, start_s, end_s)
+def _serve(device: Device, world: World, workload: Workload, rng: np.random.Generator) -> float:
+    """Batches of one variant, the longest waiting first, as long as anything waits; between them, by turns,
+    what loads another variant. Returns when that could be asked for, infinity where none was loaded."""
+    start_s = device.now_s
+    end_s = start_s + workload.seconds + (workload.pause.for_s if workload.pause else 0.0)
+    client = Client(world, workload, rng)
+    coming = client.first(start_s)
     heapq.heapify(coming)
-    waiting: dict[str, deque[_Request]] = {law.name: deque() for law in world.variants}
+    waiting: dict[str, deque[Request]] = {law.name: deque() for law in world.variants}
     free_at = [start_s] * world.slots
     think_s = workload.arrivals.think_s if isinstance(workload.arrivals, ClosedLoop) else None
+    loader = _Loader(world, workload, workload.loading, start_s) if workload.loading else None
+    loaded_s, is_loaders_turn = math.inf, True
     while True:
         oldest = min((queue[0] for queue in waiting.values() if queue), default=None)
-        if oldest is not None and free_at and free_at[0] <= device.now_s:
+        is_free = bool(free_at) and free_at[0] <= device.now_s
+        is_due = loader is not None and loader.due_s <= device.now_s
+        if is_free and is_due and (is_loaders_turn or oldest is None):
+            assert loader is not None
+            heapq.heappop(free_at)
+            loader.start(device)
+            is_loaders_turn = False
+            continue
+        if is_free and oldest is not None:
             heapq.heappop(free_at)
             queue = waiting[oldest.variant]
             taken = [queue.popleft() for _ in range(min(workload.max_batch, len(queue)))]
             device.start(oldest.variant, tuple(request.length for request in taken))
+            is_loaders_turn = True
             continue
         next_s = min(device.next_end_s, coming[0].at_s if coming else math.inf)
-        if oldest is not None and free_at:
+        if (oldest is not None or is_due) and free_at:
             next_s = min(next_s, free_at[0])
+        if loader is not None and not is_due:
+            next_s = min(next_s, loader.due_s)
         if next_s == math.inf:
-            return
+            return loaded_s
         for ended in device.advance(next_s):
             heapq.heappush(free_at, next_s + world.turnaround_s)
-            if think_s is not None and next_s < end_s:
+            if loader is not None and loader.see_end(ended):
+                if loader.has_loaded:
+                    loaded_s, loader = next_s, None
+                    for request in client.newcomers(next_s, end_s):
+                        heapq.heappush(coming, request)
+            elif think_s is not None and next_s < end_s:
                 for _ in ended.lengths:
                     heapq.heappush(coming, client.request(next_s + client.think(think_s)))
         while coming and coming[0].at_s <= device.now_s:

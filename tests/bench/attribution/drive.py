@@ -7,6 +7,7 @@ nothing else: no truth, nothing of the future.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from wattserve_server.meters.sampler import DITHER, Sampler
 
 USE_OVER_S = 1.0
 """The driver tells which part of the device each process kept busy in the last so many seconds."""
+
+PAUSE_ENDS_S = 30.0
+"""A long pause is polled in full for so long after its begin and before its end."""
 
 
 class VirtualMeter:
@@ -139,13 +143,16 @@ class Outcome:
 class _Polls:
     """When the sampler's thread gets to run: late as a rule, starved now and then."""
 
-    def __init__(self, model: PollModel, rng: np.random.Generator) -> None:
+    def __init__(self, model: PollModel, rng: np.random.Generator, paused: tuple[float, float]) -> None:
         self._model = model
         self._rng = rng
+        self._paused_from_s, self._paused_until_s = paused
         self._due_s = 0.0
         self._starve_s = self._until_next()
 
     def next_s(self, period_s: float) -> float:
+        if self._paused_from_s <= self._due_s < self._paused_until_s:
+            period_s = self._model.paused_s
         at_s = self._due_s + self._rng.exponential(self._model.late_s)
         if at_s > self._starve_s:
             at_s += self._rng.uniform(*self._model.starved_s)
@@ -156,6 +163,15 @@ class _Polls:
     def _until_next(self) -> float:
         rate = self._model.starved_per_s
         return self._rng.exponential(1 / rate) if rate else float("inf")
+
+
+def _paused(case: Realisation) -> tuple[float, float]:
+    """Since when and until when few polls will do."""
+    pause = case.workload.pause
+    if pause is None:
+        return math.inf, math.inf
+    begun_s = case.history.measured_from_s + pause.at_s
+    return begun_s + PAUSE_ENDS_S, begun_s + pause.for_s - PAUSE_ENDS_S
 
 
 def drive(case: Realisation) -> Outcome:
@@ -183,7 +199,7 @@ def drive(case: Realisation) -> Outcome:
     running: list[Window] = []
     others = Others(world.foreign, case.trace.foreign)
     see_others = getattr(sampler._accountant, "see_others", None)
-    polls, ended, begun = _Polls(world.polls, case.poll_rng), 0, 0
+    polls, ended, begun = _Polls(world.polls, case.poll_rng, _paused(case)), 0, 0
     first_uj = 0
     charged_uj = 0
     gc.collect()

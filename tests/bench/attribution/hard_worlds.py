@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from tests.bench.attribution.receipts import Span
-from tests.bench.attribution.scenarios import DEVICE, Scenario
+from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, Scenario
 from tests.bench.attribution.world import (
     Bursts,
     ClosedLoop,
@@ -13,9 +14,17 @@ from tests.bench.attribution.world import (
     ForeignLoad,
     IdleModel,
     LawChange,
+    Lengths,
+    Loading,
+    Pause,
     Poisson,
+    SideBySide,
+    VariantLaw,
     Workload,
 )
+
+HOT = VariantLaw("hot", 0.0020, 60e3, 6e-9, 260, 0.90, 400)
+"""Takes as long as fp32 and draws about twice as much."""
 
 ONE_CLIENT = Workload(ClosedLoop(1), 20)
 LOW_LOAD = Workload(Poisson(15), 60)
@@ -44,7 +53,14 @@ BUSY_STRANGER = ForeignLoad(watts=90.0, on_s=5.0, off_s=5.0, is_listed=True, is_
 
 
 def hard_worlds() -> list[Scenario]:
-    return [*_idle_states(), *_sensors(), *_changes_and_strangers()]
+    return [
+        *_idle_states(),
+        *_sensors(),
+        *_changes_and_strangers(),
+        *_night(),
+        *_loads(),
+        *_side_by_side(),
+    ]
 
 
 def _idle_states() -> list[Scenario]:
@@ -75,4 +91,44 @@ def _changes_and_strangers() -> list[Scenario]:
         Scenario("idle stranger, law -20 %", both_idle, A_TENTH_BUSY, None, AFTER_CHANGE),
         Scenario("busy stranger", beside_busy, A_TENTH_BUSY, None),
         Scenario("busy stranger, law -20 %", both_busy, A_TENTH_BUSY, None, AFTER_CHANGE),
+    ]
+
+
+def _night() -> list[Scenario]:
+    """The evening's requests, hours without one, the morning's."""
+    evening_s, night_s = 40.0, 7200.0
+    workload = Workload(Poisson(4), 2 * evening_s, pause=Pause(evening_s, night_s))
+    morning_s = evening_s + night_s
+    spans = (
+        Span("evening", 0, evening_s),
+        Span("first 10 s of the morning", morning_s, morning_s + 10),
+        Span("later", morning_s + 10, math.inf),
+    )
+    calm = replace(DEVICE, idle=replace(DEVICE.idle, walk=0.02))
+    return [Scenario("night", calm, workload, None, spans)]
+
+
+def _loads() -> list[Scenario]:
+    """A second variant is loaded while the first one serves, so often asked for that it keeps a part of the
+    device busy."""
+    device = replace(DEVICE, variants=(FP32, BF16))
+    found = []
+    for busy, rate in ((0.4, 155), (0.7, 300)):
+        for has_trials in (True, False):
+            loading = Loading("bf16", at_s=10.0, rate=6.0, has_trials=has_trials)
+            workload = Workload(Poisson(rate), 80, weights=(1, 0), loading=loading)
+            name = f"load beside {busy:.0%} traffic".replace("%", " %")
+            found.append(Scenario(name + ("" if has_trials else ", no trials"), device, workload, None))
+    return found
+
+
+def _side_by_side() -> list[Scenario]:
+    """Two variants that nobody has calibrated, never one without the other."""
+    device = replace(DEVICE, variants=(FP32, HOT))
+    always = Workload(SideBySide(40), 40, Lengths(sigma=0.0), is_calibrated=False)
+    once_alone = replace(always, arrivals=SideBySide(40, alone_at_s=5.0, alone_s=1.0))
+    spans = (Span("from 10 s on", 10, math.inf),)
+    return [
+        Scenario("side by side", device, always, None, spans),
+        Scenario("side by side, each alone for 1 s", device, once_alone, None, spans),
     ]

@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.bench.attribution.baselines import baselines
 from tests.bench.attribution.drive import Outcome
+from tests.bench.attribution.newcomer import Newcomer, look_at_newcomer
 from tests.bench.attribution.realise import START_NS, Realisation
 from tests.bench.attribution.receipts import Receipts, Span, errors, percent, read, worst_bias
 from tests.bench.attribution.world import Floats
@@ -69,6 +70,7 @@ class Result:
     accuracy: dict[str, Accuracy]
     receipts: dict[str, Receipts]
     conduct: Conduct
+    newcomer: Newcomer | None
     seed: int = 0
     cpu_s: float = 0.0
 
@@ -90,7 +92,8 @@ def evaluate(case: Realisation, outcome: Outcome, spans: Sequence[Span] = ()) ->
     accuracy[OURS] = Accuracy(whole.median, whole.p95, whole.bias, idle)
     rule = _median_error(true_uj, requests.exact_uj)
     batches, conduct = len(case.batches), _conduct(case, outcome)
-    return Result(case.name, batches, len(true_uj), rule, accuracy, receipts, conduct)
+    newcomer = look_at_newcomer(case, outcome)
+    return Result(case.name, batches, len(true_uj), rule, accuracy, receipts, conduct, newcomer)
 
 
 def _accuracy(got: Floats, true: Floats, variant: np.ndarray, idle: float | None = None) -> Accuracy:

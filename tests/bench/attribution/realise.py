@@ -44,6 +44,7 @@ class Realisation:
 
     name: str
     world: World
+    workload: Workload
     history: History
     batches: list[Batch]
     windows: list[Window]
@@ -62,6 +63,7 @@ def realise(name: str, world: World, workload: Workload, seed: int) -> Realisati
     return Realisation(
         name,
         world,
+        workload,
         history,
         measured,
         _windows(history.batches),
@@ -91,7 +93,14 @@ def _window(batch: Batch, rested_ns: int) -> Window:
         receipt.lines.extend(lines)
     start_ns, end_ns = to_ns(batch.start_s), to_ns(batch.end_s)
     return Window(
-        batch.variant, start_ns, end_ns, batch.lengths, batch.padded_length, lines, rested_ns=rested_ns
+        batch.variant,
+        start_ns,
+        end_ns,
+        batch.lengths,
+        batch.padded_length,
+        lines,
+        is_first_run=batch.is_first_run,
+        rested_ns=rested_ns,
     )
 
 

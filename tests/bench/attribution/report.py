@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan
+from math import isnan, log
 
 import numpy as np
 
 from tests.bench.attribution.metrics import FLOOR, OURS, Result
+from tests.bench.attribution.newcomer import FIRST, KNOWN_AFTER_S
 from tests.bench.attribution.random_worlds import PREFIX
 from tests.bench.attribution.scenarios import LAWFUL, Goal, Scenario
 
@@ -21,6 +22,12 @@ RECEIPTS = (
     " *half-width*: of that interval, median. *unattributed*: of the bill."
 )
 
+NEWCOMERS = (
+    f"A variant that is loaded: sums of receipts over sums of truth, of its first {FIRST} receipts with a"
+    f" figure and of its *neighbours* since the loading began. *withheld*: of its receipts {KNOWN_AFTER_S:g} s"
+    " later, in %. *falsely warned*: of the neighbours and of its own receipts by then, in %."
+)
+
 
 def render(scenarios: Sequence[Scenario], results: Sequence[Result]) -> str:
     """Of the results of `scenarios`, in their order."""
@@ -30,6 +37,7 @@ def render(scenarios: Sequence[Scenario], results: Sequence[Result]) -> str:
     parts = [
         RECEIPTS,
         _receipts_table(by_name),
+        *_newcomers(by_name),
         f"Seed {firsts[0].seed}, beside other ways. Errors per request in %: median / p95 / bias of the worst"
         " variant (/ idle error, of the bill)",
         "Requests are judged by the receipts' split rule under the true law; *rule*: how far that is from"
@@ -112,6 +120,35 @@ def _receipts_table(by_name: Mapping[str, Sequence[Result]]) -> str:
                 ]
             )
     return _table(head, rows)
+
+
+def _newcomers(by_name: Mapping[str, Sequence[Result]]) -> list[str]:
+    """What became of variants that were loaded; nothing where none was."""
+    head = ["world", "first over truth", "first over later", "withheld", "neighbours over truth"]
+    head += ["neighbours' p95", "falsely warned"]
+    rows = []
+    for name, same in by_name.items():
+        told = [result.newcomer for result in same if result.newcomer is not None]
+        if told:
+            ratios = [
+                _ratios([newcomer.first_over_true for newcomer in told]),
+                _ratios([newcomer.first_over_later for newcomer in told]),
+                _of_seeds([newcomer.withheld for newcomer in told]),
+                _ratios([newcomer.neighbours_over_true for newcomer in told]),
+                _of_seeds([newcomer.neighbours_p95 for newcomer in told]),
+                _of_seeds([newcomer.falsely_warned for newcomer in told]),
+            ]
+            rows.append([name, *ratios])
+    return [NEWCOMERS, _table(head, rows)] if rows else []
+
+
+def _ratios(values: Sequence[float]) -> str:
+    """The middle one, and in brackets the one that is furthest from 1."""
+    ordered = sorted((value for value in values if not isnan(value)), key=lambda value: abs(log(value)))
+    if not ordered:
+        return "-"
+    middle = f"{ordered[(len(ordered) - 1) // 2]:.3f}"
+    return f"{middle} ({ordered[-1]:.3f})" if len(ordered) > 1 else middle
 
 
 def _accuracy_table(results: Sequence[Result]) -> str:

@@ -97,12 +97,14 @@ class CounterModel:
 class PollModel:
     """Polls every `period_s`, by default as the server does it for a counter of 100 ms, dithered as the
     server dithers them, `late_s` late on average (exponential) and `starved_per_s` times a second by
-    `starved_s` (uniform between its two values)."""
+    `starved_s` (uniform between its two values). Of a pause of hours, which a simulation need not see in
+    full, all but the ends is polled every `paused_s`."""
 
     period_s: float = 0.01
     late_s: float = 0.0005
     starved_per_s: float = 0.02
     starved_s: tuple[float, float] = (0.2, 0.5)
+    paused_s: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +200,48 @@ class ClosedLoop:
     think_s: float = 0.001
 
 
-Arrivals = Poisson | Bursts | ClosedLoop
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """`rate` times a second, a request of every variant at once; but from `alone_at_s` on for `alone_s` of
+    the first variant only, then for as long of the second, and so on."""
+
+    rate: float
+    alone_at_s: float = 0.0
+    alone_s: float = 0.0
+
+
+Arrivals = Poisson | Bursts | ClosedLoop | SideBySide
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """From `at_s` on for `for_s` nobody asks; then an open load goes on where it was."""
+
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A variant that is put on the device while the others serve, from `at_s` on; once it is there, it is
+    asked for `rate` times a second besides. has_trials: its calibration runs before that."""
+
+    variant: str
+    at_s: float
+    rate: float
+    has_trials: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """weights: how often each variant is asked for; empty: equally often."""
+    """weights: how often each variant is asked for; empty: equally often. is_calibrated: variants that are
+    there from the start have run their calibration, not only their warm-up."""
 
     arrivals: Arrivals
     seconds: float
     lengths: Lengths = Lengths()
     max_batch: int = 16
     weights: tuple[float, ...] = ()
+    pause: Pause | None = None
+    loading: Loading | None = None
+    is_calibrated: bool = True
