@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -182,7 +182,6 @@ class _Loader:
         self._runs = deque([*warm_up(law, workload), *trials])
         self._variant = loading.variant
         self._running: Batch | None = None
-        self._ran_s = 0.0
 
     @property
     def has_loaded(self) -> bool:
@@ -193,15 +192,13 @@ class _Loader:
         self.due_s = math.inf
 
     def see_end(self, batch: Batch) -> bool:
-        """Whether it was of the loading. A trial is repeated until it has run for as long as it shall, and
-        leaves the device to the requests for some of its own durations each time."""
+        """Whether it was of the loading. Trials take turns, each until it has run for as long as it shall,
+        and leave the device to the requests for some of their own durations each time."""
         if batch is not self._running:
             return False
-        run, took_s = self._runs[0], batch.end_s - batch.start_s
-        self._ran_s += took_s
-        if self._ran_s >= run.for_s:
-            self._runs.popleft()
-            self._ran_s = 0.0
+        run, took_s = self._runs.popleft(), batch.end_s - batch.start_s
+        if took_s < run.for_s:
+            self._runs.append(replace(run, for_s=run.for_s - took_s))
         if self._runs:
             self.due_s = batch.end_s + (0.0 if run.is_first else TRIALS_REST * took_s)
         return True

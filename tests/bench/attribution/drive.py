@@ -22,9 +22,6 @@ from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Readin
 from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.meters.sampler import DITHER, Sampler
 
-USE_OVER_S = 1.0
-"""The driver tells which part of the device each process kept busy in the last so many seconds."""
-
 PAUSE_ENDS_S = 30.0
 """A long pause is polled in full for so long after its begin and before its end."""
 
@@ -32,18 +29,23 @@ PAUSE_ENDS_S = 30.0
 class VirtualMeter:
     """A meter whose counter and clock are set from outside. Implements the meter port."""
 
-    source = Source("virtual", "apportioned simulation", Quality.SIMULATED)
     wraps_at: Energy | None = None
     idle_watts: float | None = None
 
-    def __init__(self, poll_period_s: float) -> None:
+    def __init__(self, poll_period_s: float, counts_server: bool = False) -> None:
+        method = "apportioned simulation"
+        self.source = Source("virtual", method, Quality.SIMULATED, counts_server=counts_server)
         self.poll_period_s = poll_period_s
         self._now_ns = 0
         self._uj = 0
         self._neighbours: int | None = None
+        self._others_s: float | None = None
+        self._asked: tuple[int, float] | None = None
 
-    def show(self, now_ns: int, uj: int, neighbours: int | None) -> None:
+    def show(self, now_ns: int, uj: int, neighbours: int | None, others_s: float | None) -> None:
+        """others_s: for how long others have used the device, as a device that they had alone."""
         self._now_ns, self._uj, self._neighbours = now_ns, uj, neighbours
+        self._others_s = others_s
 
     def clock_ns(self) -> int:
         return self._now_ns
@@ -55,7 +57,10 @@ class VirtualMeter:
         return self._neighbours
 
     def others_at_work(self) -> float | None:
-        return None
+        if self._others_s is None:
+            return None
+        last, self._asked = self._asked, (self._now_ns, self._others_s)
+        return None if last is None else (self._others_s - last[1]) / (self._now_ns - last[0]) * 1e9
 
     def close(self) -> None:
         pass
@@ -75,13 +80,12 @@ class Others:
         index = np.searchsorted(self._at_work.starts, now_s) - 1
         return int(self._load.is_listed or self._at_work.watts[index] > 0)
 
-    def at_work(self, now_s: float) -> float | None:
-        """Which part of the device they kept busy in the last second; None where nobody can tell."""
+    def worked_s(self, now_s: float) -> float | None:
+        """For how long they have used the device, as a device that they had alone; None where nobody can
+        tell."""
         if self._load is None or self._load.use is None:
             return None
-        since_s = max(now_s - USE_OVER_S, 0.0)
-        seconds = self._at_work.joules(np.array([since_s, now_s]), 0.0)
-        return self._load.use * float(seconds[1] - seconds[0]) / USE_OVER_S
+        return self._load.use * float(self._at_work.joules(np.array([now_s]), 0.0)[0])
 
 
 class Feed:
@@ -177,7 +181,7 @@ def _paused(case: Realisation) -> tuple[float, float]:
 def drive(case: Realisation) -> Outcome:
     """Poll from start to end. CPU time is that of `tick` and `provisional_uj` alone."""
     world, history, published = case.world, case.history, case.published
-    meter, feed = VirtualMeter(world.polls.period_s), Feed()
+    meter, feed = VirtualMeter(world.polls.period_s, world.counts_server), Feed()
     sampler = Sampler(
         meter, feed.drain, feed.take, poll_period_s=world.polls.period_s, clock_ns=meter.clock_ns
     )
@@ -198,7 +202,6 @@ def drive(case: Realisation) -> Outcome:
     by_start = sorted(case.windows, key=lambda window: window.start_ns)
     running: list[Window] = []
     others = Others(world.foreign, case.trace.foreign)
-    see_others = getattr(sampler._accountant, "see_others", None)
     polls, ended, begun = _Polls(world.polls, case.poll_rng, _paused(case)), 0, 0
     first_uj = 0
     charged_uj = 0
@@ -211,9 +214,7 @@ def drive(case: Realisation) -> Outcome:
             first_uj = first_uj or uj
             outcome.poll_ns.append(now_ns)
             outcome.poll_uj.append(uj)
-            meter.show(now_ns, uj, others.count(now_s))
-            if see_others is not None:
-                see_others(others.at_work(now_s))
+            meter.show(now_ns, uj, others.count(now_s), others.worked_s(now_s))
             while ended < len(case.windows) and case.windows[ended].end_ns <= now_ns:
                 feed.finished.append(case.windows[ended])
                 ended += 1

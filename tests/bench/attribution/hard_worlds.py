@@ -51,6 +51,9 @@ AFTER_CHANGE = (
 IDLE_STRANGER = ForeignLoad(watts=0.0, is_listed=True, is_regular=True, use=0.0)
 BUSY_STRANGER = ForeignLoad(watts=90.0, on_s=5.0, off_s=5.0, is_listed=True, is_regular=True, use=0.6)
 
+HOST_STRANGER = ForeignLoad(watts=40.0, on_s=5.0, off_s=5.0, is_visible=False, is_regular=True, use=1.0)
+"""On a host no driver lists processes; what others use of its processors is told."""
+
 
 def hard_worlds() -> list[Scenario]:
     return [
@@ -85,12 +88,14 @@ def _changes_and_strangers() -> list[Scenario]:
     changed = replace(DEVICE, changes=(LESS,))
     beside_idle, beside_busy = replace(DEVICE, foreign=IDLE_STRANGER), replace(DEVICE, foreign=BUSY_STRANGER)
     both_idle, both_busy = replace(changed, foreign=IDLE_STRANGER), replace(changed, foreign=BUSY_STRANGER)
+    host = replace(DEVICE, idle=IdleModel(30.0), counts_server=True, foreign=HOST_STRANGER)
     return [
         Scenario("law -20 % at 11 % load", changed, A_TENTH_BUSY, None, AFTER_CHANGE),
         Scenario("idle stranger", beside_idle, A_TENTH_BUSY, None),
         Scenario("idle stranger, law -20 %", both_idle, A_TENTH_BUSY, None, AFTER_CHANGE),
         Scenario("busy stranger", beside_busy, A_TENTH_BUSY, None),
         Scenario("busy stranger, law -20 %", both_busy, A_TENTH_BUSY, None, AFTER_CHANGE),
+        Scenario("busy stranger on a host", host, A_TENTH_BUSY, None),
     ]
 
 

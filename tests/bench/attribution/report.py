@@ -24,8 +24,8 @@ RECEIPTS = (
 
 NEWCOMERS = (
     f"A variant that is loaded: sums of receipts over sums of truth, of its first {FIRST} receipts with a"
-    f" figure and of its *neighbours* since the loading began. *withheld*: of its receipts {KNOWN_AFTER_S:g} s"
-    " later, in %. *falsely warned*: of the neighbours and of its own receipts by then, in %."
+    " figure and of its *neighbours* since the loading began. *withheld*: of its receipts"
+    f" {KNOWN_AFTER_S:g} s later, in %. *falsely warned*: of the neighbours and of its own by then, in %."
 )
 
 

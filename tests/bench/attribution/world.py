@@ -137,7 +137,7 @@ class World:
     device does 1 + overlap_speedup x (k - 1) times the work of one, and every batch draws
     sublinear x (k - 1) less for its work. A batch that starts `cold_after_s` after the last one draws
     `cold_energy` and takes `cold_duration` times as much. turnaround_s: the host's pause between two
-    batches of a slot.
+    batches of a slot. counts_server: the meter counts the server's own work too, as a host's does.
     """
 
     variants: tuple[VariantLaw, ...]
@@ -158,6 +158,7 @@ class World:
     turnaround_s: float = 0.0003
     changes: tuple[LawChange, ...] = ()
     foreign: ForeignLoad | None = None
+    counts_server: bool = False
 
     def law(self, name: str) -> VariantLaw:
         return next(law for law in self.variants if law.name == name)

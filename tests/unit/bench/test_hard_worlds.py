@@ -8,14 +8,26 @@ import numpy as np
 import pytest
 
 from tests.bench.attribution.__main__ import chosen, seeds_of
-from tests.bench.attribution.device import History
-from tests.bench.attribution.drive import Others
+from tests.bench.attribution.device import Batch, History
+from tests.bench.attribution.drive import Others, VirtualMeter, drive
 from tests.bench.attribution.hard_worlds import BUSY_STRANGER, IDLE_STRANGER, hard_worlds
+from tests.bench.attribution.newcomer import FIRST, look_at_newcomer
+from tests.bench.attribution.realise import Realisation, realise
 from tests.bench.attribution.receipts import WRONG, errors
-from tests.bench.attribution.scenarios import DEVICE, scenarios
+from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, scenarios
 from tests.bench.attribution.sensor import counted
 from tests.bench.attribution.trace import Trace, foreign_steps
-from tests.bench.attribution.world import CounterModel, IdleModel, World
+from tests.bench.attribution.world import (
+    CounterModel,
+    IdleModel,
+    Lengths,
+    Loading,
+    Pause,
+    Poisson,
+    SideBySide,
+    Workload,
+    World,
+)
 
 WORKS = History([], [(0.0, 0.0), (3.0, 100.0), (4.0, 0.0), (20.0, 60.0), (20.5, 0.0)], 0.0, 40.0)
 """Works from 3 to 4 s and from 20 to 20.5 s: 130 J."""
@@ -73,16 +85,20 @@ def test_a_regular_stranger_keeps_time_and_is_told_of() -> None:
     assert draw.joules(np.array([0.0, 5.0, 10.0, 15.0, 20.0]), 0.0) == pytest.approx([0, 0, 450, 450, 900])
     others = Others(BUSY_STRANGER, draw)
     assert [others.count(at_s) for at_s in (1.0, 7.0, 12.0)] == [1, 1, 1]
-    told = [others.at_work(at_s) for at_s in (1.0, 5.5, 7.0, 10.5, 12.0)]
-    assert told == pytest.approx([0.0, 0.3, 0.6, 0.3, 0.0])
+    meter, told = VirtualMeter(0.1), []
+    for at_s in (0.0, 1.0, 6.0, 7.0, 11.0, 12.0):
+        meter.show(round(at_s * 1e9), 0, None, others.worked_s(at_s))
+        told.append(meter.others_at_work())
+    assert told[0] is None
+    assert told[1:] == pytest.approx([0.0, 0.12, 0.6, 0.45, 0.0])
 
 
 def test_an_idle_stranger_is_listed_and_draws_nothing() -> None:
     draw = foreign_steps(IDLE_STRANGER, WORKS, np.random.default_rng(0))
     others = Others(IDLE_STRANGER, draw)
     assert draw.joules(np.array([40.0]), 0.0)[0] == 0
-    assert (others.count(7.0), others.at_work(7.0)) == (1, 0.0)
-    assert (Others(None, draw).count(7.0), Others(None, draw).at_work(7.0)) == (None, None)
+    assert (others.count(7.0), others.worked_s(7.0)) == (1, 0.0)
+    assert (Others(None, draw).count(7.0), Others(None, draw).worked_s(7.0)) == (None, None)
 
 
 def test_what_is_withheld_or_endless_counts_as_wrong() -> None:
@@ -105,3 +121,91 @@ def test_seeds_are_named_one_by_one_and_in_ranges() -> None:
     assert seeds_of("1-3,42") == [1, 2, 3, 42]
     with pytest.raises(ValueError, match="x"):
         seeds_of("x")
+
+
+def _loaded(has_trials: bool) -> Realisation:
+    world = replace(DEVICE, variants=(FP32, BF16))
+    loading = Loading("bf16", at_s=2.0, rate=10.0, has_trials=has_trials)
+    workload = Workload(Poisson(100), 20, weights=(1, 0), loading=loading)
+    return realise("loading", world, workload, 1)
+
+
+def test_a_variant_is_loaded_between_the_others_requests_and_only_then_asked_for() -> None:
+    case = _loaded(has_trials=True)
+    begun_s = case.history.measured_from_s
+    its_own = [batch for batch in case.history.batches if batch.variant == "bf16"]
+    loading = [batch for batch in its_own if batch.is_calibration]
+    assert loading[0].start_s >= begun_s + 2.0
+    assert loading[0].lengths == (1,)
+    assert loading[0].end_s - loading[0].start_s == pytest.approx(0.3, rel=0.1)
+    twice = [batch.lengths for batch in loading if batch.is_first_run][1:]
+    assert twice[::2] == twice[1::2]
+    assert case.history.loaded_s == loading[-1].end_s
+    assert min(batch.start_s for batch in its_own if not batch.is_calibration) > case.history.loaded_s
+    during = [b for b in case.batches if loading[0].start_s < b.start_s < loading[-1].start_s]
+    assert {batch.variant for batch in during} == {"fp32"}
+
+
+def test_trials_beside_requests_take_a_fifth_of_the_device_at_the_most() -> None:
+    case = _loaded(has_trials=True)
+    trials = [
+        b for b in case.history.batches if b.variant == "bf16" and b.is_calibration and not b.is_first_run
+    ]
+    took_s = sum(batch.end_s - batch.start_s for batch in trials)
+    assert took_s >= 5 * 0.3
+    assert took_s <= 0.2 * (trials[-1].end_s - trials[0].start_s) + trials[-1].end_s - trials[-1].start_s
+    assert len({batch.lengths for batch in trials[:5]}) == 5
+    assert all(batch.is_first_run for batch in _loaded(False).history.batches if _is_loading(batch))
+
+
+def _is_loading(batch: Batch) -> bool:
+    return batch.variant == "bf16" and batch.is_calibration
+
+
+def test_windows_of_first_runs_say_so_and_have_nobody_to_charge() -> None:
+    case = _loaded(has_trials=True)
+    of_loading = [w for w in case.windows if w.variant == "bf16" and w.is_warmup]
+    first = [window for window in of_loading if window.is_first_run]
+    assert 0 < len(first) < len(of_loading)
+    assert not any(window.lines for window in first)
+
+
+def test_a_night_comes_between_requests_and_changes_none_of_them() -> None:
+    day = Workload(Poisson(5), 20)
+    plain = realise("night", DEVICE, day, 1)
+    night = realise("night", DEVICE, replace(day, pause=Pause(10, 1000)), 1)
+    assert [b.lengths for b in plain.batches] == [b.lengths for b in night.batches]
+    later = [a.start_s - b.start_s for a, b in zip(night.batches, plain.batches, strict=True)]
+    begun_s = plain.history.measured_from_s + 10
+    expected = [1000.0 * (batch.start_s >= begun_s) for batch in plain.batches]
+    assert later == pytest.approx(expected, abs=0.05)
+
+
+def test_two_variants_side_by_side_are_never_alone_but_when_told() -> None:
+    world = replace(DEVICE, variants=(FP32, BF16))
+    load = Workload(SideBySide(10, alone_at_s=1.0, alone_s=1.0), 5, Lengths(sigma=0.0), is_calibrated=False)
+    case = realise("side by side", world, load, 1)
+    seconds: dict[int, list[str]] = {}
+    for batch in case.batches:
+        seconds.setdefault(int(batch.start_s - case.history.measured_from_s), []).append(batch.variant)
+    assert seconds[1] == ["fp32"] * 10
+    assert seconds[2] == ["bf16"] * 10
+    assert all(seconds[second] == ["fp32", "bf16"] * 10 for second in (0, 3, 4))
+    assert all(batch.is_first_run for batch in case.history.batches if batch.is_calibration)
+
+
+def test_a_newcomer_is_judged_by_its_first_receipts_and_its_neighbours_by_theirs() -> None:
+    case = _loaded(has_trials=False)
+    outcome = drive(case)
+    is_its_own = case.requests.variant == 1
+    outcome.got_uj = case.requests.true_uj * np.where(is_its_own, 2.0, 0.5)
+    outcome.got_uj[np.flatnonzero(is_its_own)[:4]] = np.nan
+    outcome.got_uj[np.flatnonzero(is_its_own)[4 : 4 + FIRST]] *= 3
+    outcome.is_warned[:] = False
+    found = look_at_newcomer(case, outcome)
+    assert found is not None
+    assert found.first_over_true == pytest.approx(6.0)
+    assert found.first_over_later == pytest.approx(3.0)
+    assert found.neighbours_over_true == pytest.approx(0.5)
+    assert found.neighbours_p95 == pytest.approx(50.0)
+    assert found.falsely_warned == 0
