@@ -221,7 +221,7 @@ def test_no_caller_makes_series(server: Served) -> None:
         with pytest.raises(grpc.RpcError):
             ask()
 
-    def attack(name: str) -> None:
+    def attack(name: str) -> pb.PredictResponse:
         wrong = f"{name}?"
         refused(lambda: server.ask(wrong))
         refused(lambda: server.oip.ModelInfer(infer_request(wrong, input_ids=np.array([[2, 3]]))))
@@ -233,22 +233,20 @@ def test_no_caller_makes_series(server: Served) -> None:
         method = re.sub("[^a-z]", "", name) or "nothing"
         refused(lambda: server.call(f"/{NATIVE}/{method}", b""))
         refused(lambda: server.call(f"/{method}/Predict", b""))
-        server.settled(server.ask(request_id=name[:200]))
+        return server.ask(request_id=name[:200])
 
     def series() -> set[str]:
         return {name for name in server.values() if not name.startswith(("process_", "python_"))}
 
-    attack("once")  # every code and method has its series now
+    server.settled(attack("once"))  # every code and method has its series now
     server.native.GetServerInfo(pb.GetServerInfoRequest())
     for variant in ("fp32", "bf16"):
         server.settled(server.ask(variant))
         while f'wattserve_provisional_error_ratio_count{{variant="{variant}"}}' not in series():
             server.settled(server.ask(variant))  # until its law is known, and foretells
     before = series()
-    for name in HOSTILE:
-        attack(name)
-    for number in range(100):
-        attack(f"variant-{number}")
+    for reply in [attack(name) for name in (*HOSTILE, *(f"variant-{number}" for number in range(100)))]:
+        server.settled(reply)
     assert series() == before
     text = server.page(PROMETHEUS)
     for name in HOSTILE[2:5]:

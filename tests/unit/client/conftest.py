@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures.both_clients import BOTH
 from tests.fixtures.scripted_server import ScriptedServer
+from wattserve_client import _channel
 
 
 @pytest.fixture
@@ -21,3 +22,12 @@ def server() -> Iterator[ScriptedServer]:
 def client(request: Any, server: ScriptedServer) -> Iterator[Any]:
     with request.param(server.target) as client:
         yield client
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between tries, which are as many as ever. grpc never wakes from a pause that rounds down to 0 ms."""
+    monkeypatch.setattr(_channel, "_FIRST_PAUSE_S", 0.01)
+    for config in _channel._RETRIES:
+        policy: Any = config["retryPolicy"]
+        monkeypatch.setitem(policy, "initialBackoff", "0.01s")

@@ -197,6 +197,7 @@ def test_an_expired_deadline_is_its_own_exception_and_the_server_learns_of_it(
     assert len(server.calls["Predict"]) == 1
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_no_server_is_unavailable_and_names_the_target(kind: Any) -> None:
     with ScriptedServer() as gone:

@@ -235,6 +235,7 @@ def test_a_watch_outlives_a_restart_of_the_server(
     assert (second["seconds_since_last"], third["seconds_since_last"]) == (None, 2.0)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_watch_of_a_server_that_was_never_there_is_an_error(capsys: Output) -> None:
     with FakeServer() as gone:
         target = gone.target

@@ -200,6 +200,7 @@ def test_an_error_that_was_charged_says_on_which_receipt(capsys: Output, server:
     )
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_several_servers_are_each_shown_and_one_lost_hides_no_other(
     capsys: Output, server: FakeServer
 ) -> None:
@@ -275,6 +276,7 @@ def test_what_the_server_refuses_is_one_line_with_code_and_reason(capsys: Output
     )
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_server_out_of_reach_is_one_line(capsys: Output) -> None:
     with FakeServer() as gone:
         target = gone.target

@@ -71,6 +71,7 @@ def mutual(authority: trustme.CA) -> Iterator[ScriptedServer]:
 
 
 both = pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def refusal(kind: Any, target: Any, tls: bool | Tls) -> str:

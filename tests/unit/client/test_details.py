@@ -53,6 +53,7 @@ def test_an_overloaded_server_says_when_to_come_back(server: Any, kind: Any) -> 
     assert told(caught.value) == ("OVERLOADED", "", 1.5)
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_the_words_of_a_full_queue_are_never_taken_for_grpcs_own_limit(server: Any, client: Any) -> None:
     message = "the request is larger than max_queue_sequences"
     server.script["Predict"] = [refuse_with_details("RESOURCE_EXHAUSTED", message, "OVERLOADED")]
@@ -61,6 +62,7 @@ def test_the_words_of_a_full_queue_are_never_taken_for_grpcs_own_limit(server: A
     assert caught.value.message == message
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_the_servers_own_words_are_never_explained_as_grpcs(server: Any, client: Any) -> None:
     message = "the handshake failed between the device and its meter"
     server.script["GetServerInfo"] = [refuse_with_details("UNAVAILABLE", message, "SOMETHING_ELSE")]
@@ -142,6 +144,7 @@ def test_an_answer_of_a_stream_carries_its_own_reason_field_and_time(server: Any
     ]
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_an_error_that_is_not_the_servers_has_no_reason(kind: Any) -> None:
     with ScriptedServer() as gone:

@@ -87,6 +87,7 @@ def test_a_name_without_an_address_is_passed_over_and_has_its_member(kind: Any) 
                 client.members[1].server_info(timeout_s=1)
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_when_no_server_is_there_the_error_names_all(kind: Any) -> None:
     with ScriptedServer() as first, ScriptedServer() as second:
@@ -151,6 +152,7 @@ def test_when_no_server_is_ready_the_error_says_that_nothing_ran(servers: Two, k
     assert servers[0].calls == servers[1].calls == {}
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_prediction_refused_by_a_server_that_stops_goes_to_the_other(servers: Two, client: Any) -> None:
     until_both_serve(client, servers)
     stopping = refuse_with_details("UNAVAILABLE", "shutting down", "STARTING_OR_STOPPING")

@@ -32,6 +32,7 @@ from wattserve_proto.limits import MAX_MESSAGE_BYTES
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("inputs", ["a film", "x" * 3_000_000], ids=["small", "three megabytes"])
 def test_a_prediction_refused_by_a_full_queue_is_sent_again(server: Any, client: Any, inputs: str) -> None:
     refusal = Refuse("RESOURCE_EXHAUSTED", "full")
@@ -40,6 +41,7 @@ def test_a_prediction_refused_by_a_full_queue_is_sent_again(server: Any, client:
     assert [request.text.texts[0] for request in asked(server, "Predict")] == [inputs] * 3
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_queue_that_stays_full_ends_as_overloaded(server: Any, client: Any) -> None:
     server.script["Predict"] = [Refuse("RESOURCE_EXHAUSTED", "full")]
     with pytest.raises(Overloaded, match="full"):
@@ -74,6 +76,7 @@ def test_a_prediction_whose_answer_is_too_large_ran_and_is_never_sent_again(serv
         ("GetEnergyReport", "energy_report", []),
     ],
 )
+@pytest.mark.usefixtures("short_pauses")
 def test_a_read_is_repeated_when_the_server_was_out_of_reach(
     server: Any, client: Any, method: str, call: str, arguments: list[str]
 ) -> None:
@@ -124,6 +127,7 @@ def stopping() -> Refuse:
     return refuse_with_details("UNAVAILABLE", "the server is shutting down", "STARTING_OR_STOPPING")
 
 
+@pytest.mark.usefixtures("short_pauses")
 def test_a_prediction_of_which_nothing_ran_is_sent_again_when_the_server_is_back(
     server: Any, client: Any
 ) -> None:

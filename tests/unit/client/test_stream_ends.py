@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import queue
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from wattserve_client import (
     ServerError,
     Unavailable,
     WattserveError,
+    _stream,
 )
 from wattserve_client._channel import Link
 from wattserve_client._stream import StreamBook
@@ -78,10 +81,30 @@ def test_a_stream_that_ends_too_early_raises(server: Any, client: Any) -> None:
         list(client.predict_many(texts(9)))
 
 
-def test_a_stream_that_never_ends_raises_after_its_last_answer(server: Any, client: Any) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Once it is set, whoever waits for an answer has waited for long enough."""
+    impatient, timeout = threading.Event(), asyncio.timeout
+
+    class Events(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            return super().get(block, 0.0 if timeout and impatient.is_set() else timeout)
+
+    def timeout_at_once(seconds: float | None) -> asyncio.Timeout:
+        return timeout(0.0 if impatient.is_set() else seconds)
+
+    monkeypatch.setattr(_stream, "queue", SimpleNamespace(SimpleQueue=Events, Empty=queue.Empty))
+    monkeypatch.setattr(asyncio, "timeout", timeout_at_once)
+    return impatient
+
+
+def test_a_stream_that_never_ends_raises_after_its_last_answer(
+    server: Any, client: Any, impatient: threading.Event
+) -> None:
     server.script["PredictStream"] = [answer_only(0, 1)]
-    answers = client.predict_many(texts(2), timeout_s=5)
+    answers = client.predict_many(texts(2), timeout_s=60)
     assert [next(answers).index, next(answers).index] == [0, 1]
+    impatient.set()
     with pytest.raises(DeadlineExceeded):
         next(answers)
 
@@ -119,11 +142,14 @@ def test_an_answer_that_breaks_the_protocol_raises(
     assert server.calls["PredictStream"][0].ended.wait(timeout=60)
 
 
-def test_silence_beyond_the_deadline_raises_and_cancels(server: Any, client: Any) -> None:
+def test_silence_beyond_the_deadline_raises_and_cancels(
+    server: Any, client: Any, impatient: threading.Event
+) -> None:
     server.script["PredictStream"] = [answer_only(0)]
-    answers = client.predict_many(texts(2), timeout_s=1)
+    answers = client.predict_many(texts(2), timeout_s=60)
     assert next(answers).index == 0
-    with pytest.raises(DeadlineExceeded, match=r"no answer within 1 s") as caught:
+    impatient.set()
+    with pytest.raises(DeadlineExceeded, match=r"no answer within 60 s") as caught:
         next(answers)
     assert caught.value.__notes__ == ["sent and not answered, so their fate is not known: inputs 1"]
     assert server.calls["PredictStream"][0].ended.wait(timeout=60)
