@@ -18,9 +18,11 @@ from tests.bench.attribution.world import (
     Loading,
     Pause,
     Poisson,
+    PollModel,
     SideBySide,
     VariantLaw,
     Workload,
+    World,
 )
 
 HOT = VariantLaw("hot", 0.0020, 60e3, 6e-9, 260, 0.90, 400)
@@ -63,6 +65,7 @@ def hard_worlds() -> list[Scenario]:
         *_night(),
         *_loads(),
         *_side_by_side(),
+        *_board_and_host(),
     ]
 
 
@@ -136,4 +139,24 @@ def _side_by_side() -> list[Scenario]:
     return [
         Scenario("side by side", device, always, None, spans),
         Scenario("side by side, each alone for 1 s", device, once_alone, None, spans),
+    ]
+
+
+def _board_and_host() -> list[Scenario]:
+    """Batches draw on a board and on the processors of its host, which others use too."""
+    variants = tuple(replace(law, peak_watts=25.0, low=1.0) for law in DEVICE.variants)
+    alone = World(
+        variants,
+        idle=IdleModel(30.0, offset_watts=2.0),
+        counter=CounterModel(period_s=0.005, jitter_s=0.0, lag_s=0.0),
+        polls=PollModel(period_s=0.02),
+        ramp_s=0.0,
+        counts_server=True,
+    )
+    beside = replace(alone, foreign=HOST_STRANGER)
+    load = replace(A_TENTH_BUSY, seconds=40)
+    return [
+        Scenario(f"board and host{others}, {how}", DEVICE, load, None, host=host, is_summed=is_summed)
+        for others, host in (("", alone), (" beside a stranger", beside))
+        for how, is_summed in (("counters added", True), ("an accountant each", False))
     ]

@@ -66,15 +66,15 @@ def realise(name: str, world: World, workload: Workload, seed: int) -> Realisati
         workload,
         history,
         measured,
-        _windows(history.batches),
-        _truth(world, measured),
+        windows_of(history.batches),
+        truth_of(world, measured),
         trace,
         publish(trace, world.counter, history.end_s, counter_rng),
         poll_rng,
     )
 
 
-def _windows(batches: list[Batch]) -> list[Window]:
+def windows_of(batches: list[Batch]) -> list[Window]:
     """Of batches by their end; each knows for how long the device had done nothing before it."""
     rested_s: dict[int, float] = {}
     worked_s = 0.0
@@ -104,7 +104,7 @@ def _window(batch: Batch, rested_ns: int) -> Window:
     )
 
 
-def _truth(world: World, batches: list[Batch]) -> Requests:
+def truth_of(world: World, batches: list[Batch]) -> Requests:
     index = {law.name: i for i, law in enumerate(world.variants)}
     sizes = np.array([len(batch.lengths) for batch in batches], dtype=int)
     laws = [world.variants[index[batch.variant]] for batch in batches]

@@ -42,13 +42,17 @@ LAWFUL = Goal(3.5, 10, 3, 1)
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """goal: what the issue demands of lawful workloads; of the others, what the prototype reached; None:
-    nothing is demanded. spans: parts of the workload that are told apart from the whole."""
+    nothing is demanded. spans: parts of the workload that are told apart from the whole.
+    host: a second device that every batch runs on; is_summed: its counter is added to the first one's, and
+    they have one accountant, not one each."""
 
     name: str
     world: World
     workload: Workload
     goal: Goal | None
     spans: tuple[Span, ...] = ()
+    host: World | None = None
+    is_summed: bool = False
 
 
 def with_period(world: World, period_s: float) -> World:
