@@ -178,21 +178,28 @@ def make_plan(config: ServerConfig) -> ServingPlan:
         task,
         choices,
         default,
-        [MeteredDevice(config, device, device.type == main.type) for device in devices],
+        [MeteredDevice(config, device, device.type == main.type, len(devices) == 1) for device in devices],
         LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
     )
 
 
 def _check_no_joule_counts_twice(meter: str, main: torch.device, devices: Sequence[torch.device]) -> None:
-    """A sum that holds the CPU's joules would bill a GPU's requests for what CPU variants do."""
-    parts = meter.split(JOIN)
-    if main.type == "cuda" and torch.device("cpu") in devices:
-        for part in parts:
-            if device_type_of(part) == "cpu":
-                raise ConfigError(
-                    f"--meter {meter}: variants on the CPU have a meter of their own, so the joules of "
-                    f"{part} would be billed twice; leave {part} out"
-                )
+    """A sum that holds the host's joules would bill a GPU's requests for what CPU variants do, or each of
+    several GPUs' for all of the host."""
+    hosts = [part for part in meter.split(JOIN) if device_type_of(part) == "cpu"]
+    if main.type != "cuda" or not hosts:
+        return
+    if torch.device("cpu") in devices:
+        raise ConfigError(
+            f"--meter {meter}: variants on the CPU have a meter of their own, so the joules of "
+            f"{hosts[0]} would be billed twice; leave {hosts[0]} out"
+        )
+    gpus = [str(device) for device in devices if device.type == "cuda"]
+    if len(gpus) > 1:
+        raise ConfigError(
+            f"--meter {meter}: {' and '.join(gpus)} would each be billed all that {hosts[0]} counts of "
+            f"their one host; leave {hosts[0]} out, or serve one GPU"
+        )
 
 
 async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, undo: AsyncExitStack) -> Host:

@@ -84,6 +84,12 @@ class ServerConfig:
     allow_mig: bool = _setting(
         False, "meter a GPU that is cut into MIG slices by its whole board, as an estimate"
     )
+    sensor_gain: float = _setting(
+        1.0, "for --meter nvml or rapl: the true joules for each that the sensor counts", "X"
+    )
+    sensor_gain_error: float = _setting(
+        0.0, "how far that may be off, relative to it: 0.05 for 5 %; told beside every figure", "X"
+    )
     estimate_watts_per_core: float = _setting(7.5, "for --meter estimate: watts of one busy core", "WATTS")
     estimate_idle_watts: float = _setting(5.0, "for --meter estimate: watts drawn when idle", "WATTS")
     simulated_idle_watts: float = _setting(40.0, "for --meter simulated: watts drawn when idle", "WATTS")
@@ -129,6 +135,10 @@ class ServerConfig:
             if not least <= value < float("inf"):
                 allowed = f"at least {least}" if least else "a number, 0 or more"
                 raise ConfigError(f"{flag(item.name)} {value}: must be {allowed}")
+        if not self.sensor_gain:
+            raise ConfigError("--sensor-gain 0: must be more than 0")
+        if self.sensor_gain_error >= 1:
+            raise ConfigError(f"--sensor-gain-error {self.sensor_gain_error}: is relative; 0.05 means 5 %")
         if self.split_rule not in SPLIT_RULES:
             raise ConfigError(f"--split-rule {self.split_rule!r}: must be one of {', '.join(SPLIT_RULES)}")
         if self.meter == "replay" and not self.replay_file:
@@ -141,6 +151,11 @@ class ServerConfig:
                 f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "
                 f"{self.max_queue_sequences}: such a request could never be accepted"
             )
+
+    @property
+    def corrects_sensor(self) -> bool:
+        """Whether something is known of the sensor's gain."""
+        return self.sensor_gain != 1 or self.sensor_gain_error > 0
 
     @property
     def metrics_address(self) -> str:

@@ -22,6 +22,7 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.choose import open_meter
 from wattserve_server.meters.composite import CompositeMeter
+from wattserve_server.meters.gain import raw_energy
 from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
 from wattserve_server.meters.port import Meter
 from wattserve_server.meters.probe import ProbedMeter, parts_of, probe_with_parts
@@ -39,7 +40,9 @@ T = TypeVar("T")
 class MeteredDevice:
     """Opens the device's meter; raises ConfigError or MeterError. Call `probe` before everything else."""
 
-    def __init__(self, config: ServerConfig, device: torch.device, is_main: bool) -> None:
+    def __init__(
+        self, config: ServerConfig, device: torch.device, is_main: bool, is_only: bool = False
+    ) -> None:
         self.device = device
         self.run_log = RunLog()
         self.chosen = open_meter(
@@ -48,6 +51,7 @@ class MeteredDevice:
             device_uuid=device_uuid(device),
             busy_ns=self.run_log.busy_ns,
             is_main=is_main,
+            is_only=is_only,
         )
         self._config = config
         self._listening_s = max(LISTENING_POLL_S, self.chosen.meter.poll_period_s)
@@ -95,6 +99,7 @@ class MeteredDevice:
             self._probed.probe,
             parts_of(self.chosen.meter, self._probed),
             self.run_log.busy_ns(),
+            raw_energy(self.chosen.meter),
         )
 
     def _trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:

@@ -33,7 +33,8 @@ _UNKNOWN = "not known"
 
 SETTINGS = {
     "meter", "device", "estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts",
-    "simulated_busy_watts", "powercap_root", "replay_file", "allow_mig",
+    "simulated_busy_watts", "powercap_root", "replay_file", "allow_mig", "sensor_gain",
+    "sensor_gain_error",
 }  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def record_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
 @contextmanager
 def _opened(config: ServerConfig) -> Iterator[ChosenMeter]:
     device_type, uuid = _device(config)
-    chosen = open_meter(config, device_type=device_type, device_uuid=uuid, busy_ns=lambda: 0)
+    chosen = open_meter(config, device_type=device_type, device_uuid=uuid, busy_ns=lambda: 0, is_only=True)
     try:
         yield chosen
     finally:

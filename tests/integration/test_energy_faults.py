@@ -151,7 +151,8 @@ def test_a_board_in_slices_says_on_receipts_that_its_joules_are_the_whole_boards
     assert "MIG is on, and no slice has a meter of its own: this is the whole board" in receipt.source.note
     info = server.stub.GetServerInfo(pb.GetServerInfoRequest(), timeout=LIMIT_S)
     assert info.meter.boundary == (
-        "GPU board (Simulated board) with all of its MIG slices, as metered by its driver"
+        "GPU board (Simulated board) with all of its MIG slices, as metered by its driver; "
+        "board only: the host is not metered"
     )
 
 

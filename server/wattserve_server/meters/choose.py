@@ -16,11 +16,12 @@ from wattserve_server.config import ServerConfig
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.composite import CompositeMeter
+from wattserve_server.meters.gain import GainMeter
 from wattserve_server.meters.laws import EstimateMeter, SimulatedMeter
 from wattserve_server.meters.nvml import open_nvml
 from wattserve_server.meters.nvml_board import Nvml, load_nvml
 from wattserve_server.meters.port import Meter, NoMeter
-from wattserve_server.meters.rapl import RaplMeter
+from wattserve_server.meters.rapl import RaplHiddenError, RaplMeter
 from wattserve_server.meters.replay import ReplayMeter
 
 CHOICES = ("auto", "nvml", "rapl", "estimate", "simulated", "replay", "none")
@@ -31,6 +32,9 @@ _COVERS = {"nvml": "cuda", "rapl": "cpu", "estimate": "cpu"}
 _FOR_ANY_DEVICE = ("auto", "simulated", "none")
 # What may be added up: `auto` names no meter, `none` has nothing to add, and a replay is of another time.
 _ADDABLE = ("nvml", "rapl", "estimate", "simulated")
+# What --sensor-gain may correct.
+_SENSORS = ("auto", "nvml", "rapl")
+_ONE_SENSOR = "--meter nvml or --meter rapl"
 # Pairs that hold the same joules twice.
 _SAME_JOULES = (
     ({"rapl", "estimate"}, "both count this process's CPU time"),
@@ -53,6 +57,7 @@ def open_meter(
     device_uuid: str | None,
     busy_ns: Callable[[], int],
     is_main: bool = True,
+    is_only: bool = False,
     load: Callable[[], Nvml] = load_nvml,
 ) -> ChosenMeter:
     """Opens the meter that the settings ask for, for a device that the model runs on.
@@ -61,6 +66,7 @@ def open_meter(
     busy_ns: see SimulatedMeter. load: where the NVML binding comes from.
     is_main: whether --meter is meant for this device. Another one gets the same meter where that fits any
     device, and else the best that is honest about it.
+    is_only: whether no variant runs on another device. Then `auto` adds a GPU's host, where RAPL is there.
     Raises ConfigError for an unknown choice, MeterError for a meter that is not there or would miss the
     device's joules. `auto` does not fail for want of a sensor: it falls back, and the notice says why.
     """
@@ -71,14 +77,25 @@ def open_meter(
             raise ConfigError(
                 f"unknown meter '{name}'; known: {', '.join(CHOICES)}, and sums such as nvml+rapl"
             )
-    makers = _makers(config, device_uuid, busy_ns, load)
+    is_corrected = is_main and config.corrects_sensor
+    if is_corrected and choice not in _SENSORS:
+        raise ConfigError(f"--sensor-gain is of one sensor, and --meter {choice} is not: use {_ONE_SENSOR}")
+    makers = _makers(config, device_uuid, busy_ns, load, is_corrected, with_host=len(names) > 1)
     if choice == "auto":
-        return _open_best(device_type, makers)
+        if device_type == "cuda" and is_only and not is_corrected:
+            with_host = _makers(config, device_uuid, busy_ns, load, is_corrected, with_host=True)
+            return _open_gpu_and_host(makers, with_host["nvml"])
+        return _open_best(device_type, makers, is_corrected)
     if len(names) > 1:
         _check_sum(choice, names)
     _check_covers(choice, names, device_type)
     with ExitStack() as undo:
         meters = [undo.enter_context(closing(makers[name]())) for name in names]
+        if len(meters) > 1 and "nvml" in names and meters[names.index("nvml")].source.counts_server:
+            raise MeterError(
+                f"--meter {choice}: this GPU's counter is its whole module's, CPU and memory in it, which "
+                "would be counted twice: use --meter nvml"
+            )
         chosen = _as_asked(CompositeMeter(meters) if len(meters) > 1 else meters[0])
         undo.pop_all()
     return chosen
@@ -123,11 +140,19 @@ def _makers(
     device_uuid: str | None,
     busy_ns: Callable[[], int],
     load: Callable[[], Nvml],
+    is_corrected: bool,
+    with_host: bool,
 ) -> dict[str, Callable[[], Meter]]:
-    """What opens the meter of each name."""
+    """What opens the meter of each name. is_corrected: by the sensor's gain."""
+
+    def sensor(meter: Meter) -> Meter:
+        return GainMeter(meter, config.sensor_gain, config.sensor_gain_error) if is_corrected else meter
+
     return {
-        "nvml": lambda: open_nvml(device_uuid, allow_mig=config.allow_mig, load=load),
-        "rapl": lambda: RaplMeter(Path(config.powercap_root)),
+        "nvml": lambda: sensor(
+            open_nvml(device_uuid, allow_mig=config.allow_mig, with_host=with_host, load=load)
+        ),
+        "rapl": lambda: sensor(RaplMeter(Path(config.powercap_root))),
         "estimate": lambda: EstimateMeter(
             watts_per_core=config.estimate_watts_per_core, idle_watts=config.estimate_idle_watts
         ),
@@ -139,7 +164,29 @@ def _makers(
     }
 
 
-def _open_best(device_type: str, makers: Mapping[str, Callable[[], Meter]]) -> ChosenMeter:
+def _open_gpu_and_host(
+    makers: Mapping[str, Callable[[], Meter]], open_board_with_host: Callable[[], Meter]
+) -> ChosenMeter:
+    """A GPU and the host that feeds it, where both can be read; the GPU alone where the host cannot."""
+    with ExitStack() as undo:
+        try:
+            host = undo.enter_context(closing(makers["rapl"]()))
+            board = undo.enter_context(closing(open_board_with_host()))
+            if not board.source.counts_server:  # a superchip's holds the host already
+                both = _as_asked(CompositeMeter([board, host]))
+                undo.pop_all()
+                return both
+        except RaplHiddenError as error:
+            chosen = _open_best("cuda", makers)
+            return ChosenMeter(chosen.meter, f"{chosen.notice}; the host's CPU is not in it: {error}")
+        except MeterError:
+            pass  # one of them is not there: what the GPU alone can tell is found out below
+    return _open_best("cuda", makers)
+
+
+def _open_best(
+    device_type: str, makers: Mapping[str, Callable[[], Meter]], is_corrected: bool = False
+) -> ChosenMeter:
     if device_type not in ("cuda", "cpu"):
         raise MeterError(f"no meter covers the device type '{device_type}': use --meter simulated or none")
     try:
@@ -151,6 +198,8 @@ def _open_best(device_type: str, makers: Mapping[str, Callable[[], Meter]]) -> C
             return ChosenMeter(meter, f"NO ENERGY METER: {error}; every receipt says ENERGY UNKNOWN")
         fallback = makers["estimate"]()
         words = f"joules are {_origin(fallback.source)} ({fallback.source.note})"
+        if is_corrected:
+            words += "; --sensor-gain is not used"
         return ChosenMeter(fallback, f"NO ENERGY SENSOR: {error}; {words}")
 
 

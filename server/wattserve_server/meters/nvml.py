@@ -57,12 +57,14 @@ class NvmlCounterMeter(_BoardMeter):
 
     poll_period_s: float = 0.02
 
-    def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Raises NotOfferedError for a board without a counter."""
+    def __init__(
+        self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns, with_host: bool = False
+    ) -> None:
+        """with_host: its host is metered too. Raises NotOfferedError for a board without a counter."""
         super().__init__(board, clock_ns=clock_ns)
         board.energy_mj()
         self.source = _source(
-            board, "apportioned counter", "energy counted by the board since its driver loaded"
+            board, "apportioned counter", "energy counted by the board since its driver loaded", with_host
         )
 
     def read(self) -> Reading:
@@ -77,8 +79,11 @@ class NvmlPowerMeter(_BoardMeter):
     starts again from 0, and the step back tells the reader that there is a gap.
     """
 
-    def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        """Raises NotOfferedError for a board that does not tell its power."""
+    def __init__(
+        self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns, with_host: bool = False
+    ) -> None:
+        """with_host: its host is metered too. Raises NotOfferedError for a board that does not tell its
+        power."""
         super().__init__(board, clock_ns=clock_ns)
         self._power_mw, kind, quality = board.instant_power_mw, "instant power", Quality.MEASURED
         self.poll_period_s, self._longest_step_ns = 0.02, _LONGEST_INSTANT_STEP_NS
@@ -93,7 +98,7 @@ class NvmlPowerMeter(_BoardMeter):
                 kind, quality = "1 s trailing average power", Quality.ESTIMATED
                 self.poll_period_s, self._longest_step_ns = 0.1, _LONGEST_AVERAGE_STEP_NS
         self.source = _source(
-            board, "apportioned integrated power", f"{kind}, integrated between readings", quality
+            board, "apportioned integrated power", f"{kind}, integrated between readings", with_host, quality
         )
         # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
         self._double_pj = 0
@@ -114,6 +119,7 @@ def open_nvml(
     device: str | None = None,
     *,
     allow_mig: bool = False,
+    with_host: bool = False,
     load: Callable[[], Nvml] = load_nvml,
     clock_ns: Callable[[], int] = time.monotonic_ns,
     environ: Mapping[str, str] = os.environ,
@@ -122,6 +128,7 @@ def open_nvml(
     power bears that out, else its power.
 
     allow_mig: a board in slices is metered whole, as an estimate; it is refused otherwise.
+    with_host: its host has a meter too, which is added to this one.
     Raises MeterError when there is no such board or it offers neither.
     """
     board = open_board(device, load=load, environ=environ)
@@ -132,11 +139,11 @@ def open_nvml(
                 "billed what the whole board draws; --allow-mig takes that, as an estimate"
             )
         try:
-            counter = NvmlCounterMeter(board, clock_ns=clock_ns)
+            counter = NvmlCounterMeter(board, clock_ns=clock_ns, with_host=with_host)
         except NotOfferedError:
-            return NvmlPowerMeter(board, clock_ns=clock_ns)
+            return NvmlPowerMeter(board, clock_ns=clock_ns, with_host=with_host)
         try:
-            return FallbackMeter(counter, NvmlPowerMeter(board, clock_ns=clock_ns))
+            return FallbackMeter(counter, NvmlPowerMeter(board, clock_ns=clock_ns, with_host=with_host))
         except MeterError:  # then nothing bears the counter out, and nothing contradicts it
             return counter
     except BaseException:
@@ -144,13 +151,17 @@ def open_nvml(
         raise
 
 
-def _source(board: Board, method: str, figure: str, quality: Quality = Quality.MEASURED) -> Source:
-    note = f"{figure}; includes what other processes on the board draw"
-    boundary = f"GPU board ({board.name}), as metered by its driver"
-    if board.is_module:
-        boundary = f"module: GPU, CPU and memory ({board.name}), as metered by its driver"
+def _source(
+    board: Board, method: str, figure: str, with_host: bool, quality: Quality = Quality.MEASURED
+) -> Source:
+    note, what = f"{figure}; includes what other processes on the board draw", f"GPU board ({board.name})"
     if board.mig:
         note += "; MIG is on, and no slice has a meter of its own: this is the whole board"
-        boundary = f"GPU board ({board.name}) with all of its MIG slices, as metered by its driver"
+        what += " with all of its MIG slices"
         quality = Quality.ESTIMATED
+    if board.is_module:
+        what = f"module: GPU, CPU and memory ({board.name})"
+    boundary = f"{what}, as metered by its driver"
+    if not (with_host or board.is_module):
+        boundary += "; board only: the host is not metered"
     return Source(f"nvml:{board.uuid}", method, quality, note, boundary, counts_server=board.is_module)

@@ -14,6 +14,7 @@ from wattserve_server.energy.probe import MeterPart, SensorProbe, changes, check
 from wattserve_server.energy.reading import Reading
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.composite import CompositeMeter
+from wattserve_server.meters.gain import GainMeter
 from wattserve_server.meters.nvml import NvmlPowerMeter
 from wattserve_server.meters.nvml_board import Nvml, load_nvml, open_board
 from wattserve_server.meters.port import Meter
@@ -114,7 +115,8 @@ def probe_with_parts(
 ) -> ProbedMeter:
     """Probes a meter as it is used, and each part of a composite by itself. Never raises."""
 
-    def probe(polled: Meter) -> SensorProbe:
+    def probe(meter: Meter) -> SensorProbe:
+        polled = meter.meter if isinstance(meter, GainMeter) else meter  # what the sensor itself says
         power, unsupported = _power_beside(polled, load, clock_ns)
         try:
             needed_s = CROSS_CHECK_S if in_full and power is not None else 0.0

@@ -21,6 +21,10 @@ POWERCAP_ROOT = Path("/sys/class/powercap")
 _ZONES = "intel-rapl:*"
 
 
+class RaplHiddenError(MeterError):
+    """The processor counts, and this process may not look."""
+
+
 @dataclass(slots=True)
 class _Domain:
     """One counter: its value in microjoules starts again from 0 after `range_uj`."""
@@ -133,13 +137,14 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text().strip()
     except PermissionError as error:
-        raise MeterError(
-            f"RAPL: {path} may be read by root only (so Linux has it since 5.10): run as root, "
+        raise RaplHiddenError(
+            f"RAPL: {path} may be read by root only (so Linux has it since 5.10): run as root "
+            "or with CAP_DAC_READ_SEARCH, "
             f"or on the host `sudo chmod a+r {POWERCAP_ROOT}/intel-rapl:*/energy_uj` "
             "(lasts until the next boot; a udev rule makes it last)"
         ) from error
     except FileNotFoundError as error:
-        raise MeterError(
+        raise RaplHiddenError(
             f"RAPL: {path} is not there although its zone is listed: containers hide it; mount the host's "
             "/sys/devices/virtual/powercap read-only at another path and name that path as the powercap root"
         ) from error

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.probe import MeterPart, SensorProbe
-from wattserve_server.energy.reading import MeterStatus, Quality
+from wattserve_server.energy.reading import Energy, MeterStatus, Quality
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class DeviceState:
     probe: SensorProbe | None = None  # what start-up found
     parts: Sequence[MeterPart] = ()  # of a composite meter
     busy_ns: int = 0  # for how long it has run batches
+    raw_energy: Energy | None = None  # what the sensor itself counted, where its figures are corrected
     unix_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
 
     @property

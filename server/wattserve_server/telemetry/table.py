@@ -272,6 +272,11 @@ METER_LAG = _meters.add(GAUGE, "wattserve_meter_lag_seconds",
 METER_RAMP = _meters.add(GAUGE, "wattserve_meter_ramp_seconds",
     lambda device: device.meter.ramp_s if device.has_meter else None,
     "Estimated time constant with which the device's power rises and falls.", absent="while it is not known")
+RAW_ENERGY = _meters.add(COUNTER, "wattserve_meter_raw_joules_total",
+    lambda device: None if device.raw_energy is None else device.raw_energy.joules,
+    "What the sensor itself counted since its meter was opened, before --sensor-gain. "
+    "wattserve_energy_measured_joules_total, which began later, holds these joules corrected.",
+    absent="unless --sensor-gain or --sensor-gain-error is given")
 METER_PARTS = _meters.add(COUNTER, "wattserve_meter_part_joules_total", DeviceState.by_part,
     "What one part of a composite meter counted since it was opened. These joules are in "
     "wattserve_energy_measured_joules_total too, which began after the probe at start-up.",

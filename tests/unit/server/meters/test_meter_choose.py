@@ -43,8 +43,8 @@ def test_auto_takes_the_board_that_the_model_runs_on(tree: PowercapTree) -> None
     got = chosen("auto", "cuda", tree, nvml, SECOND_UUID.removeprefix("GPU-"))
     assert got.meter.source.name == f"nvml:{SECOND_UUID}"
     assert got.notice == (
-        f"joules are measured by nvml:{SECOND_UUID}: GPU board (NVIDIA H200), as metered by its driver "
-        "(energy counted by the board since its driver loaded; "
+        f"joules are measured by nvml:{SECOND_UUID}: GPU board (NVIDIA H200), as metered by its driver; "
+        "board only: the host is not metered (energy counted by the board since its driver loaded; "
         "includes what other processes on the board draw)"
     )
 
@@ -107,6 +107,71 @@ def test_a_meter_that_was_asked_for_and_is_not_there_is_an_error(
 ) -> None:
     with pytest.raises(MeterError):
         chosen(choice, device_type, tree)
+
+
+def only(tree: PowercapTree, nvml: FakeNvml, choice: str = "auto", **given: Any) -> ChosenMeter:
+    """For a GPU beside which nothing else serves."""
+    return open_meter(
+        ServerConfig(meter=choice, powercap_root=str(tree.root), **given),
+        device_type="cuda",
+        device_uuid=None,
+        busy_ns=lambda: 0,
+        is_only=True,
+        load=lambda: nvml,
+    )
+
+
+def test_auto_adds_the_host_of_a_gpu_that_serves_alone(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    source = only(tree, FakeNvml()).meter.source
+    assert source.name == f"nvml:{H200_UUID}+rapl"
+    assert "board only" not in source.boundary
+    assert source.quality is Quality.MEASURED
+
+
+def test_auto_without_rapl_is_quietly_the_board_only(tree: PowercapTree) -> None:
+    nvml = FakeNvml()
+    got = only(tree, nvml)
+    assert got.meter.source.name == f"nvml:{H200_UUID}"
+    assert got.meter.source.boundary.endswith("; board only: the host is not metered")
+    assert "RAPL" not in got.notice
+    assert nvml.users == 1
+
+
+def test_auto_says_how_a_host_that_counts_is_made_readable(tree: PowercapTree) -> None:
+    (tree.add("intel-rapl:0", "package-0") / "energy_uj").unlink()  # as containers hide it
+    got = only(tree, FakeNvml())
+    assert got.meter.source.boundary.endswith("; board only: the host is not metered")
+    assert "; the host's CPU is not in it: RAPL: " in got.notice
+    assert "mount the host's /sys/devices/virtual/powercap read-only" in got.notice
+
+
+def test_a_gpu_without_a_meter_is_not_replaced_by_its_host(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    no_driver = FakeNvml(init_fault=pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    assert only(tree, no_driver).meter.source.quality is Quality.NONE
+
+
+def test_a_superchips_host_is_in_its_counter_already(tree: PowercapTree) -> None:
+    tree.add("intel-rapl:0", "package-0")
+    nvml = FakeNvml([FakeBoard(name="NVIDIA GH200 480GB")])
+    assert only(tree, nvml).meter.source.name == f"nvml:{H200_UUID}"
+    assert nvml.users == 1
+    with pytest.raises(MeterError) as caught:
+        only(tree, nvml, "nvml+rapl")
+    assert str(caught.value) == (
+        "--meter nvml+rapl: this GPU's counter is its whole module's, CPU and memory in it, which would be "
+        "counted twice: use --meter nvml"
+    )
+    assert nvml.users == 1
+
+
+def test_a_board_in_slices_is_allowed_by_a_setting(tree: PowercapTree) -> None:
+    nvml = FakeNvml([FakeBoard(mig=True)])
+    refused = only(tree, nvml)
+    assert refused.meter.source.quality is Quality.NONE
+    assert "--allow-mig takes that, as an estimate" in refused.notice
+    assert only(tree, nvml, allow_mig=True).notice.startswith(f"joules are ESTIMATED by nvml:{H200_UUID}")
 
 
 def test_asking_for_nvml_gives_the_named_board(tree: PowercapTree) -> None:

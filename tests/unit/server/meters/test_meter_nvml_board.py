@@ -196,7 +196,8 @@ def test_a_board_in_slices_is_metered_whole_where_that_is_allowed(
     meter = open_nvml(device, allow_mig=True, environ={})
     assert meter.source.name == f"nvml:{H200_UUID}"
     assert meter.source.boundary == (
-        "GPU board (Simulated board) with all of its MIG slices, as metered by its driver"
+        "GPU board (Simulated board) with all of its MIG slices, as metered by its driver; "
+        "board only: the host is not metered"
     )
     assert meter.read().energy == Energy(5_000)
 

@@ -106,7 +106,10 @@ def test_a_slice_for_which_that_is_allowed_is_estimated_by_its_whole_board(devic
     source = open_nvml(device, allow_mig=True, load=in_slices, environ={}).source
     assert source.name == f"nvml:{H200_UUID}"
     assert source.quality is Quality.ESTIMATED
-    assert source.boundary == "GPU board (NVIDIA H200) with all of its MIG slices, as metered by its driver"
+    assert source.boundary == (
+        "GPU board (NVIDIA H200) with all of its MIG slices, as metered by its driver; "
+        "board only: the host is not metered"
+    )
     assert source.note.endswith("MIG is on, and no slice has a meter of its own: this is the whole board")
 
 
@@ -130,7 +133,9 @@ def test_the_counter_is_preferred_and_its_source_says_what_it_is() -> None:
     source = opened(FakeNvml()).source
     assert source.method == "apportioned counter"
     assert source.quality is Quality.MEASURED
-    assert source.boundary == "GPU board (NVIDIA H200), as metered by its driver"
+    assert source.boundary == (
+        "GPU board (NVIDIA H200), as metered by its driver; board only: the host is not metered"
+    )
     assert source.note == (
         "energy counted by the board since its driver loaded; includes what other processes on the board draw"
     )

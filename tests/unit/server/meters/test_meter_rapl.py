@@ -139,7 +139,8 @@ def test_a_counter_that_only_root_may_read_says_how_to_open_it() -> None:
         with pytest.raises(MeterError) as caught:
             RaplMeter(tree.root)
     assert str(caught.value) == (
-        f"RAPL: {counter} may be read by root only (so Linux has it since 5.10): run as root, or on the host "
+        f"RAPL: {counter} may be read by root only (so Linux has it since 5.10): run as root "
+        "or with CAP_DAC_READ_SEARCH, or on the host "
         "`sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj` "
         "(lasts until the next boot; a udev rule makes it last)"
     )
