@@ -55,7 +55,7 @@ OBJECTS = 20_000
 
 MEMORY_BYTES = 250_000_000
 SERIES = 3000
-"""There are 32 methods, 17 codes and two variants."""
+"""There are 33 methods, 17 codes and two variants."""
 
 SERVE = (
     "--variants", ",".join(VARIANTS), "--threads", "1", "--meter", "simulated",
@@ -219,6 +219,7 @@ async def test_no_input_breaks_the_server(server: RunningServer, model: str) -> 
         assert after[key] == 0, (key, after)
     assert after["tasks"] <= base["tasks"]
     assert after["resident"] == dict.fromkeys(VARIANTS, 0)
+    assert after["request_ids"] <= KEPT_RECEIPTS
     assert after["objects"] - base["objects"] < OBJECTS
     assert grown_bytes < MEMORY_BYTES
     found = series(server)

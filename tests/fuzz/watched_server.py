@@ -26,6 +26,7 @@ def snapshot(ready: Any, serving: Any) -> dict[str, Any]:
         "open": ready.engine._open_requests,
         "queued": ready.engine.queued,
         "pending": ready.engine.book.pending,
+        "request_ids": len(ready.engine.book._by_request),
         "watches": len(ready.engine.book._watches),
         "waiters": len(ready.engine.book._waiters),
         "resident": {
