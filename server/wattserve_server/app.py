@@ -138,8 +138,8 @@ def _final_account(sampler: Sampler, where: str) -> str:
     ledger = sampler.ledger
     if ledger.since_ns is None:
         return f"drained{where}: no energy figures ({sampler.status.last_error})"
-    active_uj = sum(totals.active_uj for totals in ledger.active.values())
-    accounts = {"active": active_uj} | {name: getattr(ledger, field) for field, (name, _) in ACCOUNTS.items()}
+    others = {name: getattr(ledger, field) for field, (name, _) in ACCOUNTS.items()}
+    accounts = {"active": ledger.active_uj} | others
     parts = " + ".join(f"{name} {amount_uj / 1e6:.3f}" for name, amount_uj in accounts.items())
     return f"drained{where}: {sampler.status.source.quality.value} {ledger.measured_uj / 1e6:.3f} J = {parts}"
 
@@ -216,8 +216,8 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
         config.receipt_retention_seconds, config.receipt_retention_count, observer.receipt_final
     )
 
-    def on_charges(charges: Sequence[Charge]) -> None:
-        loop.call_soon_threadsafe(book.charge, charges)
+    def on_charges(device: str, charges: Sequence[Charge], active_uj: int) -> None:
+        loop.call_soon_threadsafe(book.settle, device, charges, active_uj)
 
     for device in plan.devices:
         await device.probe(on_charges)
@@ -263,7 +263,7 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
             pending_receipts=book.pending,
             model=(model.name, model.source, model.task.name),
             variants=[_served(hosted) for hosted in engine.roster],
-            devices=[device.state() for device in plan.devices],
+            devices=[device.state(book) for device in plan.devices],
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])

@@ -15,6 +15,7 @@ from wattserve_server.energy.probe import poll_period_s
 from wattserve_server.energy.reading import Quality
 from wattserve_server.energy.receipt import Charge
 from wattserve_server.energy.trials import TrialPlan, plan_trials
+from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import device_uuid
 from wattserve_server.engine.engine import Metering
 from wattserve_server.engine.lane import RunLog
@@ -35,6 +36,9 @@ from wattserve_server.telemetry.state import BoardFigures, DeviceState
 LISTENING_POLL_S = 0.05  # how often a continuous meter is read, at the least, while it is learned from
 
 T = TypeVar("T")
+
+# A device's name, what was settled on it, and what its active account holds with that.
+OnCharges = Callable[[str, Sequence[Charge], int], None]
 
 
 class MeteredDevice:
@@ -59,7 +63,7 @@ class MeteredDevice:
         self._probed: ProbedMeter
         self.sampler: Sampler
 
-    async def probe(self, on_charges: Callable[[Sequence[Charge]], None]) -> None:
+    async def probe(self, on_charges: OnCharges) -> None:
         """Find out what kind of sensor it is, and make the sampler that will read it."""
         if self.device.type == "cuda":
             await asyncio.to_thread(learn_own_pid, device_uuid(self.device), self._work_once)
@@ -67,7 +71,7 @@ class MeteredDevice:
         self.sampler = Sampler(
             self.chosen.meter,
             self.run_log.drain,
-            on_charges,
+            lambda charges: on_charges(str(self.device), charges, self.sampler.ledger.active_uj),
             poll_period_s=min(self._pace_s, self._listening_s),
             split_rule=self._config.split_rule,
         )
@@ -92,7 +96,7 @@ class MeteredDevice:
         """max_tokens: that the model takes. limits: of its batches on this device."""
         return Metering(self.run_log, self.sampler, self._trials(max_tokens, limits))
 
-    def state(self) -> DeviceState:
+    def state(self, book: ReceiptBook) -> DeviceState:
         return DeviceState(
             str(self.device),
             self.sampler.ledger,
@@ -101,6 +105,7 @@ class MeteredDevice:
             parts_of(self.chosen.meter, self._probed),
             self.run_log.busy_ns(),
             raw_energy(self.chosen.meter),
+            book.residual_uj(str(self.device)),
         )
 
     def _trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:

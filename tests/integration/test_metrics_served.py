@@ -144,6 +144,17 @@ def test_joules_per_request_and_per_token_come_from_counters_that_agree(server: 
         assert values[f"wattserve_settled_sequences_total{own}"] == ran
 
 
+def test_no_scrape_sees_active_energy_that_is_on_no_receipt(server: Served) -> None:
+    """Also while charges are on their way from the meter's thread to the receipts."""
+    residual = 'wattserve_energy_receipts_residual_joules{device="cpu"}'
+    seen = []
+    for _ in range(30):
+        server.ask()
+        seen.append(server.values()[residual])
+    assert set(seen) == {0.0}
+    assert server.values()['wattserve_filter_restarts_total{device="cpu"}'] == 0
+
+
 def test_the_queue_has_a_limit_and_the_meter_was_read_just_now(server: Served) -> None:
     begun = time.time()
 

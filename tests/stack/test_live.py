@@ -124,6 +124,13 @@ def test_accounts_and_pending_sum_to_what_was_measured_in_every_scrape(stack: St
     assert max(map(abs, residuals)) < 1e-6
 
 
+def test_active_energy_is_on_receipts_in_every_scrape(stack: Stack) -> None:
+    now = time.time()
+    residual = "wattserve_energy_receipts_residual_joules"
+    found = stack.prometheus.over(residual, now - WINDOW_S, now, INTERVAL_S)
+    assert {value for each in found for _, value in each.samples} == {0.0}
+
+
 def test_every_scraped_figure_lies_between_the_ledgers_before_and_after_it(
     stack: Stack, client: Client
 ) -> None:

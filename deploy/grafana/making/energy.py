@@ -63,10 +63,13 @@ OVERVIEW = (
         query(f"sum(increase({metrics.MEASURED}{{{DEVICE}}}[{RANGE}]))", "energy")),
     stat("Idle share", "What the devices would have drawn doing nothing, of all that was counted.",
         "percentunit", query(IDLE_OF_ALL, "idle"), decimals=1),
-    stat("Residual now",
-        "Counted energy that is in no account, or in two: the largest of all devices. Anything but 0 is a bug"
-        " (alert WattserveEnergyResidual).", "joule",
-        query(f"max(abs({EXACT_RESIDUAL}))", "residual"),
+    stat("Residuals now",
+        "Counted energy that is in no account, or in two, and active energy that is on no receipt, or on two:"
+        " the largest of all devices. Anything but 0 is a bug (alerts WattserveEnergyResidual and"
+        " WattserveEnergyReceiptsResidual).", "joule",
+        query(
+            f"max(abs({EXACT_RESIDUAL})) + max(abs({metrics.RECEIPTS_RESIDUAL}{{{DEVICE}}}))", "residuals"
+        ),
         marks=thresholds((0.001, RED)), decimals=3),
 )
 
@@ -118,10 +121,11 @@ TRUST = (
         query(now(IDLE_SHARE, DEVICE, "instance, device"), f"idle, {ON_INSTANCE}"),
         query(now(UNATTRIBUTED_SHARE, DEVICE, "instance, device"), f"unattributed, {ON_INSTANCE}"),
         highest=1),
-    lines("Residual",
-        "Counted less all accounts less pending, to the microjoule. Anything but a straight line at zero is"
-        " a bug.",
-        "joule", query(EXACT_RESIDUAL, ON_INSTANCE),
+    lines("Residuals",
+        "Counted less all accounts less pending; the account active less what receipts were charged. To the"
+        " microjoule: anything but straight lines at zero is a bug.",
+        "joule", query(EXACT_RESIDUAL, f"accounts, {ON_INSTANCE}"),
+        query(now(metrics.RECEIPTS_RESIDUAL, DEVICE, "instance, device"), f"receipts, {ON_INSTANCE}"),
         lowest=None, around_zero=0.002, marks=thresholds((0.001, RED))),
     lines("Counted, not settled yet", "It should come and go. If it only grows, settlement has stopped.",
         "joule", query(now(metrics.PENDING, DEVICE, "instance, device"), ON_INSTANCE)),
@@ -171,9 +175,11 @@ SENSORS = (
     lines("Failed reads per second",
         "Of the meter. A few are got over; two seconds of nothing else make a gap.", "none",
         query(total(metrics.METER_FAILED_READS, DEVICE, "instance, device"), ON_INSTANCE), width=6),
-    lines("Gaps since the start",
-        "Intervals without a usable reading. What was drawn in them is in the account gap and on no receipt.",
-        "none", query(now(metrics.METER_GAPS, DEVICE, "instance, device"), ON_INSTANCE), width=6),
+    lines("Gaps and restarts since the start",
+        "Gaps are intervals without a usable reading: what was drawn in them is on no receipt. At a restart"
+        " the accounts began again because of a bug (alert WattserveFilterRestarted).",
+        "none", query(now(metrics.METER_GAPS, DEVICE, "instance, device"), f"gaps, {ON_INSTANCE}"),
+        query(now(metrics.RESTARTS, DEVICE, "instance, device"), f"restarts, {ON_INSTANCE}"), width=6),
     table("Meters",
         "As the probe found them at start-up, and as they are polled. An empty cell: it could not be found"
         " out.",
@@ -210,7 +216,7 @@ BOARDS = (
 
 DASHBOARD = dashboard(
     "Energy",
-    "Watts by account, joules per request and token by variant, idle share, residual, provisional error,"
+    "Watts by account, joules per request and token by variant, idle share, residuals, provisional error,"
     " sensors.",
     [VARIANT_VALUES, DEVICES], (*OVERVIEW, *POWER, *COST, *TRUST, *SENSORS, *BOARDS),
     since="now-1h", refresh="10s",

@@ -66,7 +66,7 @@ class EdgeFinder:
     def _edge(self, reading: Reading) -> Edge | None:
         if self._value is None:
             self._value, self._edge_ns = reading.energy, reading.at_ns
-            self.ledger.since_ns = self.ledger.until_ns = reading.at_ns
+            self.ledger.begin(reading.at_ns)
             return None
         delta_uj = (reading.energy - self._value).uj
         if delta_uj < 0 and self.wraps_at is not None and self._value.uj > self.wraps_at.uj // 2:
@@ -113,8 +113,8 @@ class EdgeFinder:
             self._periods_ns.append(at_ns - self._edge_ns)
         self._value, self._edge_ns = reading.energy, at_ns
         self._is_first = gap is not None
-        self.ledger.meter(delta_uj)
         self.ledger.until_ns = reading.at_ns
+        self.ledger.meter(delta_uj)
         return edge
 
     def _place(self, early_ns: int, late_ns: int) -> tuple[int, float]:

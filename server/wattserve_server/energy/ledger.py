@@ -62,11 +62,23 @@ class Ledger:
     gap_ns: int = 0
     recent_gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=RECENT_GAPS))
     open_gap: Gap | None = None
+    changes: int = field(default=0, compare=False)  # how often it was written to
+
+    @property
+    def active_uj(self) -> int:
+        """Of all variants."""
+        return sum(totals.active_uj for totals in self.active.values())
+
+    def begin(self, at_ns: int) -> None:
+        """The meter was read for the first time."""
+        self.since_ns = self.until_ns = at_ns
+        self.changes += 1
 
     def meter(self, amount_uj: int) -> None:
         """The meter counted this much more."""
         self.measured_uj += amount_uj
         self.pending_uj += amount_uj
+        self.changes += 1
 
     def to_idle(self, amount_uj: int) -> None:
         self._leave_pending(amount_uj)
@@ -87,6 +99,7 @@ class Ledger:
     def show_idle(self, amount_uj: int) -> None:
         """This part of the idle account is shown on receipts."""
         self.idle_shared_uj += amount_uj
+        self.changes += 1
 
     def to_active(self, variant: str, amount_uj: int, sequences: int, tokens: int, padded: int) -> None:
         self._leave_pending(amount_uj)
@@ -99,10 +112,12 @@ class Ledger:
     def to_unknown(self, lines: int) -> None:
         """These receipt lines have no figure."""
         self.unknown_lines += lines
+        self.changes += 1
 
     def begin_gap(self, start_ns: int, reason: str) -> None:
         self.gap_count += 1
         self.open_gap = Gap(start_ns, None, reason)
+        self.changes += 1
 
     def end_gap(self, end_ns: int) -> None:
         if self.open_gap is None:
@@ -110,6 +125,7 @@ class Ledger:
         self.gap_ns += end_ns - self.open_gap.start_ns
         self.recent_gaps.append(replace(self.open_gap, end_ns=end_ns))
         self.open_gap = None
+        self.changes += 1
 
     def copy(self) -> Ledger:
         """A copy that later bookings do not change, for readers on other threads."""
@@ -121,16 +137,14 @@ class Ledger:
 
     def residual_uj(self) -> int:
         """Measured minus the sum of the accounts: 0, always."""
-        active = sum(totals.active_uj for totals in self.active.values())
-        accounts = (
-            active + self.warmup_uj + self.idle_uj + self.unattributed_uj + self.gap_uj + self.pending_uj
-        )
-        return self.measured_uj - accounts
+        booked_uj = self.active_uj + self.warmup_uj + self.idle_uj + self.unattributed_uj + self.gap_uj
+        return self.measured_uj - booked_uj - self.pending_uj
 
     def _leave_pending(self, amount_uj: int) -> None:
         if not 0 <= amount_uj <= self.pending_uj:
             raise ValueError(f"cannot book {amount_uj} uJ: {self.pending_uj} uJ are pending")
         self.pending_uj -= amount_uj
+        self.changes += 1
 
 
 class Books:

@@ -89,4 +89,6 @@ class MeterStatus:
     ramp_s: float | None = None
     neighbours: int | None = None
     others_at_work: float | None = None  # how much of the device other processes used lately
+    restarts: int = 0  # errors after which the accounts began again
+    last_restart: str = ""  # what the last of them said
     last_read_ns: int | None = None  # when it was last read successfully, on the monotonic clock

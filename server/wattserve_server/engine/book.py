@@ -131,6 +131,8 @@ class ReceiptBook:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._watches: set[ReceiptWatch] = set()
         self._is_closed = False
+        self._charged_uj: dict[str, int] = {}  # by device; receipts are forgotten, this is not
+        self._residuals_uj: dict[str, int] = {}
 
     @property
     def pending(self) -> int:
@@ -154,12 +156,26 @@ class ReceiptBook:
         elif receipt.is_final:
             self._keep(receipt)
 
+    def residual_uj(self, device: str) -> int:
+        """A device's active account, less all that its receipts were ever charged: 0, always. Both are as of
+        the last settlement that has arrived here, so that one which is under way makes no difference."""
+        return self._residuals_uj.get(device, 0)
+
+    def settle(self, device: str, charges: Sequence[Charge], active_uj: int) -> None:
+        """What a device's accountant has settled, and what its active account holds with it."""
+        try:
+            self.charge(charges)
+        finally:
+            self._residuals_uj[device] = active_uj - self._charged_uj.get(device, 0)
+
     def charge(self, charges: Sequence[Charge]) -> None:
-        """What the accountant has settled."""
+        """Write charges on their receipts."""
         for charge in charges:
             line = charge.line
             receipt = line.receipt
             receipt.charge(line, charge.energy_uj, charge.deviation_uj, charge.idle_share_uj, charge.reason)
+            charged_uj = self._charged_uj.get(receipt.device, 0)
+            self._charged_uj[receipt.device] = charged_uj + (charge.energy_uj or 0)
             if charge.warning and charge.warning not in receipt.warnings:
                 receipt.warnings.append(charge.warning)
             if receipt.is_final:

@@ -34,6 +34,7 @@ DITHER = (0.75, 1.25)
 
 LOOK_AROUND_NS = 1_000_000_000  # how often the meter is asked who else uses the device
 STATISTICS_OVER = 256  # reads over which the read cost is the median
+STOP_LIMIT_S = 5.0  # for so long a read that is under way may take when the sampler stops
 
 
 class Sampler:
@@ -43,7 +44,8 @@ class Sampler:
         self,
         meter: Meter,
         drain: DrainWindows,
-        on_charges: Callable[[Sequence[Charge]], None],  # on this thread, with every list that is not empty
+        on_charges: Callable[[Sequence[Charge]], None],  # on this thread, with every list that is not empty;
+        # the ledger is that in which they are booked
         *,
         poll_period_s: float | None = None,  # None: the meter's own
         split_rule: str = "shapley",
@@ -89,6 +91,8 @@ class Sampler:
             idle_watts=self._accountant.idle_watts,
             idle_origin=self._accountant.idle_origin,
             last_error=self._last_error,
+            restarts=self._accountant.restarts,
+            last_restart=self._accountant.last_restart,
             reads=self._reads,
             failed_reads=self._failed_reads,
             lag_s=self._accountant.response.lag_s,
@@ -122,7 +126,9 @@ class Sampler:
         self._reads += 1
         self.source = self._meter.source
         charges = self._accountant.advance(*self._drain())
-        self._ledger, self.law = self._accountant.ledger.copy(), self._accountant.law
+        if self._accountant.ledger.changes != self._ledger.changes:
+            self._ledger = self._accountant.ledger.copy()
+        self.law = self._accountant.law
         if charges:
             self._on_charges(charges)
 
@@ -147,11 +153,19 @@ class Sampler:
         return True
 
     def stop(self) -> None:
-        """End the thread and close the meter."""
+        """End the thread and close the meter. A meter in whose read the thread hangs is left as it is."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
-        self._meter.close()
+            self._thread.join(STOP_LIMIT_S)
+        if self._thread.is_alive():
+            log.error(
+                "the last read of the meter %s has not come back in %g s: its driver hangs, and the meter is"
+                " not closed",
+                self._meter.source.name,
+                STOP_LIMIT_S,
+            )
+        else:
+            self._meter.close()
 
     def _run(self) -> None:
         due = time.monotonic()

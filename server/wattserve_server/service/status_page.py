@@ -73,9 +73,10 @@ class LedgerHistory:
         """Keep what it says now, if it has been read since the last time."""
         if ledger.until_ns is None or (self._samples and self._samples[-1].at_ns == ledger.until_ns):
             return
-        active_uj = sum(totals.active_uj for totals in ledger.active.values())
         other_uj = ledger.warmup_uj + ledger.unattributed_uj + ledger.gap_uj
-        self._samples.append(Sample(ledger.until_ns, ledger.measured_uj, active_uj, ledger.idle_uj, other_uj))
+        self._samples.append(
+            Sample(ledger.until_ns, ledger.measured_uj, ledger.active_uj, ledger.idle_uj, other_uj)
+        )
 
     @property
     def now(self) -> Watts | None:

@@ -45,6 +45,7 @@ class DeviceState:
     parts: Sequence[MeterPart] = ()  # of a composite meter
     busy_ns: int = 0  # for how long it has run batches
     raw_energy: Energy | None = None  # what the sensor itself counted, where its figures are corrected
+    receipts_residual_uj: int = 0  # the active account, less what receipts were charged
     unix_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
 
     @property
@@ -67,7 +68,7 @@ class DeviceState:
         """Joules by account, without the pending ones."""
         ledger = self.ledger
         return {
-            ("active",): sum(totals.active_uj for totals in ledger.active.values()) / 1e6,
+            ("active",): ledger.active_uj / 1e6,
             ("warmup",): ledger.warmup_uj / 1e6,
             ("idle",): ledger.idle_uj / 1e6,
             ("unattributed",): ledger.unattributed_uj / 1e6,

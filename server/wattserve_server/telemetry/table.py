@@ -231,6 +231,9 @@ MEASURED = _energy.add(COUNTER, "wattserve_energy_measured_joules_total",
     "What the meter counted. wattserve_meter_info says whether it measured that.")
 PENDING = _energy.add(GAUGE, "wattserve_energy_pending_joules", lambda device: device.ledger.pending_uj / 1e6,
     "What the meter counted and what is not settled yet.")
+RECEIPTS_RESIDUAL = _energy.add(GAUGE, "wattserve_energy_receipts_residual_joules",
+    lambda device: device.receipts_residual_uj / 1e6,
+    "The account `active` less all that receipts were charged, both as of the last settlement: 0, or a bug.")
 LAST_CHANGE = _energy.add(GAUGE, "wattserve_meter_last_change_timestamp_seconds",
     lambda device: device.unix_s(device.ledger.until_ns),
     "When a reading last differed from the one before. A counter that stands still is read, and does not "
@@ -252,6 +255,9 @@ METER_READS = _meters.add(COUNTER, "wattserve_meter_reads_total", lambda device:
     "Reads of the meter.")
 METER_FAILED_READS = _meters.add(COUNTER, "wattserve_meter_failed_reads_total",
     lambda device: device.meter.failed_reads, "Reads of the meter that failed.")
+RESTARTS = _meters.add(COUNTER, "wattserve_filter_restarts_total", lambda device: device.meter.restarts,
+    "Errors after which the energy accounts began again from what they knew; the log says which. Receipts "
+    "that were open then are unknown.")
 LAST_READING = _meters.add(GAUGE, "wattserve_meter_last_reading_timestamp_seconds",
     lambda device: device.unix_s(device.meter.last_read_ns), "When the meter was last read successfully.",
     unit="seconds since 1970", absent="until the meter's first reading; for ever without a meter")

@@ -57,6 +57,41 @@ def test_a_run_has_one_clock() -> None:
     assert (run.unix_ns(300), run.unix_ns(310)) == (5_000, 5_010)
 
 
+def waiting(receipts: ReceiptBook, device: str = "cpu") -> Line:
+    receipt = receipts.open("mine", "fp32", device)
+    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.end(Outcome.COMPLETED)
+    return receipt.lines[0]
+
+
+def test_what_is_active_is_on_receipts_by_device_and_also_when_they_are_forgotten() -> None:
+    clock = Clock()
+    receipts = book(clock)
+    assert receipts.residual_uj("cpu") == 0
+    charges = [Charge(waiting(receipts), 70, 0.0, 0), Charge(waiting(receipts), None, 0.0, None, "a gap")]
+    receipts.settle("cpu", charges, 70)
+    receipts.settle("cuda:0", [Charge(waiting(receipts, "cuda:0"), 9, 0.0, 0)], 9)
+    clock.now_s = 1000.0
+    receipts.settle("cpu", [Charge(waiting(receipts), 30, 0.0, 0)], 100)
+    assert (receipts.residual_uj("cpu"), receipts.residual_uj("cuda:0")) == (0, 0)
+
+
+def test_a_charge_that_never_came_is_a_residual_for_ever() -> None:
+    receipts = book(Clock())
+    receipts.settle("cpu", [Charge(waiting(receipts), 70, 0.0, 0)], 95)
+    receipts.settle("cpu", [Charge(waiting(receipts), 5, 0.0, 0)], 100)
+    assert receipts.residual_uj("cpu") == 25
+
+
+def test_a_charge_that_its_receipt_refuses_is_a_residual() -> None:
+    receipts = book(Clock())
+    line = waiting(receipts)
+    receipts.settle("cpu", [Charge(line, 70, 0.0, 0)], 70)
+    with pytest.raises(ValueError, match="charged twice"):
+        receipts.settle("cpu", [Charge(line, 30, 0.0, 0)], 100)
+    assert receipts.residual_uj("cpu") == 30
+
+
 def test_a_final_receipt_is_kept_for_its_time_and_no_longer() -> None:
     clock = Clock()
     receipts = book(clock)

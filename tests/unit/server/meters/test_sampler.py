@@ -1,5 +1,6 @@
 """The sampler, ticked by hand: no thread, no waiting."""
 
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -8,9 +9,11 @@ from tests.fixtures.meter_fakes import Clock
 from tests.fixtures.windows import MS, reading, window
 from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.device import SEEN_LOAD
+from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.errors import MeterError
+from wattserve_server.meters import sampler as sampler_module
 from wattserve_server.meters.sampler import LOOK_AROUND_NS, Sampler
 
 
@@ -52,6 +55,7 @@ class Host:
     """A sampler's surroundings: the windows that it is handed, the charges that it hands back."""
 
     def __init__(self, meter: ScriptedMeter, clock_ns: Callable[[], int] | None = None) -> None:
+        self.meter = meter
         self.windows: list[Window] = []
         self.charges: list[Charge] = []
         self.known_until_ns = 10**15
@@ -191,6 +195,89 @@ def test_the_status_shows_what_is_known_of_the_sensor() -> None:
     status = host.sampler.status
     assert (status.idle_watts, status.idle_origin) == (10.0, "configured")
     assert (status.lag_s, status.ramp_s, status.poll_period_s) == (0.0, 0.0, 0.02)
+
+
+def test_the_ledger_is_copied_when_something_was_written_to_it() -> None:
+    script: list[Reading | str] = [
+        reading(0, 0),
+        reading(100, 1000),
+        reading(110, 1000),
+        "no driver",
+        reading(200, 2000),
+    ]
+    host = Host(ScriptedMeter(*script))
+    shown = []
+    for _ in script:
+        host.sampler.tick()
+        shown.append(host.sampler.ledger)
+    first, edge, *idle, last = shown
+    assert [first.since_ns, edge.measured_uj, last.measured_uj] == [0, 1000, 2000]
+    assert all(ledger is edge for ledger in idle)
+
+
+def test_charges_come_with_the_ledger_in_which_they_are_booked() -> None:
+    host = Host(ScriptedMeter(*(reading(100 * tick, 6_000_000 * tick) for tick in range(4))))
+    seen: list[tuple[int, int]] = []
+
+    def hear(charges: Sequence[Charge]) -> None:
+        host.charges += charges
+        charged = sum(charge.energy_uj or 0 for charge in host.charges)
+        seen.append((host.sampler.ledger.active_uj, charged))
+
+    host.sampler = Sampler(host.meter, host._drain, hear, clock_ns=Clock())
+    for tick in range(4):
+        host.windows += [window(100 * tick - 90, 100 * tick - 60)] * (tick > 0)
+        host.sampler.tick()
+    assert len(seen) == 3
+    assert all(active == charged > 0 for active, charged in seen)
+
+
+def test_the_status_shows_an_error_after_which_the_accounts_began_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(EnergyFilter, "update", fail)
+    host = Host(ScriptedMeter(reading(0, 0), reading(100, 6_000_000)))
+    host.sampler.tick()
+    assert (host.sampler.status.restarts, host.sampler.status.last_restart) == (0, "")
+    host.windows.append(window(10, 40))
+    host.sampler.tick()
+    assert (host.sampler.status.restarts, host.sampler.status.last_restart) == (1, "MemoryError: no room")
+    assert [charge.energy_uj for charge in host.charges] == [None]
+    assert host.sampler.ledger.unattributed_uj == 6_000_000
+
+
+class HangingMeter(ScriptedMeter):
+    """Its first read does not come back until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(reading(0, 0), reading(1, 0))
+        self.is_reading, self.let_go = threading.Event(), threading.Event()
+
+    def read(self) -> Reading:
+        self.is_reading.set()
+        assert self.let_go.wait(60)
+        return super().read()
+
+
+def test_a_read_that_hangs_does_not_hang_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sampler_module, "STOP_LIMIT_S", 0.05)
+    meter = HangingMeter()
+    host = Host(meter)
+    host.sampler.start()
+    try:
+        assert meter.is_reading.wait(60)
+        assert not host.sampler.wait_until_settled(0.05)
+        host.sampler.stop()
+        assert not meter.is_closed  # it is in use
+        (told,) = caplog.messages
+        assert told.startswith("the last read of the meter scripted has not come back in 0.05 s: ")
+    finally:
+        meter.let_go.set()
 
 
 def test_stopping_closes_the_meter() -> None:

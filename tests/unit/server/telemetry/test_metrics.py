@@ -30,6 +30,7 @@ METER = MeterStatus(
     ramp_s=0.03,
     neighbours=2,
     others_at_work=0.25,
+    restarts=2,
     last_read_ns=1,
 )
 PROBE = SensorProbe(
@@ -72,7 +73,7 @@ def metrics() -> Observer:
     made = Observer("1.2.3", "3.11")
     fp32 = ServedVariant("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
     int8 = ServedVariant("int8", "cpu", False)
-    state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000))
+    state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), 3)
     made.serve_state(server_state([state], [fp32, int8]), [BOARD])
     receipt = Receipt("r", "", "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1, provisional_uj=110))
