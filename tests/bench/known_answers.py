@@ -15,6 +15,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from tests.fixtures.fake_server.child import ChildServer
+from tests.fixtures.fake_server.law import Law
 from tests.fixtures.law_runs import Run, drive
 from tests.fixtures.law_search import (
     RealQueue,
@@ -24,7 +26,6 @@ from tests.fixtures.law_search import (
     fixed_service_rate,
     random_service_rate,
 )
-from tests.fixtures.law_server import Law, LawServer
 from wattserve_common.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.plan.load import POISSON, Load, closed
@@ -146,8 +147,8 @@ def table_of_searches(searches: int) -> None:
 
 def real_search(seconds: float) -> None:
     exact, objective = QUEUES["M/D/1"]
-    with LawServer({"queue": Law(floor_seconds=SERVICE_SECONDS, queue=True)}) as server:
-        found = find_max(lambda plan: RealQueue(plan, server.addresses["queue"]), objective, seconds, 0)
+    with ChildServer(Law(floor_seconds=SERVICE_SECONDS, queue=True)) as server:
+        found = find_max(lambda plan: RealQueue(plan, server.address), objective, seconds, 0)
     print(f"\na real M/D/1 server, trials of {seconds:g} s: exact {exact:.1f}/s; {found.ended}")
     for one in found.trials:
         print(f"  {one.rate_per_second:8.1f}/s {one.seconds:6.1f} s {one.judgement:10} {one.text}")
@@ -159,16 +160,15 @@ def main() -> None:
     parser.add_argument("--trial-seconds", type=float, default=10.0, help="of the real search")
     parser.add_argument("--repetitions", type=int, default=300, help="of each simulation")
     asked = parser.parse_args()
-    laws = {"line": LINE, "open": STALLING, "closed": STALLING}
-    with LawServer(laws) as server:
 
-        def run(law: str, load: Load) -> Run:
-            return drive(server.addresses[law], laws[law], load, asked.seconds, preset="look")
+    def run(law: Law, load: Load) -> Run:
+        with ChildServer(law) as server:
+            return drive(server.address, law, load, asked.seconds, preset="look")
 
-        table_of_percentiles(f"open loop, {RATE:g}/s", run("line", Load(POISSON, rate=RATE)), law=True)
-        title = f"{STALLING.stall_seconds:g} s of every {STALLING.stall_every_seconds:g} s stalled"
-        table_of_percentiles(f"open loop, {title}", run("open", Load(POISSON, rate=RATE)), law=False)
-        table_of_percentiles(f"closed loop of {SLOTS}, {title}", run("closed", closed(SLOTS)), law=False)
+    table_of_percentiles(f"open loop, {RATE:g}/s", run(LINE, Load(POISSON, rate=RATE)), law=True)
+    title = f"{STALLING.stall_seconds:g} s of every {STALLING.stall_every_seconds:g} s stalled"
+    table_of_percentiles(f"open loop, {title}", run(STALLING, Load(POISSON, rate=RATE)), law=False)
+    table_of_percentiles(f"closed loop of {SLOTS}, {title}", run(STALLING, closed(SLOTS)), law=False)
     table_of_bounds(asked.repetitions)
     table_of_searches(max(1, asked.repetitions // 10))
     real_search(asked.trial_seconds)

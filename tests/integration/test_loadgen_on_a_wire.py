@@ -6,14 +6,14 @@ are, `tests.bench.known_answers` measures; what loadgen makes of it is tried in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.child import ChildServer
+from tests.fixtures.fake_server.law import Law
 from tests.fixtures.law_runs import Run, arrivals_ns, drive
-from tests.fixtures.law_server import Law, LawServer
 from wattserve_loadgen.plan.load import POISSON, Load, closed
 
 LINE = Law(floor_seconds=0.03, mean_seconds=0.06)
@@ -21,19 +21,15 @@ SLOTS, SECONDS = 4, 0.5
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LawServer]:
-    with LawServer({"open": LINE, "closed": LINE}) as running:
-        yield running
+def in_the_open() -> Run:
+    with ChildServer(LINE) as server:
+        return drive(server.address, LINE, Load(POISSON, rate=200), SECONDS)
 
 
 @pytest.fixture(scope="module")
-def in_the_open(server: LawServer) -> Run:
-    return drive(server.addresses["open"], LINE, Load(POISSON, rate=200), SECONDS)
-
-
-@pytest.fixture(scope="module")
-def in_slots(server: LawServer) -> Run:
-    return drive(server.addresses["closed"], LINE, closed(SLOTS), SECONDS)
+def in_slots() -> Run:
+    with ChildServer(LINE) as server:
+        return drive(server.address, LINE, closed(SLOTS), SECONDS)
 
 
 def test_the_stamps_of_client_and_server_are_in_the_order_of_events(in_the_open: Run, in_slots: Run) -> None:

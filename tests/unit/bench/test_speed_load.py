@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import grpc
 import pytest
 
 from tests.bench.speed import load
 from tests.bench.speed.child import running_child
 from tests.bench.speed.figures import BenchError
 from tests.bench.speed.load import closed_loop, one_by_one, settled_tokens
+from tests.fixtures.fake_server.scripted import Call, Refuse, ScriptedServer, asked
 from wattserve_proto.v1 import inference_pb2 as pb
 
 CHILD = """
@@ -34,53 +31,27 @@ for line in sys.stdin:
 """
 
 
-@contextmanager
-def serving(predict: Callable[[bytes], bytes], report: pb.EnergyReport | None = None) -> Iterator[str]:
-    """The address of a server that answers with what `predict` returns."""
-
-    def handle(request: bytes, context: Any) -> bytes:
-        try:
-            return predict(request)
-        except RuntimeError as error:
-            context.abort(grpc.StatusCode.INTERNAL, str(error))
-            raise
-
-    def energy(request: bytes, context: Any) -> bytes:
-        return b"" if report is None else report.SerializeToString()
-
-    methods: dict[str, Any] = {
-        "Predict": grpc.unary_unary_rpc_method_handler(handle),
-        "GetEnergyReport": grpc.unary_unary_rpc_method_handler(energy),
-    }
-    server = grpc.server(ThreadPoolExecutor(8))
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("wattserve.v1.Inference", methods),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.stop(0)
+def named(*names: str) -> list[bytes]:
+    return [pb.PredictRequest(request_id=name).SerializeToString() for name in names]
 
 
-def noting(seen: list[bytes]) -> Callable[[bytes], bytes]:
-    def predict(request: bytes) -> bytes:
-        seen.append(request)
-        return b""
-
-    return predict
+def seen(server: ScriptedServer) -> list[str]:
+    return [request.request_id for request in asked(server, "Predict")]
 
 
-def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked() -> None:
-    seen: list[bytes] = []
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as server:
+        yield server
+
+
+def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked(server: ScriptedServer) -> None:
     lock, all_there = threading.Lock(), threading.Event()
     running = most = 0
 
-    def predict(request: bytes) -> bytes:
+    def predict(request: pb.PredictRequest, call: Call) -> bytes:
         nonlocal running, most
         with lock:
-            seen.append(request)
             running += 1
             most = max(most, running)
             if running == 3:
@@ -91,49 +62,49 @@ def test_every_request_is_sent_once_and_no_more_at_a_time_than_asked() -> None:
             running -= 1
         return b""
 
-    requests = [bytes([number]) for number in range(40)]
-    with serving(predict) as address:
-        served = closed_loop(address, requests, 3, 0.0)
-    assert sorted(seen) == requests
+    server.script["Predict"] = [predict]
+    names = [f"{number:02}" for number in range(40)]
+    served = closed_loop(server.target, named(*names), 3, 0.0)
+    assert sorted(seen(server)) == names
     assert len(served.latencies) == 40
     assert most == 3
 
 
-def test_the_set_is_sent_again_as_a_whole_until_the_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
+def test_the_set_is_sent_again_as_a_whole_until_the_time_has_passed(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = count(0.0, 0.02)  # each look at it takes so long
     monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    with serving(noting(seen)) as address:
-        closed_loop(address, [b"a", b"b", b"c"], 2, 0.2)
-    assert len(seen) > 3
-    assert seen.count(b"a") == seen.count(b"b") == seen.count(b"c")
+    closed_loop(server.target, named("a", "b", "c"), 2, 0.2)
+    sent = seen(server)
+    assert len(sent) > 3
+    assert sent.count("a") == sent.count("b") == sent.count("c")
 
 
-def test_one_by_one_has_a_latency_for_each_and_the_first_is_sent_once_more_before() -> None:
-    seen: list[bytes] = []
-    with serving(noting(seen)) as address:
-        assert len(one_by_one(address, [b"a", b"b"])) == 2
-    assert seen == [b"a", b"a", b"b"]
+def test_one_by_one_has_a_latency_for_each_and_the_first_is_sent_once_more_before(
+    server: ScriptedServer,
+) -> None:
+    assert len(one_by_one(server.target, named("a", "b"))) == 2
+    assert seen(server) == ["a", "a", "b"]
 
 
-def test_a_request_that_fails_stops_the_bench_with_what_the_server_said() -> None:
-    def predict(request: bytes) -> bytes:
-        raise RuntimeError("the model is broken")
-
-    with serving(predict) as address, pytest.raises(BenchError, match="INTERNAL: the model is broken"):
-        closed_loop(address, [b"a"] * 100, 8, 0.0)
+def test_a_request_that_fails_stops_the_bench_with_what_the_server_said(server: ScriptedServer) -> None:
+    server.script["Predict"] = [Refuse("INTERNAL", "the model is broken")]
+    with pytest.raises(BenchError, match="INTERNAL: the model is broken"):
+        closed_loop(server.target, named("a") * 100, 8, 0.0)
 
 
-def test_the_tokens_are_those_of_the_variant() -> None:
-    report = pb.EnergyReport(
-        active=[
-            pb.VariantEnergy(variant="fp32", tokens=10, padded_tokens=16),
-            pb.VariantEnergy(variant="bf16", tokens=20, padded_tokens=21),
-        ]
-    )
-    with serving(lambda request: b"", report) as address:
-        assert settled_tokens(address, "bf16") == (20, 21)
-        assert settled_tokens(address, "int8") == (0, 0)
+def test_the_tokens_are_those_of_the_variant(server: ScriptedServer) -> None:
+    server.script["GetEnergyReport"] = [
+        pb.EnergyReport(
+            active=[
+                pb.VariantEnergy(variant="fp32", tokens=10, padded_tokens=16),
+                pb.VariantEnergy(variant="bf16", tokens=20, padded_tokens=21),
+            ]
+        )
+    ]
+    assert settled_tokens(server.target, "bf16") == (20, 21)
+    assert settled_tokens(server.target, "int8") == (0, 0)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import ScriptedServer
+from tests.fixtures.fake_server.scripted import ScriptedServer
 from wattserve_client import _channel
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.scripted_server import asked, texts
+from tests.fixtures.fake_server.scripted import asked, texts
 from wattserve_client import Answer, AsyncClient, Client, InvalidRequest
 from wattserve_client._channel import Link
 from wattserve_client._requests import with_inputs

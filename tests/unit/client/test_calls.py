@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, reply, until_it_ends
+from tests.fixtures.fake_server.scripted import Refuse, ScriptedServer, asked, reply, until_it_ends
 from wattserve_client import (
     AsyncClient,
     Cancelled,

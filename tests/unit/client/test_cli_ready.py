@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.fixtures.scripted_server import ScriptedServer
+from tests.fixtures.fake_server.scripted import ScriptedServer
 from wattserve_client import cli
 from wattserve_client._cli import commands
 from wattserve_client.testing import FakeServer

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import ScriptedServer
+from tests.fixtures.fake_server.scripted import ScriptedServer
 from wattserve_client import AsyncClient, Client, Tls, Unavailable
 from wattserve_client._servers import explained
 

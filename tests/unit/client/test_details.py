@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import (
+from tests.fixtures.fake_server.scripted import (
     Refuse,
     ScriptedServer,
     answered,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import wattserve_client
-from tests.fixtures.scripted_server import ScriptedServer
+from tests.fixtures.fake_server.scripted import ScriptedServer
 
 ROOM = Path(wattserve_client.__file__).parent
 

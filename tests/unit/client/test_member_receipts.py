@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, asked, until_it_ends
+from tests.fixtures.fake_server.scripted import Refuse, ScriptedServer, asked, until_it_ends
 from wattserve_client import AsyncClient, Cancelled, Client, NotFound, ServerError, Unavailable
 from wattserve_client._servers import Owners
 from wattserve_client.errors import DeadlineExceeded, InvalidRequest, WattserveError
@@ -191,6 +191,7 @@ def test_the_receipts_of_a_request_id_are_those_of_all_servers_newest_first(
         assert (request.request_id, request.wait_until_settled) == ("mine", True)
 
 
+@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_server_without_receipts_of_a_request_id_hides_none_of_another(
     servers: Two, client: Any, owner: int

@@ -8,7 +8,7 @@ import struct
 import numpy as np
 import pytest
 
-from tests.fixtures.scripted_server import reply
+from tests.fixtures.fake_server.scripted import reply
 from wattserve_client import EnergyState, Prediction, Receipt
 from wattserve_client.results import format_joules
 from wattserve_client.wire import array, from_message

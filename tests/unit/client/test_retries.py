@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import (
+from tests.fixtures.fake_server.scripted import (
     Refuse,
     ScriptedServer,
     asked,

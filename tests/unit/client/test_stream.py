@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.scripted_server import ScriptedServer, answer_only, answered, texts
+from tests.fixtures.fake_server.scripted import ScriptedServer, answer_only, answered, texts
 from wattserve_client import (
     AsyncClient,
     Client,

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from tests.fixtures.both_clients import BOTH
-from tests.fixtures.scripted_server import Refuse, ScriptedServer, answer_only, answered, texts, until_it_ends
+from tests.fixtures.fake_server.scripted import (
+    Refuse,
+    ScriptedServer,
+    answer_only,
+    answered,
+    texts,
+    until_it_ends,
+)
 from wattserve_client import (
     AsyncClient,
     Cancelled,

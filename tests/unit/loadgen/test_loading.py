@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import trustme
 
+from tests.fixtures.fake_server.child import ChildServer
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Told, arguments, measured
-from tests.fixtures.memory_server import memory_servers
-from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.load import closed
@@ -27,8 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[FakeServer]:
-    with FakeServer() as running:
+def server() -> Iterator[ChildServer]:
+    with ChildServer(Metered()) as running:
         yield running
 
 
@@ -42,7 +42,7 @@ def server() -> Iterator[FakeServer]:
     ids=["stream", "two processes", "unary"],
 )
 def test_every_answer_is_right_and_paid_for_on_every_wire(
-    server: FakeServer, data: Path, tmp_path: Path, options: dict[str, Any], protocol: str
+    server: ChildServer, data: Path, tmp_path: Path, options: dict[str, Any], protocol: str
 ) -> None:
     found = measured(server, data, tmp_path / "out", least_requests=20, **options)
     assert (found.ended, found.targets[0].protocol) == ("complete", protocol)
@@ -71,10 +71,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_answers(
     data: Path, tmp_path: Path, certificates: dict[str, Path]
 ) -> None:
-    files = ",".join(str(certificates[name]) for name in ("server-key", "server-cert", "ca"))
+    files = [certificates[name] for name in ("server-key", "server-cert", "ca")]
     authority: dict[str, Any] = {"tls_ca": certificates["ca"]}
     own: dict[str, Any] = {"tls_cert": certificates["client-cert"], "tls_key": certificates["client-key"]}
-    with FakeServer(tls=files) as server:
+    with ChildServer(Metered(), tls=files) as server:
         found = measured(server, data, tmp_path / "out", **authority, **own)
         assert (found.ended, found.cells[0].failed) == ("complete", 0)
         nothing: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
 def test_a_variant_that_is_loaded_late_is_marked_by_what_it_turned_out_to_be(
     data: Path, tmp_path: Path
 ) -> None:
-    late = fake_server(lazy="int8", proxy="int8")
+    late = MemoryServer(Metered(lazy="int8", proxy="int8"))
     found = measured(late, data, tmp_path / "out", variants=("fp32", "int8"))
     assert found.ended == "complete"
     assert {cell.arm: cell.proxy for cell in found.cells} == {"fp32": "", "int8": "products in fp32"}
@@ -99,7 +99,7 @@ def test_a_variant_that_is_loaded_late_is_marked_by_what_it_turned_out_to_be(
 def test_a_dry_run_sends_no_request_and_leaves_no_folder(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = fake_server(die_after=1)  # a single request would end it
+    server = MemoryServer(Metered(die_after=1))  # a single request would end it
     with memory_servers():
         assert cli.main(arguments(server, data, tmp_path / "out", "--dry-run", "--metrics-port", "1")) == 0
     assert not server.is_dead
@@ -112,7 +112,7 @@ def test_a_sweep_whose_metrics_port_is_taken_measures_nothing(data: Path, tmp_pa
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(PlanError, match=r"--metrics-port \d+: cannot be had"):
-            measured(fake_server(), data, tmp_path / "out", metrics_port=taken.getsockname()[1])
+            measured(MemoryServer(Metered()), data, tmp_path / "out", metrics_port=taken.getsockname()[1])
     assert not (tmp_path / "out").exists()
 
 
@@ -122,5 +122,5 @@ def test_the_metrics_port_is_free_again_after_the_sweep(data: Path, tmp_path: Pa
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for name in ("one", "two"):
-        measured(fake_server(), data, tmp_path / name, told, metrics_port=port)
+        measured(MemoryServer(Metered()), data, tmp_path / name, told, metrics_port=port)
     assert told.lines.count(f"metrics of the running cell: http://127.0.0.1:{port}/metrics") == 2

@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.law import Law
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
 from tests.fixtures.law_runs import Run, arrivals_ns, cell_of, drive, plan_of
 from tests.fixtures.law_search import departures
-from tests.fixtures.law_server import Law
-from tests.fixtures.memory_server import memory_servers
-from tests.fixtures.virtual_servers import law_server
 from wattserve_common.stats import SAMPLE_FLOORS, effective_samples
 from wattserve_loadgen.figures.percentiles import percentiles_of, quantile_of
 from wattserve_loadgen.model.cells import Percentiles
@@ -39,7 +38,7 @@ FIXED = Law(floor_seconds=0.02)
 
 
 def at(law: Law, load: Load, seconds: float, preset: str = "full", warmup_seconds: float = 0.2) -> Run:
-    server = law_server(law)
+    server = MemoryServer(law)
     with memory_servers():
         return drive(server.address, law, load, seconds, warmup_seconds=warmup_seconds, preset=preset)
 
@@ -66,7 +65,7 @@ def stalled_closed() -> Run:
 
 @pytest.fixture(scope="module")
 def blocked() -> Run:
-    server = law_server(FIXED)
+    server = MemoryServer(FIXED)
     with memory_servers() as clock:
 
         async def block() -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from tests.fixtures.memory_server import MemoryServer, memory_servers
+from tests.fixtures.fake_server.answers import Raw
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
 from wattserve_loadgen.drive import calibration
 from wattserve_loadgen.drive.calibration import (
     CalibrationError,
@@ -183,11 +183,7 @@ def ceiling_of(server_seconds: float, monkeypatch: pytest.MonkeyPatch) -> Client
         await asyncio.sleep(server_seconds)
         return b""
 
-    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-        "Predict": grpc.unary_unary_rpc_method_handler(reply)
-    }
-    handler = grpc.method_handlers_generic_handler("wattserve.v1.Inference", handlers)
-    server = MemoryServer(lambda server: server.add_generic_rpc_handlers([handler]))
+    server = MemoryServer(Raw(Predict=reply))
 
     @asynccontextmanager
     async def null_server(kind: str) -> AsyncIterator[Connection]:

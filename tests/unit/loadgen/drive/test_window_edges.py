@@ -7,8 +7,8 @@ import asyncio
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.law import Law
 from tests.fixtures.law_runs import ARM, Run, arrivals_ns, cell_of, plan_of
-from tests.fixtures.law_server import Law
 from tests.fixtures.virtual_time import run_in_virtual_time
 from wattserve_loadgen.drive.closed import ClosedLoop
 from wattserve_loadgen.drive.job import Job, LoopResult

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.fake_server.child import ChildServer
+from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_server import FakeServer
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, read, sweep
-from tests.fixtures.virtual_servers import fake_server
 
 Capture = pytest.CaptureFixture[str]
 
@@ -24,9 +25,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_server_that_dies_leaves_what_was_measured(capsys: Capture, data: Path, tmp_path: Path) -> None:
-    found = sweep(
-        fake_server(die_after=300), data, tmp_path / "out", "--blocks", "50", "--wait-for-server", "0.1s"
-    )
+    server = MemoryServer(Metered(die_after=300))
+    found = sweep(server, data, tmp_path / "out", "--blocks", "50", "--wait-for-server", "0.1s")
     error = capsys.readouterr().err
     assert found.code == 1
     assert error.startswith("loadgen: ended early: the server was lost: 127.0.0.1:")
@@ -44,7 +44,7 @@ def test_a_server_that_dies_leaves_what_was_measured(capsys: Capture, data: Path
 def faulty(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """One sweep of fp32 whose server fails, forgets and cannot meter some of the requests."""
     out = tmp_path_factory.mktemp("faulty") / "out"
-    server = fake_server(unknown_every=5, forget_every=8, fail_every=9, gap_every=50)
+    server = MemoryServer(Metered(unknown_every=5, forget_every=8, fail_every=9, gap_every=50))
     return sweep(server, data, out, "--variants", "fp32", seconds=0.4)
 
 
@@ -86,14 +86,14 @@ def test_a_meter_gap_spoils_the_joules_and_not_the_latencies(faulty: Outcome) ->
 
 
 def test_receipts_are_fetched_before_a_server_forgets_them(data: Path, tmp_path: Path) -> None:
-    found = sweep(fake_server(keep=100), data, tmp_path / "out", "--variants", "fp32", seconds=0.4)
+    found = sweep(MemoryServer(Metered(keep=100)), data, tmp_path / "out", "--variants", "fp32", seconds=0.4)
     assert len(found.records) > 400
     assert {record["energy_state"] for record in found.records} == {"settled"}
     assert all(cell.energy.receipts_residual_uj == 0 for cell in found.results.cells)
 
 
 def test_an_answer_that_is_no_message_is_a_failure_of_its_own(data: Path, tmp_path: Path) -> None:
-    found = sweep(fake_server(garbage_every=4), data, tmp_path / "out", "--variants", "fp32")
+    found = sweep(MemoryServer(Metered(garbage_every=4)), data, tmp_path / "out", "--variants", "fp32")
     cell = found.results.cells[0]
     assert found.code == 0
     assert cell.failures == {"BAD_ANSWER": cell.failed}
@@ -102,7 +102,7 @@ def test_an_answer_that_is_no_message_is_a_failure_of_its_own(data: Path, tmp_pa
 
 
 def test_without_a_meter_there_are_no_joules_anywhere(data: Path, tmp_path: Path) -> None:
-    found = sweep(fake_server(meter="none"), data, tmp_path / "out")
+    found = sweep(MemoryServer(Metered(meter="none")), data, tmp_path / "out")
     assert found.code == 0
     assert found.results.energy_reason == "started without a meter"
     assert all(point.shown.active_uj is None for point in found.results.points)
@@ -112,7 +112,7 @@ def test_without_a_meter_there_are_no_joules_anywhere(data: Path, tmp_path: Path
 
 
 def test_a_variant_that_is_silently_replaced_is_found_out(data: Path, tmp_path: Path) -> None:
-    found = sweep(fake_server(wrong_variant=1, random_weights=1), data, tmp_path / "out")
+    found = sweep(MemoryServer(Metered(wrong_variant=1, random_weights=1)), data, tmp_path / "out")
     replaced = next(cell for cell in found.results.cells if cell.arm == "int8")
     assert (replaced.answered, replaced.rate_per_second) == (0, 0.0)
     assert replaced.failure_example == "WRONG_VARIANT asked for int8, answered by 'fp32'"
@@ -120,7 +120,7 @@ def test_a_variant_that_is_silently_replaced_is_found_out(data: Path, tmp_path: 
     assert found.results.accuracy_reason == "the model has random weights"
 
 
-def interrupted_sweep(server: FakeServer, data: Path, out: Path) -> tuple[int, list[str], str, str]:
+def interrupted_sweep(server: ChildServer, data: Path, out: Path) -> tuple[int, list[str], str, str]:
     """(exit code, lines before Ctrl-C, output after it, standard error) of an interrupted sweep."""
     command = [sys.executable, "-m", "wattserve_loadgen", *arguments(server, data, out)]
     command += ["--blocks", "9", "--seconds", "0.3"]
@@ -136,7 +136,7 @@ def interrupted_sweep(server: FakeServer, data: Path, out: Path) -> tuple[int, l
 
 def test_ctrl_c_ends_the_cell_and_keeps_what_was_measured(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with FakeServer() as server:
+    with ChildServer(Metered()) as server:
         code, seen, rest, error = interrupted_sweep(server, data, out)
     assert sum("heat-up" in line and "(not counted)" in line for line in seen) == 3
     assert "stopping: the running cell ends and its energy is settled" in rest

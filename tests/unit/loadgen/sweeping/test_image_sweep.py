@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_images, make_labelled
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
-from tests.fixtures.memory_server import memory_servers
-from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 from wattserve_loadgen.model.cells import CellResult
 from wattserve_loadgen.model.results import Point
@@ -18,7 +18,7 @@ from wattserve_loadgen.model.results import Point
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     folder = tmp_path_factory.mktemp("images")
-    server = fake_server(pixel_shape="3,4,6", proxy="int8", unverified="int8")
+    server = MemoryServer(Metered(pixel_shape="3,4,6", proxy="int8", unverified="int8"))
     return sweep(server, make_images(folder / "data"), folder / "out")
 
 
@@ -46,7 +46,7 @@ def test_results_say_of_every_cell_and_point_whether_its_variant_is_what_it_says
 
 
 def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Path) -> None:
-    found = sweep(fake_server(on_gpu="int8"), make_labelled(tmp_path / "data"), tmp_path / "out")
+    found = sweep(MemoryServer(Metered(on_gpu="int8")), make_labelled(tmp_path / "data"), tmp_path / "out")
     assert {cell.arm for cell in found.results.cells} == {"fp32", "int8", "fp32 (A/A)"}
     for cell in found.results.cells:
         assert (cell.energy.active_uj or 0) > 0
@@ -55,7 +55,7 @@ def test_each_variant_is_held_against_the_ledger_of_its_own_device(tmp_path: Pat
 
 
 def test_a_variant_that_could_not_be_made_is_left_out(tmp_path: Path) -> None:
-    found = sweep(fake_server(failed="int8"), make_labelled(tmp_path / "data"), tmp_path / "out")
+    found = sweep(MemoryServer(Metered(failed="int8")), make_labelled(tmp_path / "data"), tmp_path / "out")
     assert [arm.name for arm in found.results.plan.arms] == ["fp32", "fp32 (A/A)"]
     assert "which is left out: most of the model would stay as it is" in " ".join(found.results.notes)
 
@@ -63,7 +63,7 @@ def test_a_variant_that_could_not_be_made_is_left_out(tmp_path: Path) -> None:
 def test_tokens_are_not_sent_to_a_model_that_takes_images(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server, data = fake_server(pixel_shape="3,4,6"), make_labelled(tmp_path / "data")
+    server, data = MemoryServer(Metered(pixel_shape="3,4,6")), make_labelled(tmp_path / "data")
     with memory_servers():
         assert cli.main(arguments(server, data, tmp_path / "out")) == 2
     assert "holds token ids, and this server's model takes images, [3, 4, 6] each" in capsys.readouterr().err

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Told, measured
-from tests.fixtures.virtual_servers import fake_server, fake_start
 from wattserve_client import ServerInfo
 from wattserve_client.wire import from_message
 from wattserve_loadgen.errors import PlanError, TargetError
@@ -53,8 +54,8 @@ def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_ba
         await heat_up(self, cell)
 
     monkeypatch.setattr(CellRunner, "heat_up", note_heat_up)
-    server = fake_server()
-    server.comes_back(fake_start())
+    server = MemoryServer(Metered())
+    server.comes_back(Metered())
 
     def kill_soon() -> None:
         asyncio.get_running_loop().call_later(0.08 if moment == "in a cell" else 0.0, server.kill)
@@ -74,25 +75,25 @@ def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_ba
 
 
 @pytest.mark.parametrize(
-    ("options", "change"),
+    ("other", "change"),
     [
-        ({"model": "other"}, "its model_name was 'fake-sentiment' and is 'other' now"),
-        ({"variants": "int8"}, "the variant fp32 is gone"),
-        ({"proxy": "fp32"}, "fp32: proxy was '' and is 'products in fp32' now"),
+        (Metered(model="other"), "its model_name was 'fake-sentiment' and is 'other' now"),
+        (Metered(variants="int8"), "the variant fp32 is gone"),
+        (Metered(proxy="fp32"), "fp32: proxy was '' and is 'products in fp32' now"),
     ],
 )
 def test_another_server_at_the_same_address_ends_the_sweep(
-    data: Path, tmp_path: Path, options: dict[str, str], change: str
+    data: Path, tmp_path: Path, other: Metered, change: str
 ) -> None:
-    server = fake_server()
-    server.comes_back(fake_start(**options))
+    server = MemoryServer(Metered())
+    server.comes_back(other)
     found = measured(server, data, tmp_path / "out", at_cell(3, server.kill), blocks=2)
     assert found.ended == f"the server changed: {server.address}: {change}"
     assert [cell.position for cell in found.cells] == [2]
 
 
 def test_ctrl_c_ends_the_waiting_for_a_server(data: Path, tmp_path: Path) -> None:
-    server = fake_server()
+    server = MemoryServer(Metered())
     told = at_cell(3, server.kill)
 
     def interrupt_when_waiting(line: str) -> None:

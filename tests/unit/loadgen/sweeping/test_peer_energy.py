@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.metered import Metered
+from tests.fixtures.fake_server.peer import OipPeer
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import measured
 from tests.fixtures.virtual_meter import VirtualRecorder
-from tests.fixtures.virtual_servers import fake_server, oip_server
 from tests.unit.loadgen.target.test_recording import header
 from wattserve_loadgen.figures.account import ABOVE_REST
 from wattserve_loadgen.model.results import Results
@@ -34,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     """
     folder = tmp_path_factory.mktemp("peer")
     data = make_labelled(folder / "rows")
-    one, other = oip_server(seconds=0.002), oip_server(seconds=0.002)
+    one, other = MemoryServer(OipPeer(seconds=0.002)), MemoryServer(OipPeer(seconds=0.002))
     peers = (
         Peer("metered", one.address, ("parity",), "simulated"),
         Peer("bare", other.address, ("parity",)),
@@ -43,7 +45,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, Path]:
     recorder = VirtualRecorder(lambda: LOADED_W if one.calls["ModelInfer"] else REST_W, source=source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "create_subprocess_exec", recorder)
-        results = measured(fake_server(), data, folder / "out", peers=peers, seconds=0.6)
+        results = measured(MemoryServer(Metered()), data, folder / "out", peers=peers, seconds=0.6)
     return results, folder / "out"
 
 

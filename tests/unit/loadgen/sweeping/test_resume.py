@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Told, measured
-from tests.fixtures.memory_server import MemoryServer
-from tests.fixtures.virtual_servers import fake_server
 from wattserve_common.stats import effective_samples
 from wattserve_loadgen.errors import PlanError, ResultsError
 from wattserve_loadgen.figures.percentiles import percentiles_of
@@ -32,10 +32,10 @@ BLOCKS = 3
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
+from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.metered import Metered, Metered
 from tests.fixtures.loadgen_sweeps import Told, measured
-from tests.fixtures.memory_server import MemoryServer
-from tests.fixtures.virtual_servers import fake_start
-server, told = MemoryServer(fake_start(), sys.argv[1]), Told()
+server, told = MemoryServer(Metered(), sys.argv[1]), Told()
 def on_cell(cell):
     if cell.position == 3:
         asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGKILL)
@@ -51,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> MemoryServer:
-    return fake_server()
+    return MemoryServer(Metered())
 
 
 def signalled(number: int, position: int = 3, *, twice: bool = False) -> Told:
@@ -156,7 +156,7 @@ def test_a_sweep_goes_on_with_the_same_model_in_another_process_and_says_so(
 ) -> None:
     out = tmp_path / "out"
     interrupted(server, data, out)
-    other = fake_server()
+    other = MemoryServer(Metered())
     again = measured(other, data, out, blocks=BLOCKS, resume=True)
     is_whole(again, out)
     assert again.interruptions[0].endswith(
@@ -171,7 +171,7 @@ def test_a_sweep_does_not_go_on_with_another_model_or_plan_and_its_folder_stays_
     interrupted(server, data, out)
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     refusal = pytest.raises(PlanError, match="is not the server of the interrupted sweep: its model_name was")
-    other = fake_server(model="other")
+    other = MemoryServer(Metered(model="other"))
     with refusal:
         measured(other, data, out, blocks=BLOCKS, resume=True)
     with pytest.raises(PlanError, match=r"the interrupted sweep had another plan \(blocks\)"):

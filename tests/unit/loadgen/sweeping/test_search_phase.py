@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
+from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.law_search import fixed_service_rate
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Outcome, Told, arguments, measured, sweep
-from tests.fixtures.memory_server import MemoryServer, memory_servers
-from tests.fixtures.virtual_servers import fake_server, fake_start
 from wattserve_loadgen import cli
 from wattserve_loadgen.figures.search import RateSearch
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.sweeping import searches
 
 CAPACITY = 200.0  # per second
-ONE_AT_A_TIME = {"batch_seconds": 1 / CAPACITY, "max_batch": 1}
+ONE_AT_A_TIME = Metered(batch_seconds=1 / CAPACITY, max_batch=1)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server() -> MemoryServer:
-    return fake_server(**ONE_AT_A_TIME)
+    return MemoryServer(ONE_AT_A_TIME)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -134,8 +134,8 @@ def test_ctrl_c_in_a_search_ends_the_sweep_and_a_resume_goes_on_with_its_trials(
 @pytest.mark.usefixtures("few_trials")
 def test_a_server_that_dies_in_a_search_is_waited_for(data: Path, tmp_path: Path) -> None:
     told = Told()
-    server = fake_server(**ONE_AT_A_TIME)
-    server.comes_back(fake_start(**ONE_AT_A_TIME))
+    server = MemoryServer(ONE_AT_A_TIME)
+    server.comes_back(ONE_AT_A_TIME)
 
     def kill(line: str) -> None:
         if "a closed loop reaches" in line:

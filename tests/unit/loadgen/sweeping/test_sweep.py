@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
+from tests.fixtures.fake_server.metered import LAWS, Metered
 from tests.fixtures.loadgen_data import make_labelled, write_tensors
-from tests.fixtures.loadgen_server import LAWS
 from tests.fixtures.loadgen_sweeps import Outcome, arguments, sweep
-from tests.fixtures.memory_server import MemoryServer, memory_servers
-from tests.fixtures.virtual_servers import fake_server
 from wattserve_loadgen import cli
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.results.folder import ResultsFolder
@@ -21,7 +20,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def server() -> MemoryServer:
-    return fake_server()
+    return MemoryServer(Metered())
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import grpc.aio
 import pytest
 import trustme
 
+from tests.fixtures.fake_server.answers import Raw
+from tests.fixtures.fake_server.child import listening
 from wattserve_client import Tls
 from wattserve_loadgen.target import wire
 from wattserve_loadgen.target.wattserve import NativeTarget
@@ -30,37 +32,13 @@ from wattserve_loadgen.target.wire import (
 )
 from wattserve_proto.v1 import inference_pb2 as pb
 
-Handler = Callable[[Any, Any], Awaitable[Any]]
-
-
-class Everything(grpc.GenericRpcHandler):
-    def __init__(self, handler: Any) -> None:
-        self.handler = handler
-
-    def service(self, handler_call_details: Any) -> Any:
-        return self.handler
+NOBODY = "127.0.0.1:1"
 
 
 @asynccontextmanager
-async def served(handler: Any, port: int = 0) -> AsyncIterator[int]:
-    server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers((Everything(handler),))
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        yield port
-    finally:
-        await server.stop(0)
-
-
-def on_stream(reply: Handler) -> Any:
-    return grpc.stream_stream_rpc_method_handler(reply)
-
-
-@asynccontextmanager
-async def calls_to(port: int, count: int, *, stream: bool) -> AsyncIterator[list[Sender]]:
+async def calls_to(address: str, count: int, *, stream: bool) -> AsyncIterator[list[Sender]]:
     method = PREDICT_STREAM if stream else PREDICT
-    calls, close = open_calls(Connection(f"127.0.0.1:{port}", method, stream=stream), count)
+    calls, close = open_calls(Connection(address, method, stream=stream), count)
     try:
         yield calls
     finally:
@@ -88,8 +66,8 @@ async def test_unary_bytes_go_out_and_come_back_as_they_are() -> None:
         return request + b"!"
 
     async with (
-        served(grpc.unary_unary_rpc_method_handler(reply)) as port,
-        calls_to(port, 3, stream=False) as calls,
+        listening(Raw(Predict=reply)) as address,
+        calls_to(address, 3, stream=False) as calls,
     ):
         assert [await call(b"hello", timeout=10) for call in calls] == [b"hello!"] * 3
 
@@ -102,8 +80,8 @@ async def test_each_target_has_a_connection_of_its_own() -> None:
         peers.add(context.peer())
         return b""
 
-    async with served(grpc.unary_unary_rpc_method_handler(reply)) as port:
-        targets = [NativeTarget(f"127.0.0.1:{port}") for _ in range(3)]
+    async with listening(Raw(GetServerInfo=reply)) as address:
+        targets = [NativeTarget(address) for _ in range(3)]
         for target in targets:
             await target.server_info(20)
         for target in targets:
@@ -113,13 +91,13 @@ async def test_each_target_has_a_connection_of_its_own() -> None:
 
 async def test_unary_calls_spread_over_channels_of_32() -> None:
     for count, channels in ((1, 1), (32, 1), (33, 2), (1000, 8)):
-        async with calls_to(1, count, stream=False) as calls:
+        async with calls_to(NOBODY, count, stream=False) as calls:
             assert (len(calls), len({id(call) for call in calls})) == (count, channels)
 
 
 async def test_stream_calls_spread_over_streams_of_8() -> None:
     for count, found in ((1, 1), (8, 1), (9, 2), (1000, 8)):
-        async with calls_to(1, count, stream=True) as calls:
+        async with calls_to(NOBODY, count, stream=True) as calls:
             assert (len(calls), len({id(call) for call in calls})) == (count, found)
 
 
@@ -129,8 +107,8 @@ async def test_a_unary_failure_has_its_code_and_details() -> None:
         return b""
 
     async with (
-        served(grpc.unary_unary_rpc_method_handler(refuse)) as port,
-        calls_to(port, 1, stream=False) as calls,
+        listening(Raw(Predict=refuse)) as address,
+        calls_to(address, 1, stream=False) as calls,
     ):
         assert await failure(calls[0](b"", timeout=10)) == CallFailure(
             "RESOURCE_EXHAUSTED", "the queue is full"
@@ -145,7 +123,7 @@ async def test_answers_on_a_stream_find_their_requests_in_any_order() -> None:
             await context.write(answer_to(one))
         await context.read()
 
-    async with served(on_stream(backwards)) as port, calls_to(port, 8, stream=True) as calls:
+    async with listening(Raw(PredictStream=backwards)) as address, calls_to(address, 8, stream=True) as calls:
         answers = await asyncio.gather(*(call(text(f"w{i}"), timeout=20) for i, call in enumerate(calls)))
         assert [pb.PredictResponse.FromString(one).variant for one in answers] == [f"w{i}" for i in range(8)]
 
@@ -162,7 +140,7 @@ async def test_an_error_on_a_stream_fails_its_own_request_only() -> None:
             else:
                 await context.write(answer_to(request))
 
-    async with served(on_stream(some)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with listening(Raw(PredictStream=some)) as address, calls_to(address, 1, stream=True) as (call,):
         good, bad = call(text("good"), timeout=20), call(text("bad"), timeout=20)
         assert await failure(bad) == CallFailure("INVALID_ARGUMENT", "too long")
         assert pb.PredictResponse.FromString(await good).variant == "good"
@@ -181,7 +159,10 @@ async def test_a_broken_stream_fails_what_is_in_flight_and_opens_again() -> None
             await context.write(answer_to(one))
         await context.read()
 
-    async with served(on_stream(break_once)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with (
+        listening(Raw(PredictStream=break_once)) as address,
+        calls_to(address, 1, stream=True) as (call,),
+    ):
         first = [call(text(word), timeout=20) for word in "ab"]
         assert [await failure(one) for one in first] == [CallFailure("INTERNAL", "broken")] * 2
         again = [call(text(word), timeout=20) for word in "ab"]
@@ -193,7 +174,7 @@ async def test_a_stream_that_the_server_ends_in_order_fails_what_is_in_flight() 
     async def leave(requests: Any, context: Any) -> None:
         await context.read()
 
-    async with served(on_stream(leave)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with listening(Raw(PredictStream=leave)) as address, calls_to(address, 1, stream=True) as (call,):
         ended = CallFailure("UNAVAILABLE", "the server ended the stream")
         assert await failure(call(text("a"), timeout=20)) == ended
 
@@ -204,7 +185,10 @@ async def test_a_request_without_an_answer_fails_at_its_deadline_and_its_stream_
         while (data := await context.read()) is not grpc.aio.EOF:
             await context.write(answer_to(pb.PredictRequest.FromString(data)))
 
-    async with served(on_stream(ignore_the_first)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with (
+        listening(Raw(PredictStream=ignore_the_first)) as address,
+        calls_to(address, 1, stream=True) as (call,),
+    ):
         late = CallFailure("DEADLINE_EXCEEDED", "no answer within the deadline")
         assert await failure(call(text("a"), timeout=0.05)) == late
         assert pb.PredictResponse.FromString(await call(text("b"), timeout=20)).variant == "b"
@@ -220,7 +204,7 @@ async def test_an_answer_after_its_deadline_is_nobodys() -> None:
         await context.write(answer_to(pb.PredictRequest.FromString(await context.read())))
         await context.read()
 
-    async with served(on_stream(late)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with listening(Raw(PredictStream=late)) as address, calls_to(address, 1, stream=True) as (call,):
         assert (await failure(call(text("a"), timeout=0.05))).code == "DEADLINE_EXCEEDED"
         go.set()
         assert pb.PredictResponse.FromString(await call(text("b"), timeout=20)).variant == "b"
@@ -228,7 +212,7 @@ async def test_an_answer_after_its_deadline_is_nobodys() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_nobody_listening_is_unavailable(stream: bool) -> None:
-    async with calls_to(1, 1, stream=stream) as (call,):
+    async with calls_to(NOBODY, 1, stream=stream) as (call,):
         assert await failure(call(text("a"), timeout=20)) == CallFailure("UNAVAILABLE", "Connection refused")
 
 
@@ -238,7 +222,7 @@ async def test_an_answer_that_is_none_breaks_the_stream() -> None:
         await context.write(b"\xff\xff")
         await context.read()
 
-    async with served(on_stream(babble)) as port, calls_to(port, 1, stream=True) as (call,):
+    async with listening(Raw(PredictStream=babble)) as address, calls_to(address, 1, stream=True) as (call,):
         found = await failure(call(text("a"), timeout=20))
         assert found == CallFailure("INTERNAL", "an answer on the stream is no PredictStreamResponse")
 
@@ -246,38 +230,33 @@ async def test_an_answer_that_is_none_breaks_the_stream() -> None:
 @pytest.mark.parametrize("known", [True, False])
 async def test_tls_needs_the_authority_and_shows_the_clients_certificate(known: bool, tmp_path: Path) -> None:
     authority = trustme.CA()
-    server_side, client_side = authority.issue_cert("localhost"), authority.issue_cert("client")
+    server_side, client_side = authority.issue_cert("127.0.0.1"), authority.issue_cert("client")
     pem = authority.cert_pem.bytes()
 
     async def reply(request: bytes, context: Any) -> bytes:
         return str(context.auth_context()["x509_subject_alternative_name"][0].decode()).encode()
 
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((Everything(grpc.unary_unary_rpc_method_handler(reply)),))
     key, chain = server_side.private_key_pem.bytes(), server_side.cert_chain_pems[0].bytes()
-    port = server.add_secure_port(
-        "127.0.0.1:0", grpc.ssl_server_credentials([(key, chain)], pem, require_client_auth=True)
-    )
-    await server.start()
+    credentials = grpc.ssl_server_credentials([(key, chain)], pem, require_client_auth=True)
     tls = Tls(ca=tmp_path / "ca.pem", cert=tmp_path / "client.pem", key=tmp_path / "client.key")
     (authority if known else trustme.CA()).cert_pem.write_to_path(str(tls.ca))
     client_side.cert_chain_pems[0].write_to_path(str(tls.cert))
     client_side.private_key_pem.write_to_path(str(tls.key))
-    calls, close = open_calls(Connection(f"localhost:{port}", PREDICT, tls=tls), 1)
-    if known:
-        assert await calls[0](b"", timeout=20) == b"client"
-    else:
-        assert (await failure(calls[0](b"", timeout=20))).code == "UNAVAILABLE"
-    await close()
-    await server.stop(0)
+    async with listening(Raw(Predict=reply), credentials) as address:
+        calls, close = open_calls(Connection(address, PREDICT, tls=tls), 1)
+        if known:
+            assert await calls[0](b"", timeout=20) == b"client"
+        else:
+            assert (await failure(calls[0](b"", timeout=20))).code == "UNAVAILABLE"
+        await close()
 
 
 async def test_closing_fails_what_is_in_flight() -> None:
     async def silence(requests: Any, context: Any) -> None:
         await asyncio.sleep(60)
 
-    async with served(on_stream(silence)) as port:
-        calls, close = open_calls(Connection(f"127.0.0.1:{port}", PREDICT_STREAM, stream=True), 1)
+    async with listening(Raw(PredictStream=silence)) as address:
+        calls, close = open_calls(Connection(address, PREDICT_STREAM, stream=True), 1)
         answer = calls[0](text("a"), timeout=20)
         await asyncio.sleep(0)
         await close()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fixtures.fake_server.child import ChildServer
+from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
+from tests.fixtures.fake_server.metered import Metered
+from tests.fixtures.fake_server.peer import OipPeer
 from tests.fixtures.loadgen_data import make_images, make_labelled
-from tests.fixtures.loadgen_server import FakeServer
-from tests.fixtures.memory_server import MemoryServer, memory_servers
-from tests.fixtures.oip_peer import OipPeer
-from tests.fixtures.virtual_servers import oip_server
 from wattserve_client import EnergyQuality, ServerInfo
 from wattserve_common.dataset import Dataset, load
 from wattserve_loadgen.errors import PlanError, TargetError
@@ -38,7 +38,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @contextmanager
 def peer_in_memory(**options: Any) -> Iterator[MemoryServer]:
     with memory_servers():
-        yield oip_server(**options)
+        yield MemoryServer(OipPeer(**options))
 
 
 def ask(
@@ -143,7 +143,7 @@ def test_a_group_is_one_request_padded_to_its_longest(tokens: Dataset) -> None:
 
 
 def test_the_server_info_claims_nothing_of_what_ran() -> None:
-    with OipPeer(config=8) as peer:  # on a wire
+    with ChildServer(OipPeer(config=8)) as peer:  # on a wire
         info = info_of(peer.address, "parity, parity-int8")
     assert info.server_version == "peer 1.2"
     assert (info.model_name, info.model_source, info.default_variant) == ("parity", "arithmetic", "parity")
@@ -191,7 +191,10 @@ def test_a_model_that_cannot_be_used_is_refused_in_one_sentence(
 def test_nobody_there_and_another_protocol_are_told_apart() -> None:
     with pytest.raises(TargetError, match=r"^127\.0\.0\.1:1 does not answer: UNAVAILABLE"):
         info_of("127.0.0.1:1")
-    with FakeServer() as server, pytest.raises(TargetError, match="but not the Open Inference Protocol"):
+    with (
+        ChildServer(Metered()) as server,
+        pytest.raises(TargetError, match="but not the Open Inference Protocol"),
+    ):
         info_of(server.address)
 
 
