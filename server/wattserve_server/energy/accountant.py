@@ -54,6 +54,7 @@ class Accountant:
         wraps_at: Energy | None = None,  # where the counter starts again from 0, if it does
         split_rule: str = "shapley",  # one of `costlaw.SPLIT_RULES`
         counts_server: bool = False,  # see `reading.Source`
+        most_watts: float | None = None,  # that the device can draw, where it says so
     ) -> None:
         self.ledger = Ledger()
         self.law = LawView({}, split_rule=split_rule)
@@ -61,7 +62,7 @@ class Accountant:
         self._books = Books(self.ledger)
         # A declared idle draw is a model's, and a model counts nobody else.
         self._watches_floor = declared_idle_w is None and not counts_server
-        self._finder = EdgeFinder(self.ledger, wraps_at, may_stand_still=declared_idle_w == 0)
+        self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
         self._young: dict[str, int] = {}  # edges since a law was begun without calibration

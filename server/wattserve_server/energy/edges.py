@@ -1,7 +1,8 @@
 """From readings to edges: the instants at which a counter's value changed, and what it counted between them.
 
-Knows wrap-around, steps back, counters that stand still and meters that cannot be read: each of the last
-three makes a gap. A stepped counter's beat says when it changed, more closely than the polls that saw it.
+Knows wrap-around, steps back, jumps that no device can have drawn, counters that stand still and meters that
+cannot be read: each of the last four makes a gap. What was drawn over a step or a jump is lost, and in no
+account. A stepped counter's beat says when it changed, more closely than the polls that saw it.
 Knows nothing of batches.
 """
 
@@ -18,6 +19,9 @@ from wattserve_server.energy.reading import Energy, Reading
 NS = 1_000_000_000
 
 FROZEN_AFTER_NS = 2 * NS  # a counter that stands still so long is taken for frozen: no device draws nothing
+# A counter is wrong that counts more than this many times what its device can draw, or any device where that
+# is not known. It may be late: what it counts at once may be of as long as this.
+BEYOND_LIMIT, MOST_WATTS, LATE_NS = 2, 10_000, NS
 LOST_AFTER_NS = 2 * NS  # a meter that cannot be read so long is taken for lost: receipts stop waiting for it
 PERIODS = 64  # edges over which the update period is the median
 STEADY = 4  # periods that must have been seen before the counter's beat is followed
@@ -42,6 +46,7 @@ class EdgeFinder:
     ledger: Ledger
     wraps_at: Energy | None  # where the counter starts again from 0, if it does
     may_stand_still: bool  # a device that rests draws nothing: a counter that does not change is not frozen
+    most_watts: float | None = None  # that the device can draw, where it says so
     failure: str = "the meter has not been read yet"  # what the last reading that failed said
     _value: Energy | None = None
     _edge_ns: int = 0
@@ -76,11 +81,22 @@ class EdgeFinder:
                 self.ledger.begin_gap(self._edge_ns, "the meter's counter stands still")
             self._is_stepped = True
             return None
-        if delta_uj < 0:
+        wrong = self._what_is_wrong(delta_uj, reading.at_ns - self._edge_ns)
+        if wrong:
             if self.ledger.open_gap is None:
-                self.ledger.begin_gap(self._edge_ns, f"the meter's counter stepped back by {-delta_uj} uJ")
+                self.ledger.begin_gap(self._edge_ns, wrong)
             delta_uj = 0
         return self._change(reading, delta_uj)
+
+    def _what_is_wrong(self, delta_uj: int, lasted_ns: int) -> str:
+        """Why no device can have drawn this in this time; empty where one can."""
+        if delta_uj < 0:
+            return f"the meter's counter stepped back by {-delta_uj} uJ"
+        limit_w = BEYOND_LIMIT * (self.most_watts or MOST_WATTS)
+        if delta_uj * 1000 <= limit_w * max(lasted_ns, LATE_NS):
+            return ""
+        joules, seconds = delta_uj / 1e6, lasted_ns / NS
+        return f"the meter's counter jumped by {joules:g} J in {seconds:.3g} s, beyond {limit_w:g} W"
 
     def failed(self, at_ns: int, reason: str) -> None:
         """The meter could not be read at `at_ns`."""

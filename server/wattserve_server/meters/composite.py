@@ -52,6 +52,7 @@ class CompositeMeter:
     """
 
     wraps_at: Energy | None = None
+    most_watts: float | None = None
 
     def __init__(self, meters: Sequence[Meter]) -> None:
         """Takes the meters over and closes them with itself. Raises MeterError if one cannot be read.

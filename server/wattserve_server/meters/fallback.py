@@ -55,6 +55,7 @@ class FallbackMeter:
         other than to 0."""
         self._counter, self._power = counter, power
         self.poll_period_s = counter.poll_period_s
+        self.most_watts = counter.most_watts
         self.source: Source = counter.source
         self._is_left = False
         self._watched_ns = 0

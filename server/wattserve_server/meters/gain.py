@@ -24,6 +24,7 @@ class GainMeter:
         )
         self.wraps_at: Energy | None = None if meter.wraps_at is None else self._corrected(meter.wraps_at)
         self.idle_watts: float | None = None if meter.idle_watts is None else meter.idle_watts * gain
+        self.most_watts: float | None = None if meter.most_watts is None else meter.most_watts * gain
         self.poll_period_s = meter.poll_period_s
         self.raw_energy = ZERO  # what the sensor itself counted since it was first read here
         self._last: Reading | None = None

@@ -21,6 +21,7 @@ class _LawMeter(ABC):
     """`idle_watts` all the time, declared to the ledger as such, and `busy_watts` on top while busy."""
 
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     poll_period_s: float = 0.02
     source: Source
 

@@ -31,6 +31,7 @@ class _BoardMeter:
 
     def __init__(self, board: Board, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._board = board
+        self.most_watts = board.most_watts
         self._clock_ns = clock_ns
 
     def neighbours(self) -> int | None:

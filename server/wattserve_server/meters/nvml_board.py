@@ -11,7 +11,7 @@ import importlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -78,6 +78,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetFieldValues(self, handle: Any, fieldIds: list[Any]) -> Any: ...
     def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, int]: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: Any) -> Sequence[int]: ...
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...
     def nvmlDeviceGetProcessUtilization(self, handle: Any, timeStamp: int) -> list[Any]: ...
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
@@ -109,6 +110,7 @@ class Board:
         self.uuid = nvml.nvmlDeviceGetUUID(handle)  # of the whole board, also where a MIG slice was asked for
         self.name = nvml.nvmlDeviceGetName(handle)
         self.is_module = _MODULES.search(self.name) is not None
+        self.most_watts = self._most_watts()
         self.mig = self._mig_is_on()  # the board is cut into slices, of which NVML meters none
 
     def energy_mj(self) -> int:
@@ -222,6 +224,17 @@ class Board:
         if not math.isfinite(power_mw) or power_mw < 0:
             raise MeterError(f"NVML: the instant power of {self.uuid} is said to be {power_mw} mW")
         return round(power_mw)
+
+    def _most_watts(self) -> float | None:
+        """The highest power limit that can be set; None where the driver does not tell, and on a module, of
+        which the board is only a part."""
+        if self.is_module:
+            return None
+        try:
+            _least, most_mw = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+        except Exception:  # not NVMLError alone: of a driver older than itself the binding says otherwise
+            return None
+        return most_mw / 1000 or None
 
     def _mig_is_on(self) -> bool:
         try:

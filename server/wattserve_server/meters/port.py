@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from wattserve_server.energy.edges import MOST_WATTS
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
 
@@ -22,6 +23,11 @@ class Meter(Protocol):
     @property
     def idle_watts(self) -> float | None:
         """The device's idle draw where it is declared; None where it is to be measured."""
+
+    @property
+    def most_watts(self) -> float | None:
+        """The most that the device can be set to draw; None where the meter cannot tell. A counter that goes
+        far beyond is taken for wrong."""
 
     @property
     def poll_period_s(self) -> float:
@@ -44,17 +50,14 @@ class Meter(Protocol):
         """Release what the meter holds. Reading it afterwards is an error."""
 
 
-# No device draws this much: a counter that stepped back and would have to have, was reset and did not wrap.
-_MOST_WATTS = 10_000
-
-
 def counted_uj(before_uj: int, now_uj: int, wraps_at_uj: int | None, elapsed_ns: int) -> int | None:
-    """What was counted from one value to the next; None where it stepped back without wrapping around."""
+    """What was counted from one value to the next; None where it stepped back without wrapping around, which
+    would have taken more than any device draws."""
     gain_uj = now_uj - before_uj
     if gain_uj >= 0 or wraps_at_uj is None:
         return gain_uj if gain_uj >= 0 else None
     gain_uj += wraps_at_uj
-    return gain_uj if 0 <= gain_uj * 1000 <= _MOST_WATTS * elapsed_ns else None
+    return gain_uj if 0 <= gain_uj * 1000 <= MOST_WATTS * elapsed_ns else None
 
 
 class NoMeter:
@@ -64,6 +67,7 @@ class NoMeter:
     """
 
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = None
     poll_period_s: float = 0.05  # so that receipts learn soon that there is nothing to wait for
 

@@ -50,6 +50,7 @@ class RaplMeter:
     """
 
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = None
     poll_period_s: float = 0.02
 

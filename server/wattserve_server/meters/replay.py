@@ -30,6 +30,7 @@ class ReplayMeter:
         header, recorded = recording.header, recording.header.source
         self.wraps_at: Energy | None = header.wraps_at
         self.idle_watts: float | None = header.idle_watts
+        self.most_watts: float | None = None
         self.poll_period_s = header.poll_period_s
         self.source = Source(
             name=f"replay of {recorded.name}",

@@ -57,7 +57,7 @@ class Sampler:
         self._drain = drain
         self._on_charges = on_charges
         self._accountant = Accountant(
-            meter.idle_watts, meter.wraps_at, split_rule, meter.source.counts_server
+            meter.idle_watts, meter.wraps_at, split_rule, meter.source.counts_server, meter.most_watts
         )
         self._stopping = threading.Event()
         self._tick_done = threading.Condition()

@@ -30,6 +30,7 @@ class VirtualMeter:
     """A meter whose counter and clock are set from outside. Implements the meter port."""
 
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = None
 
     def __init__(self, poll_period_s: float, counts_server: bool = False) -> None:

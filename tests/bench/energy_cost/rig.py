@@ -79,6 +79,7 @@ class Device:
 
     source = Source("virtual", "apportioned simulation", Quality.SIMULATED)
     wraps_at: Energy | None = None
+    most_watts: float | None = None
 
     def __init__(self, sensor: Sensor) -> None:
         self._sensor = sensor

@@ -37,6 +37,7 @@ class World:
     numbers: list[int] = field(default_factory=list)
     read_fault: Callable[[int], str] = lambda now_ns: ""
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = IDLE_WATTS
     poll_period_s: float = 0.02
     source: Source = SOURCE

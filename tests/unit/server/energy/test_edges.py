@@ -108,6 +108,35 @@ def test_a_counter_that_steps_back_makes_a_gap_and_invents_nothing() -> None:
     assert (edges.ledger.gap_count, edges.ledger.gap_ns, edges.ledger.measured_uj) == (1, 100 * MS, 300)
 
 
+def test_a_jump_that_the_device_cannot_have_drawn_is_lost_and_makes_a_gap() -> None:
+    edges = finder()
+    edges.most_watts = 300.0
+    good, jump, back, after = seen(
+        edges, (0, 0), (100, 30_000_000), (200, 10**12), (300, 90_000_000), (400, 91_000_000)
+    )
+    assert (good.energy_uj, good.gap_reason) == (30_000_000, "")
+    why = "the meter's counter jumped by 999970 J in 0.1 s, beyond 600 W"
+    assert jump == Edge(100 * MS, 200 * MS, 0.0, 0, gap_reason=why)
+    assert (back.energy_uj, back.gap_reason[:36]) == (0, "the meter's counter stepped back by ")
+    assert (after.energy_uj, after.gap_reason) == (1_000_000, "")
+    assert (edges.ledger.measured_uj, edges.ledger.gap_uj, edges.ledger.gap_count) == (31_000_000, 0, 2)
+
+
+@pytest.mark.parametrize(("most_watts", "limit_w"), [(300.0, 600), (None, 20_000)])
+def test_what_a_late_counter_shows_at_once_is_of_a_second_at_the_least(
+    most_watts: float | None, limit_w: int
+) -> None:
+    for uj, is_wrong in ((limit_w * 10**6, False), (limit_w * 10**6 + 1, True)):
+        edges = finder()
+        edges.most_watts = most_watts
+        (edge,) = seen(edges, (0, 0), (100, uj))
+        assert bool(edge.gap_reason) == is_wrong
+    edges = finder()
+    edges.most_watts = most_watts
+    (edge,) = seen(edges, (0, 0), (5000, 5 * limit_w * 10**6))
+    assert edge.energy_uj == 5 * limit_w * 10**6
+
+
 def test_a_frozen_counter_is_a_gap_until_it_moves() -> None:
     edges = finder()
     frozen_ms = FROZEN_AFTER_NS // MS

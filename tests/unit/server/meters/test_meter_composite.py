@@ -24,6 +24,7 @@ class Part:
     quality: Quality = Quality.MEASURED
     method: str = "apportioned counter"
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = None
     poll_period_s: float = 0.02
     others: int | None = None

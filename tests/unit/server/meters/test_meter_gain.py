@@ -55,6 +55,7 @@ def test_the_sensors_own_count_goes_on_through_a_reset() -> None:
         shown.append(meter.read().energy.joules)
     assert shown == [10.0, 12.0, 0.2, 0.8]  # the step back is there for its reader to see
     assert meter.raw_energy == Energy.from_joules(1.3)
+    assert meter.most_watts == 2 * 700.0
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,12 @@ def test_the_driver_tells_whether_its_power_is_a_mean(boards: SimulatedBoards) -
     assert opened().source.note.startswith("instant power")
 
 
+def test_the_driver_tells_the_highest_power_limit(boards: SimulatedBoards) -> None:
+    assert opened().most_watts is None
+    boards.first.most_mw = 700_000
+    assert opened().most_watts == 700.0
+
+
 # Other processes on the board
 
 

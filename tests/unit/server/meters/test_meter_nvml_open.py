@@ -36,6 +36,20 @@ def test_a_board_is_found_by_its_uuid_as_nvml_or_torch_writes_it_and_by_its_bus_
     assert opened(two_boards(), device).source.name == f"nvml:{SECOND_UUID}"
 
 
+@pytest.mark.parametrize("energy_mj", [1_000_000, None], ids=["counter", "power"])
+def test_the_most_that_a_board_can_draw_is_its_highest_power_limit(energy_mj: int | None) -> None:
+    assert opened(FakeNvml([FakeBoard(energy_mj=energy_mj, most_power_mw=350_000)])).most_watts == 350.0
+
+
+@pytest.mark.parametrize(
+    "board",
+    [FakeBoard(most_power_mw=None), FakeBoard(most_power_mw=0), FakeBoard(name="NVIDIA GH200 480GB")],
+    ids=["not offered", "nonsense", "a module, which is more than its board"],
+)
+def test_a_board_that_does_not_tell_its_power_limit_has_none(board: FakeBoard) -> None:
+    assert opened(FakeNvml([board])).most_watts is None
+
+
 def test_an_upper_case_bare_uuid_finds_the_board() -> None:
     device = H200_UUID.removeprefix("GPU-").upper()
     assert opened(two_boards(), device).source.name == f"nvml:{H200_UUID}"

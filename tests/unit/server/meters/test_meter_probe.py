@@ -29,6 +29,7 @@ class Sensor:
     step_uj: int = 1000
     cost_ms: float = 0.01
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     fails_from_s: float | None = None
     frozen: bool = False
     idle_watts: float | None = None

@@ -22,6 +22,7 @@ class ScriptedMeter:
 
     source = Source("scripted", "apportioned script", Quality.SIMULATED)
     wraps_at: Energy | None = None
+    most_watts: float | None = None
     idle_watts: float | None = 10.0
     poll_period_s = 0.02
 
@@ -195,6 +196,22 @@ def test_the_status_shows_what_is_known_of_the_sensor() -> None:
     status = host.sampler.status
     assert (status.idle_watts, status.idle_origin) == (10.0, "configured")
     assert (status.lag_s, status.ramp_s, status.poll_period_s) == (0.0, 0.0, 0.02)
+
+
+def test_a_spike_of_the_counter_is_never_measured() -> None:
+    script = ((0, 0), (100, 10_000_000), (200, 10**12), (300, 30_000_000))
+    meter = ScriptedMeter(*(reading(at_ms, energy_uj) for at_ms, energy_uj in script))
+    meter.most_watts = 150.0
+    host = Host(meter)
+    host.sampler.tick()
+    host.sampler.tick()
+    host.windows.append(window(110, 190))
+    host.sampler.tick()
+    host.sampler.tick()
+    assert [charge.reason for charge in host.charges] == [
+        "the meter's counter jumped by 999990 J in 0.1 s, beyond 300 W"
+    ]
+    assert (host.sampler.ledger.measured_uj, host.sampler.ledger.gap_count) == (10_000_000, 2)
 
 
 def test_the_ledger_is_copied_when_something_was_written_to_it() -> None:
