@@ -26,6 +26,9 @@ done
 cat "$out/server.out"
 address=$(sed -n 's/^wattserve ready: gRPC \([^,]*\),.*/\1/p' "$out/server.out")
 
+# It answers by now, and still loads what it has not answered with: nothing is measured beside that.
+wattserve-client --target "$address" ready --wait 600
+
 # Many short blocks rather than few long ones: the intervals are over blocks.
 loadgen sweep --target "$address" --dataset "$out/dataset" --variants "$variants" --preset look \
   --concurrency 1,32 --blocks 7 --seconds 1 --out "$out/sweep"

@@ -123,8 +123,9 @@ def _parser() -> Parser:
         type=_seconds,
         default=0.0,
         metavar="SECONDS",
-        help="for it, so long at the most (default: ask once)",
+        help="for it and all that it is loading, or one --variant, so long at the most (default: ask once)",
     )
+    ready.add_argument("--variant", default="", metavar="NAME", help="whether this one is ready, too")
     add("info", commands.info, "what is served: variants, what each really runs, meter, limits")
     receipt = add("receipt", commands.receipt, "what an earlier request cost")
     receipt.add_argument("receipt_id", nargs="?", metavar="ID", help="as `predict` tells it, or an error")

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -31,7 +31,8 @@ from wattserve_server.engine.variants.catalogue import Choice, choose
 from wattserve_server.engine.variants.port import ActivationScales, Materials
 from wattserve_server.engine.variants.profile import begin_on_this_thread
 from wattserve_server.engine.weights import parse_bytes
-from wattserve_server.errors import ConfigError, OutOfMemoryError
+from wattserve_server.errors import ConfigError
+from wattserve_server.loading import FirstLoads
 from wattserve_server.meters.choose import JOIN, device_type_of
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.inference import InferenceService
@@ -91,7 +92,10 @@ async def serve(config: ServerConfig) -> None:
         if not starting.done():
             say("interrupted while starting: nothing was accepted, nothing is lost")
             os._exit(130)  # loading and warming up run on threads that cannot be cancelled
-        host = starting.result()
+        host, go_on = starting.result()
+        going_on = asyncio.create_task(go_on())
+        undo.callback(going_on.cancel)
+        await asyncio.sleep(0)  # then every variant that is to be loaded says so, and its requests wait
         serving.host = host
         keeping = asyncio.create_task(status_page.keep_history())
         undo.callback(keeping.cancel)
@@ -104,6 +108,9 @@ async def serve(config: ServerConfig) -> None:
         for number in SIGNALS:  # a second one ends the server at once
             loop.remove_signal_handler(number)
         await _drain(config, serving, host, listener)
+        is_building = host.engine.loader.is_building
+    if is_building:
+        os._exit(0)  # on a thread that cannot be cancelled, for nobody any more
 
 
 async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: Listener) -> None:
@@ -123,6 +130,7 @@ async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: L
         say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
         await listener.stop(0)
         await host.engine.until_idle()  # what runs is still charged
+    host.engine.loader.give_up()
     samplers = [meter.sampler for meter in host.meters.values()]
     await asyncio.gather(
         *(asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S) for sampler in samplers)
@@ -202,8 +210,11 @@ def _check_no_joule_counts_twice(meter: str, main: torch.device, devices: Sequen
         )
 
 
-async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, undo: AsyncExitStack) -> Host:
-    """Load the model, probe the meters, listen to them while nothing runs, load the variants, calibrate."""
+async def start(
+    config: ServerConfig, plan: ServingPlan, observer: Observer, undo: AsyncExitStack
+) -> tuple[Host, Callable[[], Coroutine[None, None, None]]]:
+    """Load the model, probe the meters, listen to them while nothing runs, load the default variant. Returns
+    who serves, and what is left to do meanwhile."""
     if plan.rules.is_verified:
         begin_on_this_thread()
     else:
@@ -244,12 +255,13 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
         await asyncio.sleep(IDLE_LISTENING_S)
     undo.callback(engine.stop)
     engine.start()
-    if not plan.rules.is_lazy:
-        await _load_all(config, engine)
-    materials.weights.release()
+    loads = FirstLoads(engine, are_named=bool(config.variants), default_is_named=bool(config.default_variant))
+    if plan.rules.is_lazy:
+        materials.weights.release()
+    else:
+        await loads.load_default()
     for device in plan.devices:
         await asyncio.to_thread(device.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
-        device.keep_pace()
     tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
     if tokenizer is not None:
         undo.callback(tokenizer.close)
@@ -270,9 +282,15 @@ async def start(config: ServerConfig, plan: ServingPlan, observer: Observer, und
     first = engine.roster.named(engine.default_variant).choice.device
     devices = sorted(plan.devices, key=lambda device: device.device != first)
     meters = {str(device.device): device.describe() for device in devices}
-    return Host(
-        engine, meters, tokenizer, static_info(engine, tokenizer is not None, plan.rules.memory_limit)
-    )
+    info = static_info(engine, tokenizer is not None, plan.rules.memory_limit)
+
+    async def go_on() -> None:
+        if not plan.rules.is_lazy:
+            await loads.load_others()
+        for device in plan.devices:
+            device.keep_pace()
+
+    return Host(engine, meters, tokenizer, info), go_on
 
 
 def _load(config: ServerConfig, plan: ServingPlan) -> tuple[LoadedModel, Materials]:
@@ -290,33 +308,6 @@ def calibration_scales(config: ServerConfig, model: LoadedModel) -> ActivationSc
     """From the dataset that --calibration names. Raises ConfigError."""
     say(f"reading activation scales from {config.calibration}")
     return calibrated_scales(model, read_calibration(config.calibration, model, None))
-
-
-async def _load_all(config: ServerConfig, engine: Engine) -> None:
-    """Load every variant.
-
-    One that was asked for by name and cannot be made stops the start, except where memory is short: then the
-    others serve, as they do when one that nobody asked for cannot be made.
-    """
-    names = engine.roster.names
-    say(f"loading and warming up {', '.join(names)}")
-    loads = [asyncio.create_task(engine.loader.load(name)) for name in names]
-    for name, load in zip(names, loads, strict=True):
-        try:
-            await load
-        except OutOfMemoryError as error:
-            say(f"variant {name!r} FAILED: {error}; the others stay")
-        except ConfigError as error:
-            if config.variants or len(names) == 1:  # there is nothing to serve without it
-                raise
-            say(f"variant {name!r} is left out: {error}")
-            engine.roster.remove(name)
-    if not engine.roster.ready:
-        raise ConfigError(f"none of {', '.join(names)} could be loaded")
-    if engine.default_variant not in [variant.name for variant in engine.roster.ready]:
-        if config.default_variant:
-            raise ConfigError(f"--default-variant {config.default_variant!r} could not be loaded")
-        engine.default_variant = engine.roster.ready[0].name
 
 
 def _batch_limits(config: ServerConfig, device: torch.device) -> BatchLimits:

@@ -144,7 +144,9 @@ def measure(loads: Sequence[Load], rounds: int, seconds: float) -> dict[tuple[st
         for name, flags in SERVERS.items():
             is_empty = name == EMPTY
             program = (*PROGRAM, "empty") if is_empty else PROGRAM
-            running = stack.enter_context(running_server(*flags, program=program, fresh=True))
+            running = stack.enter_context(
+                running_server(*flags, program=program, fresh=True, waits_for_all=not is_empty)
+            )
             service = SERVICE if is_empty else OURS
             servers[name] = Server(running.address, service, running.process.pid)
         for number in range(rounds):

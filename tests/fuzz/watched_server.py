@@ -51,13 +51,13 @@ def watch() -> None:
         return made[0]
 
     async def start(*given: Any) -> Any:
-        ready = await started(*given)
+        ready, go_on = await started(*given)
 
         def tell() -> None:
             print(MARK + json.dumps(snapshot(ready, made[0])), file=sys.stderr, flush=True)
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, tell)
-        return ready
+        return ready, go_on
 
     def token(size: int = 32) -> str:
         return "fuzz" * 3 if size == 6 else token_hex(size)

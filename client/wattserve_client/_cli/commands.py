@@ -17,6 +17,7 @@ from rich.text import Text
 
 from wattserve_client._cli import show, words
 from wattserve_client._cli.predict_lines import predict_lines
+from wattserve_client._cli.readiness import readiness
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client.client import Client
 from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
@@ -60,26 +61,28 @@ def info(client: Client, options: argparse.Namespace) -> int:
 
 
 def ready(client: Client, options: argparse.Namespace) -> int:
-    """0 once every server takes requests; 1 when one does not, after --wait seconds."""
+    """0 once every server takes requests, and has loaded what --wait or --variant ask for; 1 when one does
+    not, after --wait seconds."""
     until_s = time.monotonic() + options.wait
     answers, code = [], 0
     for member in client.members:
         while True:
             left_s = until_s - time.monotonic()
-            why = member._why_not_ready(min(options.timeout, max(left_s, LEAST_TRY_S)))
-            if not why or left_s <= 0:
+            within_s = min(options.timeout, max(left_s, LEAST_TRY_S))
+            seen = readiness(member, within_s, of_all=options.wait > 0, variant=options.variant)
+            if seen.is_final or left_s <= 0:
                 break
             pause(min(READY_PERIOD_S, left_s))
-        answers.append({"target": member.target, "ready": not why, "reason": why})
-        if why:
+        answers.append({"target": member.target, "ready": seen.is_ready, "reason": seen.reason})
+        if not seen.is_ready:
             code = 1
-            waited = f" after {options.wait:g} s" if options.wait else ""
+            waited = f" after {options.wait:g} s" if options.wait and not seen.is_final else ""
             print(
-                f"wattserve-client: {member.target}: not ready{waited}: {words.in_flags(why)}",
+                f"wattserve-client: {member.target}: not ready{waited}: {words.in_flags(seen.reason)}",
                 file=sys.stderr,
             )
         elif not options.json:
-            print(f"{member.target} is ready")
+            print(f"{member.target} is ready{seen.reason and f'; {seen.reason}'}")
     if options.json:
         print(_json(answers if len(client.members) > 1 else answers[0]))
     return code

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattserve_client import ServerInfo, Tls
+from wattserve_client import ServerInfo, Tls, VariantState
 from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.model.codec import as_stored
@@ -27,6 +27,8 @@ _ASKED_AT_ONCE = 7
 _CONNECT_S = 10.0
 _RETRY_S = 0.5
 _QUESTION_S = 5.0
+_LOADING_S = 600.0  # for which a server may still load variants before the first cell
+_COMING = (VariantState.LOADING, VariantState.CALIBRATING)
 _MOST_LOSSES = 3  # a server that dies of a cell would die of it for ever
 # What makes a server the same one after a restart, as far as its figures go.
 _IDENTITY = (
@@ -80,22 +82,26 @@ class Site:
         self.info = info
 
     async def wait(self, limit_s: float, stopped: Callable[[], str]) -> bool:
-        """Whether the same model is served again within `limit_s`, or now; ServerChanged when another one is.
+        """Whether the same model is served again within `limit_s`, or now, and all of it has been loaded;
+        ServerChanged when another one is.
 
         Whatever instance answers is the sweep's server from then on.
         """
         give_up = time.monotonic() + limit_s
+        info: ServerInfo | None
         while not stopped():
             try:
                 info = await self.target.server_info(_QUESTION_S)
             except TargetError:
-                if time.monotonic() >= give_up:
-                    return False
-                await asyncio.sleep(_RETRY_S)
-                continue
-            self._check_model(info)
-            self.info = info
-            return True
+                info = None
+            if info is not None:
+                self._check_model(info)
+                if not coming(info):
+                    self.info = info
+                    return True
+            if time.monotonic() >= give_up:
+                return False
+            await asyncio.sleep(_RETRY_S)
         return False
 
     def _check_model(self, info: ServerInfo) -> None:
@@ -184,6 +190,24 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     return ""
 
 
+def coming(info: ServerInfo) -> str:
+    """Which variants a server is still loading, in words; loading any would disturb what is measured."""
+    return ", ".join(f"{each.name} is {each.state}" for each in info.variants if each.state in _COMING)
+
+
+async def until_loaded(target: Target, info: ServerInfo, tell: Callable[[str], None]) -> ServerInfo:
+    """What the server is once it has loaded its variants; TargetError when that takes too long."""
+    give_up = time.monotonic() + _LOADING_S
+    if what := coming(info):
+        tell(f"waiting up to {words.duration(_LOADING_S)} for {target.address} to load its variants: {what}")
+    while what := coming(info):
+        if time.monotonic() >= give_up:
+            raise TargetError(f"{target.address} has not loaded its variants in time: {what}")
+        await asyncio.sleep(_RETRY_S)
+        info = await target.server_info(_CONNECT_S)
+    return info
+
+
 def plain_variants(info: ServerInfo) -> list[dict[str, Any]]:
     """The variants' descriptions as results.json keeps them."""
     return [as_stored(variant) for variant in info.variants]
@@ -213,15 +237,19 @@ def _short(value: Any) -> str:
 
 
 async def open_sites(
-    options: SweepOptions, stack: AsyncExitStack, scratch: Path, clock: SweepClock
+    options: SweepOptions,
+    stack: AsyncExitStack,
+    scratch: Path,
+    clock: SweepClock,
+    tell: Callable[[str], None],
 ) -> dict[str, Site]:
     """Every server of the sweep by its name; TargetError when one does not answer. `scratch`: a folder for
-    recordings of a meter that loadgen reads itself.
+    recordings of a meter that loadgen reads itself. `tell`: the user, what is waited for.
     """
     tls = read_tls(options)
     sites = {}
     if options.target:
-        sites[SERVER] = await _open_server(options, tls, stack, clock)
+        sites[SERVER] = await _open_server(options, tls, stack, clock, tell)
     for peer in options.peers:
         if peer.name in sites:
             raise PlanError(f"two servers are called {peer.name!r}; give the peer another name")
@@ -232,7 +260,11 @@ async def open_sites(
 
 
 async def _open_server(
-    options: SweepOptions, tls: Tls | None, stack: AsyncExitStack, clock: SweepClock
+    options: SweepOptions,
+    tls: Tls | None,
+    stack: AsyncExitStack,
+    clock: SweepClock,
+    tell: Callable[[str], None],
 ) -> Site:
     def connect() -> NativeTarget:
         return NativeTarget(options.target, stream=options.stream, tls=tls)
@@ -241,6 +273,8 @@ async def _open_server(
     stack.push_async_callback(target.close)
     info = await target.server_info(_CONNECT_S)
     await check_one_server(target, connect, info)
+    if not options.dry_run:
+        info = await until_loaded(target, info, tell)
     return Site(SERVER, target, info, LedgerWitness(target, SERVER, info, clock))
 
 

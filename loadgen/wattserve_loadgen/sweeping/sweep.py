@@ -61,7 +61,7 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
             display.say(f"metrics of the running cell: http://127.0.0.1:{live.port}/metrics")
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadgen-")))
         clock = SweepClock()
-        sites = await open_sites(options, stack, scratch, clock)
+        sites = await open_sites(options, stack, scratch, clock, display.say)
         plan = planning.plan_of(options, sites, dataset)
         left_out: list[str] = []
         search_s = planning.search_limit_s(plan) if options.find_max else 0.0

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,7 +27,7 @@ from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.variants.verification import Verification
-from wattserve_server.engine.weights import bytes_after_loading, format_bytes
+from wattserve_server.engine.weights import bytes_after_loading, bytes_together, format_bytes
 from wattserve_server.errors import ConfigError, NotFound, NotPossibleHere, OutOfMemoryError
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Roster:
         self.leaving: set[Resident] = set()  # unloaded, and in memory until their requests are answered
 
     def __iter__(self) -> Iterator[HostedVariant]:
-        return iter(self._variants.values())
+        return iter(tuple(self._variants.values()))  # a scrape looks from another thread
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -143,6 +144,7 @@ class Loader:
         self._lanes = lanes
         self._one_at_a_time = asyncio.Lock()
         self._wanted = 0
+        self._is_building = False
 
     async def load(self, name: str) -> Resident:
         """Make a variant ready, or wait until somebody else has. Raises NotFound; ConfigError (or its kind
@@ -151,10 +153,43 @@ class Loader:
         hosted = self._roster.named(name)
         if hosted.resident is not None:
             return hosted.resident
+        return await asyncio.shield(self.begin(name))
+
+    def begin(self, name: str) -> asyncio.Task[Resident]:
+        """Load a variant that is not in memory, or go on loading it; from now on its requests wait for that.
+        Raises NotFound; its outcome is as that of `load`."""
+        hosted = self._roster.named(name)
         if hosted.loading is None:
+            hosted.state, hosted.reason = Readiness.LOADING, ""
             hosted.loading = asyncio.create_task(self._load(hosted))
             hosted.loading.add_done_callback(_retrieve)
-        return await asyncio.shield(hosted.loading)
+        return hosted.loading
+
+    @contextmanager
+    def several(self) -> Iterator[None]:
+        """Variants are loaded in this block: what they are made from is read once."""
+        self._wanted += 1
+        try:
+            yield
+        finally:
+            self._unwant()
+
+    async def check(self, names: Sequence[str]) -> None:
+        """Raises ConfigError for what is known beforehand to be impossible: to make one of these variants of
+        this model, or to hold all of them within the limit of memory."""
+        choices = [self._roster.named(name).choice for name in names]
+        await asyncio.to_thread(self._check, choices)
+
+    @property
+    def is_building(self) -> bool:
+        """Whether a variant is being made, on a thread that nothing can stop."""
+        return self._is_building
+
+    def give_up(self) -> None:
+        """Load nothing more, whoever waits for it."""
+        for hosted in self._roster:
+            if hosted.loading is not None:
+                hosted.loading.cancel()
 
     async def unload(self, name: str) -> None:
         """Refuse new requests of a variant, wait for the accepted ones, let go of its memory. Raises
@@ -193,7 +228,6 @@ class Loader:
             raise _not_loaded(name, str(error), field) from error
 
     async def _load(self, hosted: HostedVariant) -> Resident:
-        hosted.state, hosted.reason = Readiness.LOADING, ""
         self._wanted += 1
         begun = time.monotonic()
         device = hosted.choice.device
@@ -218,15 +252,18 @@ class Loader:
             raise failure from error
         finally:
             hosted.loading = None
-            self._wanted -= 1
-            if not self._wanted:  # else the next in line would read the checkpoint again
-                self._materials.weights.release()
+            self._unwant()
         hosted.resident, hosted.state = Resident(variant), Readiness.READY
         seconds, size = time.monotonic() - begun, format_bytes(variant.parameter_bytes)
         log.info(
             "loaded %s on %s: %s, %.1f s; %s", variant.name, device, size, seconds, variant.verification.words
         )
         return hosted.resident
+
+    def _unwant(self) -> None:
+        self._wanted -= 1
+        if not self._wanted:  # else the next in line would read the checkpoint again
+            self._materials.weights.release()
 
     async def _see_off(self, resident: Resident) -> None:
         await resident.free.wait()
@@ -236,6 +273,32 @@ class Loader:
 
     def _build(self, choice: Choice) -> Variant:
         """On a thread. Raises ConfigError for what would not fit, and whatever building raises."""
+        self._is_building = True
+        try:
+            self._check_memory(choice)
+            return build_variant(self._model, choice, self._materials)
+        finally:
+            self._is_building = False
+
+    def _check(self, choices: Sequence[Choice]) -> None:
+        """On a thread."""
+        try:
+            needed = bytes_together(self._materials, choices)
+        except ConfigError:
+            raise
+        except Exception as error:  # not every kind can be made without numbers; whether it can, is seen then
+            log.info("what the variants will take is not known beforehand: %s", error)
+            return
+        limit = self.rules.memory_limit
+        for device, amount in needed.items():
+            if limit and amount > limit:
+                names = ", ".join(choice.name for choice in choices if choice.device == device)
+                raise ConfigError(
+                    f"the weights of {names} would take {format_bytes(amount)} on {device}, and "
+                    f"--max-model-memory is {format_bytes(limit)}; leave some out, or raise the limit"
+                )
+
+    def _check_memory(self, choice: Choice) -> None:
         limit = self.rules.memory_limit
         if limit:
             loaded = self._roster.in_memory(choice.device)
@@ -247,7 +310,6 @@ class Loader:
                     f"and --max-model-memory is {format_bytes(limit)}; in memory: {names}; unload one, or "
                     "raise the limit"
                 )
-        return build_variant(self._model, choice, self._materials)
 
 
 def _not_loaded(name: str, reason: str, field: str = "") -> NotPossibleHere:

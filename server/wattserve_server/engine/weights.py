@@ -218,6 +218,16 @@ def bytes_after_loading(materials: Materials, choice: Choice, loaded: Sequence[V
     return bytes_of(present) + tensor_bytes(built.module) - bytes_of(counted)
 
 
+def bytes_together(materials: Materials, choices: Sequence[Choice]) -> dict[torch.device, int]:
+    """Bytes of all weights on each device once these choices are loaded, what they share counted once. Found
+    as in `bytes_after_loading`. Raises ConfigError for a choice that cannot be made of this model."""
+    sketched = dataclasses.replace(materials, weights=materials.weights.sketch())
+    modules: dict[torch.device, list[nn.Module]] = {}
+    for choice in choices:
+        modules.setdefault(choice.device, []).append(choice.kind.build(sketched, choice.device).module)
+    return {device: tensor_bytes(*made) for device, made in modules.items()}
+
+
 def shared_bytes(variant: Variant, others: Sequence[Variant]) -> int:
     """Of a variant's bytes, those that others hold as well."""
     modules = [other.built.module for other in others]

@@ -171,7 +171,8 @@ async def answer_all(config: ServerConfig) -> None:
 
     plan = make_plan(config)
     async with AsyncExitStack() as undo:
-        ready = await start(config, plan, Observer("bench"), undo)
+        ready, go_on = await start(config, plan, Observer("bench"), undo)
+        await go_on()
         bench = Bench(ready.engine)
         while line := await asyncio.to_thread(sys.stdin.readline):
             asked = json.loads(line)

@@ -19,7 +19,9 @@ from tests.bench.speed.options import MANY, MODELS, PLAIN_VARIANTS, Options
 from tests.bench.speed.quiet import FOREIGN, Watch
 from tests.bench.speed.sequences import LONGEST, Ids, requests_of, sequences_like_sst2, sequences_of
 from tests.fixtures.server import running_server
+from wattserve_client import Client, VariantState
 
+LOOK_S = 0.5
 HOUSES = ("proto", "common", "client", "server", "loadgen", "tools")
 
 ALONE, CHUNK = 64, 16
@@ -220,6 +222,14 @@ class PairScene(Scene):
         return {f".{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in taken.items()}
 
 
+def _wait_for_variants(address: str) -> None:
+    """Asked of the server itself, for that of another tree may not say so by itself."""
+    coming = (VariantState.LOADING, VariantState.CALIBRATING)
+    with Client(address) as client:
+        while any(variant.state in coming for variant in client.server_info().variants):
+            time.sleep(LOOK_S)
+
+
 @contextmanager
 def _server(*flags: str, tree: str = "") -> Iterator[str]:
     """Its address. tree: a checkout whose server it is, if not this one's."""
@@ -229,7 +239,8 @@ def _server(*flags: str, tree: str = "") -> Iterator[str]:
         extra["PYTHONPATH"] = ":".join(f"{tree}/{house}" for house in HOUSES)
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(running_server(*flags, extra=extra, fresh=True))
+            server = stack.enter_context(running_server(*flags, extra=extra, fresh=True, waits_for_all=False))
+            _wait_for_variants(server.address)
         except RuntimeError as error:
             raise BenchError(str(error)) from None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,36 @@ def test_a_cell_in_which_the_server_is_lost_runs_again_once_the_same_model_is_ba
     assert note.endswith(f"fp32 under concurrency 4 in {where} ran again")
     assert len(heated) >= 2
     assert {record.cell for record in read_records(tmp_path / "out")} == {2, 3}
+
+
+def test_a_server_is_measured_once_it_has_loaded_its_variants(data: Path, tmp_path: Path) -> None:
+    told = Told()
+    server = MemoryServer(Metered(variants="fp32,int8", coming=20))
+    found = measured(server, data, tmp_path / "out", told, blocks=1, seconds=0.25)
+    assert found.ended == "complete"
+    assert [each["state"] for each in found.targets[0].server["variants"]] == ["ready", "ready"]
+    assert told.lines[0] == (
+        f"waiting up to 10 min for {server.address} to load its variants: int8 is calibrating"
+    )
+
+
+def test_a_server_that_is_never_done_with_loading_is_not_measured(data: Path, tmp_path: Path) -> None:
+    server = MemoryServer(Metered(variants="fp32,int8", coming=1_000_000))
+    with pytest.raises(TargetError, match="has not loaded its variants in time: int8 is calibrating"):
+        measured(server, data, tmp_path / "out", Told())
+
+
+def test_a_server_that_comes_back_is_waited_for_until_it_has_loaded_its_variants(
+    data: Path, tmp_path: Path
+) -> None:
+    server = MemoryServer(Metered(variants="fp32,int8"))
+    server.comes_back(Metered(variants="fp32,int8", coming=5))
+    found = measured(server, data, tmp_path / "out", at_cell(3, server.kill), blocks=2, seconds=0.25)
+    assert found.ended == "complete"
+    (note,) = found.interruptions
+    waited = re.search(r"was there again after (\d+) s", note)
+    assert waited is not None
+    assert int(waited[1]) >= 2  # five questions, half a second apart
 
 
 @pytest.mark.parametrize(

@@ -306,6 +306,63 @@ async def test_a_variant_serves_once_its_law_is_known(model: LoadedModel) -> Non
         await until_state(hosted, Readiness.READY)
 
 
+async def test_requests_of_what_is_being_loaded_wait_for_it_on_a_server_that_is_not_lazy_too(
+    model: LoadedModel,
+) -> None:
+    async with rig(model, choice("fp32"), choice("bf16")) as it:
+        it.engine.loader.begin("fp32")
+        it.engine.loader.begin("bf16")
+        assert [entry.state for entry in it.engine.roster] == [Readiness.LOADING] * 2
+        answer = await it.engine.predict([IDS], it.engine.hosted("bf16"))
+        assert answer.receipt.variant == "bf16"
+        assert it.engine.roster.named("fp32").state is Readiness.READY  # first come, first loaded
+
+
+async def test_what_is_loaded_together_is_read_once(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "tiny")
+    model = load_model(str(folder), task_named("sequence-classification"))
+    async with rig(model, choice("fp32"), choice("bf16")) as it:
+        with it.engine.loader.several():
+            await it.engine.loader.load("fp32")
+            source = weakref.ref(model.weights.module)
+            await it.engine.loader.load("bf16")
+            assert source() is model.weights.module
+        gc.collect()
+        assert source() is None
+
+
+async def test_what_cannot_be_made_of_a_model_is_known_before_anything_is_made(model: LoadedModel) -> None:
+    odd = broken(lambda: ConfigError("most of this model would stay as it is"))
+    unforeseen = broken(lambda: RuntimeError("no numbers to look at"))
+    async with rig(model, choice("fp32"), choice("odd", kind=odd), choice("rare", kind=unforeseen)) as it:
+        with pytest.raises(ConfigError, match="most of this model would stay"):
+            await it.engine.loader.check(["fp32", "odd"])
+        await it.engine.loader.check(["fp32", "rare"])
+        assert it.ran(CPU) == []
+
+
+async def test_what_does_not_fit_together_is_known_before_anything_is_made(model: LoadedModel) -> None:
+    weights = model.weights
+    both = [KINDS[name].build(Materials(weights), CPU).module for name in ("fp32", "int8-simulated")]
+    needed = tensor_bytes(*both)
+    del both
+    names = ["fp32", "int8-simulated"]
+    async with rig(model, *map(choice, names), memory_limit=needed) as it:
+        await it.engine.loader.check(names)
+    async with rig(model, *map(choice, names), memory_limit=needed - 1) as it:
+        with pytest.raises(ConfigError, match=r"the weights of fp32, int8-simulated would take .* on cpu"):
+            await it.engine.loader.check(names)
+
+
+async def test_what_is_given_up_is_not_loaded(model: LoadedModel) -> None:
+    async with rig(model, choice("fp32"), choice("bf16")) as it:
+        loads = [it.engine.loader.begin(name) for name in it.engine.roster.names]
+        it.engine.loader.give_up()
+        outcomes = await asyncio.gather(*loads, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * 2
+        assert it.engine.roster.ready == []
+
+
 async def test_a_devices_variants_hold_no_tensor_of_another_device(model: LoadedModel) -> None:
     meta = torch.device("meta")
     placed = KINDS["int8"].build(Materials(model.weights), meta).module
