@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import time
@@ -42,14 +43,18 @@ async def verify(lane: Lane, variant: Variant) -> None:
 
 
 async def warm_up(lane: Lane, variant: Variant) -> None:
-    """Run every shape twice, other variants' batches in between. Raises ConfigError when one fails, except
-    for a batch that is too large for the memory: then batches will be smaller."""
+    """Run every shape twice, other variants' batches in between; its first run may compile, tune or allocate.
+    Raises ConfigError when one fails, except for a batch that is too large for the memory: then batches will
+    be smaller."""
     begun = time.monotonic()
     shapes = warmup_shapes(variant.model.facts.max_tokens, lane.batcher.limits)
     seconds: list[float] = []
     for count, length in tuple(shapes):
+        items = await asyncio.to_thread(examples, variant, count, length)
+        run = functools.partial(run_unasked, lane, variant, items, is_first_run=True)
         try:
-            window = await lane.do(functools.partial(_run_twice, lane, variant, count, length))
+            await lane.do(run)
+            window = await lane.do(run)
         except ConfigError as error:
             if count == 1 or not memory_shortage(error):
                 raise
@@ -77,7 +82,9 @@ def _tune(lane: Lane, variant: Variant, threads: int) -> None:
     if not threads:
         count, length = usual_shape(variant.model.facts.max_tokens, lane.batcher.limits)
         try:
-            window = _run_twice(lane, variant, count, length)
+            items = examples(variant, count, length)
+            run_unasked(lane, variant, items, is_first_run=True)
+            window = run_unasked(lane, variant, items, is_first_run=True)
         except ConfigError as error:
             if not memory_shortage(error):
                 raise
@@ -94,13 +101,6 @@ def _as_warm_up(lane: Lane, variant: Variant, work: Callable[[], Result]) -> Res
     finally:
         window = Window(variant.name, started_ns, time.monotonic_ns(), (1,), 1, (), True, rested_ns)
         lane.run_log.finish(window)
-
-
-def _run_twice(lane: Lane, variant: Variant, count: int, length: int) -> Window:
-    """The first run of a shape may compile, tune or allocate."""
-    items = examples(variant, count, length)
-    run_unasked(lane, variant, items, is_first_run=True)
-    return run_unasked(lane, variant, items, is_first_run=True)
 
 
 def run_unasked(lane: Lane, variant: Variant, items: list[Item], is_first_run: bool = False) -> Window:

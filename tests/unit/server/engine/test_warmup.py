@@ -1,9 +1,24 @@
 """Which shapes are run before a variant is ready, and what their times say."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
+from wattserve_server.energy.receipt import Window
+from wattserve_server.engine.lane import Ran
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.warmup import FRONT_END_S, overhead_tokens, threads_worth, warmup_shapes
+from wattserve_server.engine.warmup import (
+    FRONT_END_S,
+    overhead_tokens,
+    threads_worth,
+    warm_up,
+    warmup_shapes,
+)
 
 
 def test_every_power_of_two_is_warmed_alone_and_two_full_batches() -> None:
@@ -15,6 +30,36 @@ def test_every_power_of_two_is_warmed_alone_and_two_full_batches() -> None:
 def test_the_longest_sequence_is_always_among_them() -> None:
     assert warmup_shapes(5, BatchLimits(4, 100)) == [(1, 5), (4, 5)]
     assert (1, 512) in warmup_shapes(512, BatchLimits(32, 256))
+
+
+async def test_a_request_that_comes_meanwhile_waits_for_one_batch_at_most() -> None:
+    ran: list[tuple[int, int]] = []
+    chores: list[int] = []  # how many batches each of them ran
+
+    async def do(chore: Callable[[], Any]) -> Any:
+        before = len(ran)
+        try:
+            return chore()
+        finally:
+            chores.append(len(ran) - before)
+
+    def run(variant: Any, items: list[Any], *, is_first_run: bool) -> Ran:
+        assert is_first_run
+        ran.append((len(items), len(items[0])))
+        window = Window("fp32", 0, 1_000, tuple(map(len, items)), len(items[0]))
+        return Ran(window, np.zeros((len(items), 2), np.float32), None)
+
+    limits = BatchLimits(max_sequences=4, max_tokens=64)
+    batcher = SimpleNamespace(limits=limits, set_cost=lambda name, cost: None)
+    log = SimpleNamespace(finish=lambda window: None)
+    lane: Any = SimpleNamespace(do=do, run=run, batcher=batcher, run_log=log)
+    task = SimpleNamespace(example=lambda facts, tokenizer, length, seed: np.zeros(length))
+    model = SimpleNamespace(task=task, facts=SimpleNamespace(max_tokens=32), tokenizer=None)
+    variant: Any = SimpleNamespace(name="fp32", model=model, packing=None)
+    await warm_up(lane, variant)
+    shapes = warmup_shapes(32, limits)
+    assert ran == [shape for shape in shapes for _ in range(2)]
+    assert chores == [1] * len(ran)
 
 
 def test_the_fixed_cost_of_a_batch_is_found_in_tokens() -> None:
