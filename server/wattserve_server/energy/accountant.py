@@ -22,7 +22,9 @@ from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times
 from wattserve_server.energy.edges import NS, EdgeFinder
+from wattserve_server.energy.estimate import within
 from wattserve_server.energy.filter import EnergyFilter
+from wattserve_server.energy.firstideas import FirstIdeas
 from wattserve_server.energy.ledger import Books, Ledger
 from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow, entries_of
 from wattserve_server.energy.reading import Energy, Reading
@@ -39,12 +41,13 @@ PATIENCE = 0.3
 
 LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
 
-# A first idea of a law takes this part of the pool at the least; over its first so many edges it is taken
-# anew where so many times as much is left for its batches. For an idea that is far too high is corrected by
-# the next edge, and one that is far too low never is: what it leaves looks like somebody else's.
+# Where nothing is known of what the device usually draws, a first idea of that takes this part of the pool at
+# the least. Over a law's first so many edges it is taken anew where so many times as much is left for its
+# batches. For an idea that is far too high is corrected by the next edge, and one that is far too low never is:
+# what it leaves looks like somebody else's.
 FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
 
-BEGINS_A_LAW = 0.2  # so much of a batch must be in the counter before it can begin its variant's law
+FIRST_PART = 0.2  # so much of a batch must be in the counter before a first idea can be had of it
 
 
 class Accountant:
@@ -65,6 +68,7 @@ class Accountant:
         self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
+        self._ideas = FirstIdeas()
         self._young: dict[str, int] = {}  # edges since a law was begun without calibration
         self._last_end_s = -math.inf
         self._reached_s = -math.inf  # the end of the last edge that was passed
@@ -241,7 +245,12 @@ class Accountant:
         self._open.show_idle(start_s, at_s, float(rest_s @ self._estimate.idle_w))
         self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
         self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
-        self.law = replace(self.law, laws=self._estimate.laws(), after_rest=self._estimate.after_rest)
+        self.law = replace(
+            self.law,
+            laws=self._estimate.laws(),
+            uncertain=self._estimate.uncertain,
+            after_rest=self._estimate.after_rest,
+        )
         self._calibrator.listen_again(self._estimate)
 
     def _without_idle(self, edge: CounterInterval) -> None:
@@ -263,54 +272,75 @@ class Accountant:
         that it cannot follow yet, so that the edge says nothing."""
         new = [batch for batch in self._waiting if batch.start_s < edge.end_s]
         self._waiting = self._waiting[len(new) :]
-        unknown = [batch for batch in new if not self._estimate.knows(batch.window.variant)]
+        for batch in new:
+            if not self._estimate.knows(batch.window.variant):
+                self._ideas.hear(batch)
+        unknown = [batch for batch in new if not self._is_foreseen(batch)]
         young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
         can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
         if can_follow and young:
             self._begin_laws(young, edge, rest_s)
         if not can_follow:
             self._waiting = unknown + self._waiting
-            new = [batch for batch in new if self._estimate.knows(batch.window.variant)]
-        if not new:
-            return can_follow
-        for batch in new:
+            new = [batch for batch in new if batch not in unknown]
+        lawful = [batch for batch in new if not batch.window.is_first_run]
+        for batch in lawful:
             self._calibrator.hear_batch(batch)
-        entries = entries_of(new, among=len(self._open))
-        self._open.add(entries)
-        self._estimate.admit(
-            [entry.kind.variant for entry in entries],
-            np.array([entry.kind.computed_tokens for entry in entries], dtype=float),
-            np.array([entry.kind.padded_length for entry in entries], dtype=float),
-            np.array([entry.rest for entry in entries]),
-            np.array([len(entry.batches) for entry in entries], dtype=float),
-        )
+        entries = entries_of(lawful, among=len(self._open))
+        if entries:
+            self._open.add(entries)
+            self._estimate.admit(
+                [entry.kind.variant for entry in entries],
+                np.array([entry.kind.computed_tokens for entry in entries], dtype=float),
+                np.array([entry.kind.padded_length for entry in entries], dtype=float),
+                np.array([entry.rest for entry in entries]),
+                np.array([len(entry.batches) for entry in entries], dtype=float),
+            )
+        if first_runs := [batch for batch in new if batch.window.is_first_run]:
+            assert self._ideas.usual_w is not None
+            self._open.add([Entry([batch], [0.0]) for batch in first_runs])
+            seconds = np.array([batch.end_s - batch.start_s for batch in first_runs])
+            self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
         return can_follow
 
+    def _is_foreseen(self, batch: TimedWindow) -> bool:
+        """Whether there is any idea of what it costs."""
+        if batch.window.is_first_run:
+            return self._ideas.usual_w is not None
+        return self._estimate.knows(batch.window.variant)
+
     def _begin_laws(self, batches: list[TimedWindow], edge: CounterInterval, rest_s: Array) -> bool:
-        """Laws for variants of which nothing or little is known, from what nothing else explains; False when
-        too little of their batches is in the counter yet."""
-        at_s = edge.end_s
+        """A first idea of batches of which nothing or little is known, by what nothing else explains where it
+        is not known what the device usually draws; False when too little of them is in the counter for that."""
         theirs = OpenBatches()
         theirs.add([Entry([batch], [0.0]) for batch in batches])
-        part = float(theirs.counted(at_s, self.response).sum())
-        if part < BEGINS_A_LAW:
+        parts = theirs.counted(edge.end_s, self.response)
+        usual_w = self._ideas.usual_w
+        if usual_w is None and float(parts.sum()) < FIRST_PART:
             return False
-        known_j = float(self._open.counted(at_s, self.response) @ self._estimate.batches_j)
-        left_j = self._books.pool_j - known_j - float(rest_s @ self._estimate.idle_w)
-        guess_j = max(left_j, 1e-6) / part
-        windows = [batch.window for batch in batches]
-        for window in windows:
-            name, tokens = window.variant, window.computed_tokens
+        known_j = float(self._open.counted(edge.end_s, self.response) @ self._estimate.batches_j)
+        left_j = max(self._books.pool_j - known_j - float(rest_s @ self._estimate.idle_w), 0.0)
+        seconds = max(float(parts @ [batch.end_s - batch.start_s for batch in batches]), LEAST_DEVIATION_S)
+        if usual_w is None:
+            usual_w = max(left_j, FIRST_IDEA * self._books.pool_j, 1e-6) / seconds
+            self._ideas.settled(usual_w * seconds, seconds)
+        expected_j = float(parts @ [self._idea_j(batch, usual_w) for batch in batches])
+        is_far_too_low = left_j > TOO_LOW * expected_j and float(parts.sum()) > FIRST_PART
+        for name in dict.fromkeys(batch.window.variant for batch in batches if not batch.window.is_first_run):
             if not self._estimate.knows(name):
                 self._young[name] = 0
-                self._estimate.add_variant(name, max(guess_j, FIRST_IDEA * self._books.pool_j / part), tokens)
-                continue
-            size = np.array([float(tokens)]), np.array([float(window.padded_length)])
-            if guess_j > TOO_LOW * self._estimate.predict(name, *size)[0]:
-                self._estimate.add_variant(name, guess_j, tokens)
-        for name in {window.variant for window in windows}:
+                self._estimate.add_variant(name, *self._ideas.law(name, usual_w))
+            elif is_far_too_low:
+                self._estimate.add_variant(name, *self._ideas.law(name, left_j / seconds))
             self._young[name] += 1
         return True
+
+    def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
+        window = batch.window
+        if window.is_first_run or not self._estimate.knows(window.variant):
+            return usual_w * (batch.end_s - batch.start_s)
+        size = np.array([float(window.computed_tokens)]), np.array([float(window.padded_length)])
+        return float(self._estimate.predict(window.variant, *size)[0])
 
     # -- booking
 
@@ -319,14 +349,14 @@ class Accountant:
         ripe = self._open.ended_before(ended_before_s)
         if not ripe.any():
             return
-        amounts_j, deviations_j = self._estimate.batches_j[ripe], self._filter.deviations_j[ripe]
-        whole_j = float(amounts_j.sum())
-        if whole_j > self._books.pool_j:  # then all are short alike
-            amounts_j *= self._books.pool_j / whole_j
+        deviations_j = self._filter.deviations_j[ripe]
+        amounts_j = within(self._books.pool_j, self._estimate.batches_j[ripe], deviations_j)
         booked_j = 0.0
         for entry, amount_j, deviation_j in zip(self._open.take(ripe), amounts_j, deviations_j, strict=True):
             joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
             booked_j += joules
+            if not entry.kind.is_first_run:
+                self._ideas.settled(joules, sum(batch.end_s - batch.start_s for batch in entry.batches))
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
         self._estimate.settle(ripe, booked_j)
@@ -351,8 +381,8 @@ class Accountant:
         self._estimate.book_draw(rest_s, booked_j + self._book_excess(beside_j))
 
     def _book_excess(self, joules: float) -> float:
-        """Book what neither idle draw nor batches explain; beside a warm-up it is that one's. In joules."""
-        if any(entry.kind.is_warmup for entry in self._open.entries):
+        """Book what neither idle draw nor batches explain; beside a first run it is that one's. In joules."""
+        if any(entry.kind.is_first_run for entry in self._open.entries):
             return self._books.to_warmup(joules)
         return self._books.to_unattributed(joules)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array, correction_covariance, features
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array, correction_covariance, features, smooth_features
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.openbatches import TimedWindow
 
@@ -102,7 +102,7 @@ class Arrays:
 
     def smooth_columns(self) -> tuple[Array, NDArray[np.int64]]:
         """Each batch's factors of its law's smooth part, and the columns they stand in: [batches, 3]."""
-        factors = np.stack([np.ones_like(self.tokens), self.tokens, self.tokens * self.lengths], axis=1)
+        factors = smooth_features(self.tokens, self.lengths)
         return factors, self.variant[:, None] * SMOOTH + np.arange(SMOOTH)
 
     def design(self, response: Response, factors: Array, columns: NDArray[np.int64], width: int) -> Array:

@@ -7,6 +7,7 @@ once and the filter starts from what it says. Later the response alone is looked
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -72,17 +73,20 @@ class Calibrator:
         last_end_s: float,
         to: EnergyFilter,
     ) -> None:
-        """Fit response, idle draw and laws to the warm-up that has been held back; nothing where there is
-        too little of it. `waiting` is in the order of starts. Work before it had ended at `last_end_s`."""
-        trials = [batch for batch in waiting if batch.window.is_warmup and not batch.window.is_first_run]
+        """Fit response, idle draw and laws to the warm-up that has been held back, as far as no request ran
+        beside it; nothing where there is too little of that. `waiting` is in the order of starts. Work before
+        it had ended at `last_end_s`."""
+        warm_up = list(takewhile(lambda batch: batch.window.is_warmup, waiting))
+        trials = [batch for batch in warm_up if not batch.window.is_first_run]
         if not trials:
             return
+        until_s = waiting[len(warm_up)].start_s if len(warm_up) < len(waiting) else math.inf
         history = History(MOST_HELD, CALIBRATION_BATCHES)
         history.batches.extend(trials)
-        first_runs = [batch.end_s for batch in waiting if batch.window.is_first_run]
+        first_runs = [batch.end_s for batch in warm_up if batch.window.is_first_run]
         first_s = max(first_runs) + FIRST_RUN_ECHO_S if first_runs else 0.0
-        remaining = deque(waiting)
-        for edge in edges:
+        remaining = deque(warm_up)
+        for edge in takewhile(lambda edge: edge.end_s <= until_s, edges):
             while remaining and remaining[0].end_s <= edge.start_s:
                 remaining.popleft()
             busy = busy_spans(remaining, edge.start_s, edge.end_s)

@@ -70,6 +70,7 @@ class LawView:
     """The laws at an instant, and the rule by which batches are split."""
 
     laws: Mapping[str, Coefficients]  # of the variants of which the meter has said something
+    uncertain: frozenset[str] = frozenset()  # of these, the law does not tell a batch's energy well yet
     after_rest: tuple[float, ...] = (0.0,) * CLASSES  # how much more, relatively, a batch costs
     split_rule: str = "shapley"
 
@@ -80,12 +81,15 @@ def correction_covariance(deviation: float) -> Array:
     return deviation**2 * np.exp(-np.abs(np.subtract.outer(nodes, nodes)) / ALIKE_OVER)
 
 
+def smooth_features(tokens: Array, lengths: Array) -> Array:
+    """The factors of a smooth part's coefficients: [batches, SMOOTH]."""
+    return np.stack([np.ones_like(tokens), tokens, tokens * lengths], axis=1)
+
+
 def features(base: Array, tokens: Array, lengths: Array) -> Array:
     """The factors of one variant's coefficients: [batches, SIZE]."""
     rows = np.zeros((len(tokens), SIZE))
-    rows[:, 0] = 1.0
-    rows[:, 1] = tokens
-    rows[:, 2] = tokens * lengths
+    rows[:, :SMOOTH] = smooth_features(tokens, lengths)
     at = np.clip(np.log2(np.maximum(tokens, 1.0)) - FIRST_NODE, 0.0, NODES - 1.0)
     node = np.minimum(at.astype(int), NODES - 2)
     relative = rows[:, :SMOOTH] @ base
@@ -123,7 +127,7 @@ def split_weights(view: LawView, window: Window) -> list[float]:
 def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     """What the law says each sequence of a window cost, before the meter has covered it."""
     law = view.laws.get(window.variant)
-    if law is None:
+    if law is None or window.variant in view.uncertain:
         return [None] * len(window.lengths)
     rested = 1 + view.after_rest[rest_class(window.rested_ns / 1e9)]
     cost_uj = round(law.cost_j(window.computed_tokens, window.padded_length) * rested * 1e6)

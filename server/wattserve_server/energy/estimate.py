@@ -6,7 +6,8 @@ In joules, and in watts for what draws all the time. It holds
   - what something else draws on the device, while there is a sign of it (`foreign`);
   - how much more a batch costs after a rest, one relative figure per class of rest;
   - the coefficients of every variant's cost law (`costlaw`);
-  - the energy of every entry of open batches: its law's prediction, give or take its own deviation.
+  - the energy of every entry of open batches: its law's prediction, give or take its own deviation; of a
+    first run, which no law tells, what the device usually draws in that time, give or take all of it.
 
 Linear algebra only: what enters, what leaves, and what booking does to it. Learns nothing.
 """
@@ -40,6 +41,27 @@ BATCH_NOISE = 0.05  # of one batch from its law
 REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 CORRECTION = 0.1  # of a law from its smooth part
+FIRST_RUN = 1.0  # of a first run from what the device usually draws in that time
+FIRST_GAIN, FIRST_FORM = 1.5, 2.0  # of a law that was never heard: as a whole, and of each coefficient alone
+
+ROUNDING = 1e-4  # relative deviation of any sum of joules, at the least: floats are not exact
+
+# A law is known once it tells a batch's energy this well (relative deviation).
+KNOWN = 0.3
+
+
+def within(pool_j: float, amounts_j: Array, deviations_j: Array) -> Array:
+    """The amounts, and where they are more than the pool holds, what remains of each: who is known less well
+    is cut by more, in proportion to the variances, and none below 0."""
+    left_j = amounts_j.copy()
+    variances = deviations_j**2 + (ROUNDING * amounts_j) ** 2
+    for _ in amounts_j:  # each round cuts what is short, or takes all of at least one of them
+        short_j = float(left_j.sum()) - pool_j
+        weights = np.where(left_j > 0, variances, 0.0)
+        if short_j <= 0 or not weights.any():
+            break
+        left_j = np.maximum(left_j - short_j * weights / weights.sum(), 0.0)
+    return left_j
 
 
 class Estimate:
@@ -53,7 +75,9 @@ class Estimate:
         self.size = LAWS  # of what is not a batch
         self.p[RESTED, RESTED] = AFTER_REST**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
-        self._predicted: Array = np.zeros(0)  # joules of each open entry, as admitted
+        self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
+        self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self._known: set[str] = set()
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
 
     # -- what it says
@@ -70,8 +94,8 @@ class Estimate:
 
     @property
     def batches_j(self) -> Array:
-        """Joules of each open entry, in the order in which they were admitted; what ran used something."""
-        return np.maximum(self.x[self.size :], LEAST * self._predicted)
+        """Joules of each open entry, in the order in which they were admitted."""
+        return np.maximum(self.x[self.size :], self._least_j)
 
     @property
     def foreign_w(self) -> float:
@@ -83,8 +107,19 @@ class Estimate:
         """How much more a batch costs, relatively, after each class of rest."""
         return (0.0, *self.x[RESTED].tolist())
 
+    @property
+    def has_first_runs(self) -> bool:
+        """Whether one of them is a first run, which may have used anything."""
+        return bool(self._is_first_run.any())
+
     def knows(self, variant: str) -> bool:
+        """Whether there is a law of it, well known or not."""
         return variant in self.names
+
+    @property
+    def uncertain(self) -> frozenset[str]:
+        """The variants whose law does not tell their energy well yet."""
+        return frozenset(self.names) - self._known
 
     def laws(self) -> dict[str, Coefficients]:
         laws: dict[str, Coefficients] = {}
@@ -114,12 +149,11 @@ class Estimate:
         """The pool's origin is uncertain by this much (a first reading, or one after a gap)."""
         self.p[CARRY, CARRY] += deviation_j**2
 
-    def add_variant(self, name: str, cost_j: float, tokens: int) -> None:
-        """A new variant, of which one batch of `tokens` tokens seems to cost `cost_j`."""
-        tokens = max(tokens, 1)
-        smooth = np.array([cost_j / 2, cost_j / 2 / tokens, 0.0])
-        wide = 3 * cost_j * np.array([1.0, 1 / tokens, 0.01 / tokens / tokens])
-        self.put_variant(name, smooth, np.diag(wide**2))
+    def add_variant(self, name: str, smooth: Array, most: Array) -> None:
+        """A new variant, whose law seems to have this smooth part, of coefficients that hardly exceed `most`."""
+        alone = np.diag((FIRST_FORM * np.maximum(smooth, most)) ** 2)
+        self._known.discard(name)
+        self.put_variant(name, smooth, FIRST_GAIN**2 * np.outer(smooth, smooth) + alone)
 
     def put_variant(self, name: str, smooth: Array, covariance: Array) -> None:
         """A variant whose law's smooth part is known this well; replaces what was known before."""
@@ -163,16 +197,35 @@ class Estimate:
         at = RESTED.start - 1 + rests[rested]
         rows[rested, at] = predicted[rested]
         predicted[rested] *= 1 + self.x[at]
+        if uncertain := self.uncertain.intersection(variants):
+            deviations = np.sqrt(np.maximum(np.sum((rows @ self.p) * rows, axis=1), 0.0))
+            is_told = deviations < KNOWN * predicted
+            names = np.array(variants)
+            self._known |= {name for name in uncertain if is_told[names == name].all()}
         rows *= counts[:, None]
+        self._append(counts * predicted, rows, BATCH_NOISE * predicted, counts, LEAST * counts * predicted)
+
+    def admit_first_runs(self, usual_j: Array) -> None:
+        """New entries of one batch each, of which no law tells anything; a device usually draws this much in
+        the time that they took."""
+        count = len(usual_j)
+        self._append(
+            usual_j, np.zeros((count, len(self.x))), FIRST_RUN * usual_j, np.ones(count), np.zeros(count)
+        )
+        self._is_first_run[-count:] = True
+
+    def _append(self, joules: Array, rows: Array, scatter_j: Array, counts: Array, least_j: Array) -> None:
+        """Entries of `counts` batches each. rows: how they depend on what is known. scatter_j: by how much one
+        batch deviates from that."""
         cross = self.p @ rows.T
         own = rows @ cross
-        scatter = (BATCH_NOISE * predicted) ** 2
-        own[np.diag_indices_from(own)] += counts * scatter + 1e-12
-        self.x = np.concatenate([self.x, counts * predicted])
+        own[np.diag_indices_from(own)] += counts * scatter_j**2 + 1e-12
+        self.x = np.concatenate([self.x, joules])
         self.p = np.block([[self.p, cross], [cross.T, own]])
         self.counts = np.concatenate([self.counts, counts])
-        self._predicted = np.concatenate([self._predicted, counts * predicted])
-        self.scatter_alone = np.concatenate([self.scatter_alone, scatter * (1 - 1 / counts)])
+        self._least_j = np.concatenate([self._least_j, least_j])
+        self._is_first_run = np.concatenate([self._is_first_run, np.zeros(len(counts), dtype=bool)])
+        self.scatter_alone = np.concatenate([self.scatter_alone, scatter_j**2 * (1 - 1 / counts)])
 
     # -- what leaves
 
@@ -215,7 +268,8 @@ class Estimate:
     def _drop(self, mask: NDArray[np.bool_]) -> None:
         keep = np.logical_not(mask)
         self.counts = self.counts[keep[self.size :]]
-        self._predicted = self._predicted[keep[self.size :]]
+        self._least_j = self._least_j[keep[self.size :]]
+        self._is_first_run = self._is_first_run[keep[self.size :]]
         self.scatter_alone = self.scatter_alone[keep[self.size :]]
         self.x = self.x[keep]
         self.p = self.p[np.ix_(keep, keep)]

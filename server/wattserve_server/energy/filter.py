@@ -15,7 +15,7 @@ import numpy as np
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
-from wattserve_server.energy.estimate import CARRY, FOREIGN, IDLE, RESTED, Estimate
+from wattserve_server.energy.estimate import CARRY, FOREIGN, IDLE, RESTED, ROUNDING, Estimate
 
 # Relative random walk per square root of a second: of all laws together, and of each alone.
 GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
@@ -38,7 +38,6 @@ FOREIGN_WALK = 0.3  # random walk of a foreign load per square root of a second,
 FOREIGN_JUMP = 3.0  # an edge this many standard deviations off means that the foreign load has changed
 LEAST_SPAN_S = 1e-3  # power is not told from edges closer than this
 
-ROUNDING = 1e-4  # relative deviation of what is in the pool, at the least: floats are not exact
 LEAST_AFTER_REST = -0.5  # no batch costs less than half because the device had rested
 
 
@@ -124,16 +123,18 @@ class EnergyFilter:
         spread = estimate.p @ row
         variance = self._variance(row, spread, pool_j, timing_j)
         deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
-        if not self.foreign.is_open and self.foreign.is_suspected(off_j, deviation_j, expected_j):
-            self.foreign.begin()
+        may_be_anything = estimate.has_first_runs
+        if not self.foreign.is_open and not may_be_anything:
+            if self.foreign.is_suspected(off_j, deviation_j, expected_j):
+                self.foreign.begin()
         if self.foreign.is_open:
             self._update_beside_foreign(row, off_j, pool_j, timing_j, dt_s)
             return 0.0
-        excess_j = float(max(off_j - OUTLIER * deviation_j, 0.0))
+        excess_j = 0.0 if may_be_anything else float(max(off_j - OUTLIER * deviation_j, 0.0))
         estimate.x += spread * ((off_j - excess_j) / variance)
         estimate.p -= np.outer(spread, spread / variance)
         self._keep_positive()
-        if counted.any():
+        if counted.any() and not may_be_anything:
             surprise = min(max(off_j / variance**0.5, -OUTLIER), OUTLIER)
             self._scatter += 0.05 * (surprise * surprise - self._scatter)
             self._notice(surprise / max(self._scatter, 1.0) ** 0.5)
@@ -175,13 +176,20 @@ class EnergyFilter:
         self.estimate.pin(FOREIGN, 0.0)
 
     def _keep_positive(self) -> None:
+        """No draw and no coefficient is negative. What one is raised by, those take back that the counter
+        cannot tell from it: else every edge would add energy that nothing has used."""
         estimate = self.estimate
-        estimate.x[IDLE] = np.maximum(estimate.x[IDLE], 0.0)
-        estimate.x[FOREIGN] = max(estimate.x[FOREIGN], 0.0)
-        estimate.x[RESTED] = np.maximum(estimate.x[RESTED], LEAST_AFTER_REST)
+        least = np.full(estimate.size, -np.inf)
+        least[IDLE] = least[FOREIGN] = 0.0
+        least[RESTED] = LEAST_AFTER_REST
         for index in range(len(estimate.names)):
             start = estimate.block(index).start
-            estimate.x[start : start + SMOOTH] = np.maximum(estimate.x[start : start + SMOOTH], 0.0)
+            least[start : start + SMOOTH] = 0.0
+        for at in np.flatnonzero(estimate.x[: estimate.size] < least):
+            short = float(least[at] - estimate.x[at])
+            if short > 0 and estimate.p[at, at] > 0:
+                estimate.x += estimate.p[:, at] * (short / estimate.p[at, at])
+        np.maximum(estimate.x[: estimate.size], least, out=estimate.x[: estimate.size])
 
     def _notice(self, surprise: float) -> None:
         """Surprises that keep their sign mean that the laws have changed: they are doubted."""

@@ -59,6 +59,12 @@ def edge(energy: EnergyFilter, batch_j: float | None, foreign_w: float = 0.0, to
     return told_j
 
 
+def first_idea(cost_j: float, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of a law, by one batch of so many tokens, none longer than 64."""
+    alone = cost_j * np.array([1.0, 1 / tokens, 1 / tokens / 64])
+    return alone * [0.5, 0.5, 0.0], alone
+
+
 def test_the_idle_draw_is_that_of_the_intervals_without_work() -> None:
     energy = idle_filter(40.0)
     for _ in range(50):
@@ -68,7 +74,7 @@ def test_the_idle_draw_is_that_of_the_intervals_without_work() -> None:
 
 def test_a_law_of_which_nothing_was_known_is_learned() -> None:
     energy, rng = idle_filter(), np.random.default_rng(1)
-    energy.estimate.add_variant("fp32", 4.0, 96)
+    energy.estimate.add_variant("fp32", *first_idea(4.0, 96))
     for _ in range(300):
         tokens = int(rng.choice([8, 64, 256, 1024]))
         edge(energy, 0.5 + 0.02 * tokens, tokens=tokens)
@@ -192,7 +198,7 @@ def test_mean_and_covariance_stay_sound_over_hundreds_of_random_operations(seed:
     for step in range(400):
         variant = str(rng.choice(["fp32", "bf16"]))
         if not energy.estimate.knows(variant):
-            energy.estimate.add_variant(variant, float(rng.uniform(0.1, 5)), 64)
+            energy.estimate.add_variant(variant, *first_idea(float(rng.uniform(0.1, 5)), 64))
         energy.pass_time(float(rng.uniform(0.01, 1)))
         for _ in range(rng.integers(0, 4)):
             admit(

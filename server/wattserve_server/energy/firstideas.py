@@ -1,0 +1,66 @@
+"""What to believe of batches of which the counter has told nothing yet.
+
+A device at work draws much the same whatever it runs. So a batch's joules are first taken to be the time that
+it took times what the device usually draws above its idle draw: a first run's, which may compile or allocate
+and obeys no law, and those from which a variant's law is begun.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wattserve_server.energy.costlaw import Array, smooth_features
+from wattserve_server.energy.openbatches import TimedWindow
+
+MEMORY_S = 10.0  # seconds of batches over which the usual draw is a mean
+MOST_SHAPES = 64  # of one variant that are remembered
+
+
+class FirstIdeas:
+    def __init__(self) -> None:
+        self._joules = self._seconds = 0.0
+        self._first: set[tuple[str, int, int]] = set()  # variant and shape: run once, and may have compiled
+        # By variant, computed tokens and length: the seconds of the fastest batch.
+        self._took_s: dict[str, dict[tuple[int, int], float]] = {}
+
+    @property
+    def usual_w(self) -> float | None:
+        """What the device draws at work, above its idle draw; None before any batch was settled."""
+        return self._joules / self._seconds if self._seconds else None
+
+    def settled(self, joules: float, seconds: float) -> None:
+        """A batch that follows a law is settled, and took so long."""
+        kept = 1 / (1 + seconds / MEMORY_S)
+        self._joules = kept * (self._joules + joules)
+        self._seconds = kept * (self._seconds + seconds)
+
+    def hear(self, batch: TimedWindow) -> None:
+        """A batch of a variant that has no law; of a shape's first runs the first one tells nothing."""
+        window, seconds = batch.window, batch.end_s - batch.start_s
+        shape = window.computed_tokens, window.padded_length
+        if window.is_first_run and (window.variant, *shape) not in self._first:
+            self._first.add((window.variant, *shape))
+            return
+        took_s = self._took_s.setdefault(window.variant, {})
+        if shape in took_s or len(took_s) < MOST_SHAPES:
+            took_s[shape] = min(seconds, took_s.get(shape, seconds))
+
+    def law(self, variant: str, watts: float) -> tuple[Array, Array]:
+        """The smooth part of a law by which batches cost what the device draws, these watts, in the time that
+        they take; and, for each coefficient, what would explain a batch by itself. Of a variant that was heard.
+        """
+        took_s = self._took_s[variant]
+        tokens, lengths = np.array(list(took_s), dtype=float).T
+        rows = smooth_features(tokens, lengths)
+        joules = watts * np.array(list(took_s.values()))
+        scale = rows.max(axis=0)
+        # Ridge towards half of it fixed and half per token; relative errors count, so that small ones are heard.
+        target = np.ones(len(joules))
+        weighted = rows / scale / joules[:, None]
+        largest = float(joules.max())
+        before = np.array([0.5 * float(joules.min()), 0.5 * largest, 0.0])
+        spread = np.diag((np.array([1.0, 1.0, 0.3]) * largest) ** 2)
+        gain = spread @ weighted.T @ np.linalg.inv(weighted @ spread @ weighted.T + 0.1**2 * np.eye(len(target)))
+        found = before + gain @ (target - weighted @ before)
+        found = np.maximum(found, [0.02 * float(joules.min()), 0.02 * largest, 0.0])
+        return found / scale, float(joules.mean()) / scale
