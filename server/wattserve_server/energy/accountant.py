@@ -43,8 +43,8 @@ LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
 
 # Where nothing is known of what the device usually draws, a first idea of that takes this part of the pool at
 # the least. Over a law's first so many edges it is taken anew where so many times as much is left for its
-# batches. For an idea that is far too high is corrected by the next edge, and one that is far too low never is:
-# what it leaves looks like somebody else's.
+# batches: an idea that is far too high is corrected by the next edge, and one that is far too low never is,
+# for what it leaves looks like somebody else's.
 FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
 
 FIRST_PART = 0.2  # so much of a batch must be in the counter before a first idea can be had of it
@@ -224,9 +224,11 @@ class Accountant:
             self._estimate.doubt_carry(edge.energy_uj / 1e6)
         busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s)
         rest_s = rest_times(start_s, at_s, busy, self._last_end_s)
+        if not busy and self._last_end_s == -math.inf and self._declared_idle_w is None and not edge.is_first:
+            self._filter.hear_before_work(edge.energy_uj / 1e6 / (at_s - start_s))
         self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
         self._calibrator.hear(edge, rest_s, bool(busy))
-        self._filter.pass_time(at_s - start_s)
+        self._filter.pass_time(rest_s)
         if not self._admit(edge, rest_s):
             self._estimate.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._estimate.idle_w)))
             return
@@ -310,8 +312,8 @@ class Accountant:
         return self._estimate.knows(batch.window.variant)
 
     def _begin_laws(self, batches: list[TimedWindow], edge: CounterInterval, rest_s: Array) -> bool:
-        """A first idea of batches of which nothing or little is known, by what nothing else explains where it
-        is not known what the device usually draws; False when too little of them is in the counter for that."""
+        """A first idea of batches of which little is known. Where it is not known what the device usually
+        draws, what nothing else explains says it; False when the counter holds too little of them yet."""
         theirs = OpenBatches()
         theirs.add([Entry([batch], [0.0]) for batch in batches])
         parts = theirs.counted(edge.end_s, self.response)
@@ -389,8 +391,9 @@ class Accountant:
     def _label(self) -> None:
         """Say on the receipts of batches what else drew on the device with them."""
         if self._filter.foreign.is_open:
+            warning = self._filter.foreign.warning(self._estimate.foreign_w)
             for entry in self._open.entries:
-                entry.warning = self._filter.foreign.warning
+                entry.warning = warning
 
     # -- gaps
 

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array, correction_covariance, features, smooth_features
+from wattserve_server.energy.costlaw import (
+    CLASSES,
+    SIZE,
+    SMOOTH,
+    Array,
+    correction_covariance,
+    features,
+    smooth_features,
+)
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.openbatches import TimedWindow
 
@@ -178,8 +186,8 @@ def _around(response: Response, step_s: float) -> list[Response]:
 def fit(
     history: Arrays,
     response: Response,
-    idle_w: Array,  # what is known of the idle draw beforehand, and how well
-    idle_deviation_w: float,
+    idle_w: Array,  # what is known of the idle draw beforehand, by class of rest
+    idle_covariance: Array,  # and how well
     correction: float,  # relative deviation of a law from its smooth part
 ) -> Fit:
     """Idle draw and laws, given the response."""
@@ -191,7 +199,7 @@ def fit(
     rows = np.zeros((len(history.tokens), SIZE))
     size = CLASSES + SIZE * len(history.variants)
     before = np.zeros((size, size))
-    before[:CLASSES, :CLASSES] = np.eye(CLASSES) * max(idle_deviation_w, 1e-6) ** 2
+    before[:CLASSES, :CLASSES] = idle_covariance + 1e-12 * np.eye(CLASSES)
     for index in range(len(history.variants)):
         mine = np.flatnonzero(history.variant == index)
         rows[mine] = features(smooth[index], history.tokens[mine], history.lengths[mine])

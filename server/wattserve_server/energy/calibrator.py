@@ -17,7 +17,7 @@ import numpy as np
 from wattserve_server.energy.calibration import Arrays, CounterInterval, History, find_response, fit
 from wattserve_server.energy.costlaw import SMOOTH, Array
 from wattserve_server.energy.device import Response, rest_times
-from wattserve_server.energy.estimate import CORRECTION, REST_SPREAD, Estimate
+from wattserve_server.energy.estimate import CORRECTION, IDLE, Estimate
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.openbatches import TimedWindow
 
@@ -108,8 +108,8 @@ class Calibrator:
             factors, columns = history.smooth_columns()
             width = SMOOTH * len(history.variants)
             self.response = find_response(history, factors, columns, width, self.response)
-        idle_w = to.estimate.idle_w
-        to.start_from(fit(history, self.response, idle_w, REST_SPREAD * float(idle_w.mean()), CORRECTION))
+        idle_w, idle_covariance = to.estimate.idle_w, to.estimate.p[IDLE, IDLE]
+        to.start_from(fit(history, self.response, idle_w, idle_covariance, CORRECTION))
 
     def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
         """One more interval of serving."""

@@ -88,15 +88,22 @@ class Response:
 
 
 # -- foreign load
-# Seen through the driver's list of processes, or only by a floor that neither idle draw nor batches explain.
+# Seen by what the driver or the system tells of other processes' work, or only by a floor that neither idle
+# draw nor batches explain. That somebody is listed says little: who only holds the device draws nothing.
 
 UNEXPLAINED = 4.0  # an edge this many standard deviations above everything known is unexplained
 BEYOND_LAWS = 0.4  # no law is off by more than this part of what it predicts: what is, is something else
+# Where somebody is listed of whose work nothing is told, edges are unexplained together: once by so many
+# standard deviations beyond so many at each (a cumulative sum).
+TOGETHER, EACH = 6.0, 0.5
+QUIET_WORK = 0.05  # others that use so little of the device, or of a core, are taken to draw nothing
 QUIET_EDGES = 10  # after so many edges without a sign of it, foreign load is taken to have ended
 SETTLES_AFTER_S = 60.0  # an unexplained floor that stays so long, with nobody seen, has become the idle draw
 
-SEEN_LOAD = "other processes ({count}) used the device meanwhile: what they drew was estimated and taken off"
-UNSEEN_LOAD = "the device drew more than its idle draw and its batches explain: the excess was taken off"
+# What receipts say.
+_TAKEN_OFF = "about {watts:.3g} W, estimated and taken off"
+SEEN_LOAD = f"other processes ({{count}}) used the device meanwhile: {_TAKEN_OFF}"
+UNSEEN_LOAD = f"the device drew more than its idle draw and its batches explain: {_TAKEN_OFF}"
 
 
 @dataclass(slots=True)
@@ -110,30 +117,38 @@ class ForeignLoad:
     is_open: bool = False  # something else draws now
     for_s: float = 0.0
     _quiet: int = 0
+    _sum: float = 0.0
 
     @property
-    def warning(self) -> str:
-        """What the receipts of batches beside it say."""
-        return SEEN_LOAD.format(count=self.neighbours) if self.neighbours else UNSEEN_LOAD
+    def is_told(self) -> bool:
+        """Whether somebody is known to compute on the device."""
+        return self.at_work is not None and self.at_work > QUIET_WORK
+
+    def warning(self, watts: float) -> str:
+        """What the receipts of batches say beside a load that draws so much."""
+        words = SEEN_LOAD if self.neighbours else UNSEEN_LOAD
+        return words.format(count=self.neighbours, watts=watts)
 
     def is_suspected(self, off_j: float, deviation_j: float, expected_j: float) -> bool:
         """Whether an edge this far above what is known speaks of it. expected_j: of batches."""
-        if self.neighbours:
+        if self.is_told:
             return True
-        if not self.watches_floor:
-            return False
-        return off_j > UNEXPLAINED * deviation_j and off_j > BEYOND_LAWS * expected_j
+        is_beyond = self.watches_floor and off_j > BEYOND_LAWS * expected_j
+        if self.neighbours and self.at_work is None:
+            self._sum = max(self._sum + off_j / deviation_j - EACH, 0.0)
+            return is_beyond and self._sum > TOGETHER
+        return is_beyond and off_j > UNEXPLAINED * deviation_j
 
     def begin(self) -> None:
-        self.is_open, self.for_s, self._quiet = True, 0.0, 0
+        self.is_open, self.for_s, self._quiet, self._sum = True, 0.0, 0, 0.0
 
     def has_ended(self, watts: float, deviation_w: float, idle_w: float, dt_s: float) -> bool:
         """After an edge at which it seemed to draw `watts`, give or take."""
         self.for_s += dt_s
-        is_quiet = not self.neighbours and watts < max(2 * deviation_w, 0.05 * idle_w)
+        is_quiet = not self.is_told and watts < max(2 * deviation_w, 0.05 * idle_w)
         self._quiet = self._quiet + 1 if is_quiet else 0
         return self._quiet >= QUIET_EDGES
 
     def has_settled(self) -> bool:
         """Whether what it draws is the device's idle draw by now."""
-        return self.for_s > SETTLES_AFTER_S and not self.neighbours
+        return self.for_s > SETTLES_AFTER_S and not self.is_told and not self.neighbours

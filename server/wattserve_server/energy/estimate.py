@@ -39,6 +39,7 @@ LAWS = RESTED.stop
 # Relative deviations, before anything is known.
 BATCH_NOISE = 0.05  # of one batch from its law
 REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
+AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew before
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 CORRECTION = 0.1  # of a law from its smooth part
 FIRST_RUN = 1.0  # of a first run from what the device usually draws in that time
@@ -78,6 +79,7 @@ class Estimate:
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self._known: set[str] = set()
+        self.unheard_s: dict[str, float] = {}  # by variant: since one of its batches came
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
 
     # -- what it says
@@ -141,16 +143,19 @@ class Estimate:
     # -- what enters
 
     def set_idle(self, watts: float) -> None:
-        """A first idea of the idle draw: one level, from which the classes of rest may differ."""
+        """A first idea of the idle draw, heard before any work: one level, from which the classes of rest may
+        differ, and all of them but the longest may by more: work wakes a device."""
         self.pin(IDLE, watts)
         self.p[IDLE, IDLE] = (REST_SPREAD * watts) ** 2 * (1 + np.eye(CLASSES))
+        awake = slice(IDLE.start, IDLE.stop - 1)
+        self.p[awake, awake] += (AWAKE_SPREAD * watts) ** 2
 
     def doubt_carry(self, deviation_j: float) -> None:
         """The pool's origin is uncertain by this much (a first reading, or one after a gap)."""
         self.p[CARRY, CARRY] += deviation_j**2
 
     def add_variant(self, name: str, smooth: Array, most: Array) -> None:
-        """A new variant, whose law seems to have this smooth part, of coefficients that hardly exceed `most`."""
+        """A new variant: its law's smooth part as it seems to be, and what none exceeds by much."""
         alone = np.diag((FIRST_FORM * np.maximum(smooth, most)) ** 2)
         self._known.discard(name)
         self.put_variant(name, smooth, FIRST_GAIN**2 * np.outer(smooth, smooth) + alone)
@@ -187,6 +192,7 @@ class Estimate:
         """New entries: each is `counts` batches alike, each of them what its law predicts, give or take."""
         rows = np.zeros((len(variants), len(self.x)))
         predicted = np.zeros(len(variants))
+        self.unheard_s |= dict.fromkeys(variants, 0.0)
         for name in dict.fromkeys(variants):
             index = self.names.index(name)
             mine = np.flatnonzero([variant == name for variant in variants])
@@ -215,8 +221,8 @@ class Estimate:
         self._is_first_run[-count:] = True
 
     def _append(self, joules: Array, rows: Array, scatter_j: Array, counts: Array, least_j: Array) -> None:
-        """Entries of `counts` batches each. rows: how they depend on what is known. scatter_j: by how much one
-        batch deviates from that."""
+        """Entries of `counts` batches each. rows: how they depend on what is known. scatter_j: of one batch,
+        from that."""
         cross = self.p @ rows.T
         own = rows @ cross
         own[np.diag_indices_from(own)] += counts * scatter_j**2 + 1e-12

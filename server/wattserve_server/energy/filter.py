@@ -10,12 +10,14 @@ Knows nothing of windows, counters and clocks, and books nothing: the accountant
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
-from wattserve_server.energy.estimate import CARRY, FOREIGN, IDLE, RESTED, ROUNDING, Estimate
+from wattserve_server.energy.estimate import CARRY, FOREIGN, IDLE, REST_SPREAD, RESTED, ROUNDING, Estimate
 
 # Relative random walk per square root of a second: of all laws together, and of each alone.
 GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
@@ -23,6 +25,7 @@ GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
 # each alone.
 IDLE_WALK, IDLE_WALK_ALONE = 0.002, 0.003
 DRIFT_STEP_S = 0.1  # all of this drifts in steps of so much time
+DRIFTS_S = 20.0  # and for so long after it was last heard: a night does not make it less known than a minute
 
 # Deviations are told this much wider than the filter believes them: no law has quite this form. Chosen so
 # that in random simulated worlds nine of ten cover 90 % (`make bench-attribution`).
@@ -54,6 +57,8 @@ class EnergyFilter:
         self._scatter = 1.0
         self._trend = 0.0
         self._drifted_s = 0.0
+        self._beside_s: Array = np.zeros(CLASSES)  # seconds of each class of rest beside a foreign load
+        self._unheard_s: Array = np.zeros(CLASSES)  # since each class of rest was last heard
 
     @property
     def deviations_j(self) -> Array:
@@ -68,6 +73,11 @@ class EnergyFilter:
         self.estimate.set_idle(watts)
         self.idle_is_known = True
 
+    def hear_before_work(self, watts: float) -> None:
+        """An edge before the first batch: a device that wakes is no sign of somebody else."""
+        if abs(watts - self.estimate.idle_w[-1]) > REST_SPREAD * self.estimate.idle_w[-1]:
+            self.hear_idle(watts)
+
     def start_from(self, fit: Fit) -> None:
         """Idle draw and laws as a calibration found them. Only while no batch is open."""
         estimate = self.estimate
@@ -80,24 +90,33 @@ class EnergyFilter:
             estimate.pin(IDLE, self._declared_idle_w)
         self._scatter = 1.0
 
-    def pass_time(self, dt_s: float) -> None:
-        """Laws and idle draw drift; followed in steps, because it is slow."""
+    def pass_time(self, rest_s: Array) -> None:
+        """Laws and idle draw drift, for a while after they were last heard. Followed in steps, because it is
+        slow. rest_s: seconds of each class of rest."""
         estimate = self.estimate
-        self._drifted_s += dt_s
+        self._unheard_s = np.where(rest_s > 0, 0.0, self._unheard_s + float(rest_s.sum()))
+        self._drifted_s += float(rest_s.sum())
         if self._drifted_s < DRIFT_STEP_S:
             return
         dt_s, self._drifted_s = self._drifted_s, 0.0
-        self._doubt_laws(GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
+        drifting = []
+        for index, name in enumerate(estimate.names):
+            unheard_s = estimate.unheard_s[name] = estimate.unheard_s.get(name, 0.0) + dt_s
+            if unheard_s < DRIFTS_S:
+                drifting.append(index)
+        self._doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
         if self._declared_idle_w is None and self.idle_is_known:
             idle_w = float(estimate.x[IDLE].mean())
-            estimate.p[IDLE, IDLE] += (IDLE_WALK * idle_w) ** 2 * dt_s
-            estimate.p[IDLE, IDLE] += np.eye(CLASSES) * (IDLE_WALK_ALONE * idle_w) ** 2 * dt_s
+            together = (IDLE_WALK * idle_w) ** 2 * dt_s
+            alone = (IDLE_WALK_ALONE * idle_w) ** 2 * dt_s
+            drifts = self._unheard_s < DRIFTS_S
+            estimate.p[IDLE, IDLE] += together * np.outer(drifts, drifts) + alone * np.diag(drifts)
 
-    def _doubt_laws(self, together_variance: float, alone_variance: float) -> None:
-        """Relative variances, of all laws together and of each alone."""
+    def _doubt_laws(self, indices: Iterable[int], together_variance: float, alone_variance: float) -> None:
+        """Relative variances, of all of these laws together and of each alone."""
         estimate = self.estimate
         together = np.zeros(estimate.size)
-        for index in range(len(estimate.names)):
+        for index in indices:
             start = estimate.block(index).start
             alone = slice(start, start + SMOOTH)
             together[alone] = estimate.x[alone]
@@ -124,10 +143,12 @@ class EnergyFilter:
         variance = self._variance(row, spread, pool_j, timing_j)
         deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
         may_be_anything = estimate.has_first_runs
-        if not self.foreign.is_open and not may_be_anything:
-            if self.foreign.is_suspected(off_j, deviation_j, expected_j):
-                self.foreign.begin()
+        is_watched = not self.foreign.is_open and not may_be_anything
+        if is_watched and self.foreign.is_suspected(off_j, deviation_j, expected_j):
+            self.foreign.begin()
+            self._beside_s = np.zeros(CLASSES)
         if self.foreign.is_open:
+            self._beside_s += rest_s
             self._update_beside_foreign(row, off_j, pool_j, timing_j, dt_s)
             return 0.0
         excess_j = 0.0 if may_be_anything else float(max(off_j - OUTLIER * deviation_j, 0.0))
@@ -167,8 +188,10 @@ class EnergyFilter:
         if self.foreign.has_ended(estimate.foreign_w, deviation_w, idle_w, dt_s):
             self._close_foreign()
         elif self.foreign.has_settled():
-            estimate.x[IDLE] += estimate.foreign_w
+            heard = self._beside_s > 0
+            estimate.x[IDLE] += estimate.foreign_w * heard
             estimate.p[IDLE, IDLE] += estimate.p[FOREIGN, FOREIGN]
+            estimate.p[IDLE, IDLE] += estimate.foreign_w**2 * np.outer(~heard, ~heard)
             self._close_foreign()
 
     def _close_foreign(self) -> None:
@@ -197,4 +220,4 @@ class EnergyFilter:
         if abs(self._trend) < TREND_LIMIT:
             return
         self._trend = 0.0
-        self._doubt_laws(CHANGE**2, CHANGE_ALONE**2)
+        self._doubt_laws(range(len(self.estimate.names)), CHANGE**2, CHANGE_ALONE**2)

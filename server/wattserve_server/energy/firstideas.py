@@ -14,6 +14,8 @@ from wattserve_server.energy.openbatches import TimedWindow
 
 MEMORY_S = 10.0  # seconds of batches over which the usual draw is a mean
 MOST_SHAPES = 64  # of one variant that are remembered
+ROUGHLY = 0.1  # relative deviation of a batch's time from any law
+LEAST_PART = 0.02  # of a batch, that is fixed, and that goes with its tokens
 
 
 class FirstIdeas:
@@ -47,20 +49,18 @@ class FirstIdeas:
 
     def law(self, variant: str, watts: float) -> tuple[Array, Array]:
         """The smooth part of a law by which batches cost what the device draws, these watts, in the time that
-        they take; and, for each coefficient, what would explain a batch by itself. Of a variant that was heard.
-        """
+        they take; and what each coefficient would be if it explained a batch alone. Of a variant that was
+        heard."""
         took_s = self._took_s[variant]
-        tokens, lengths = np.array(list(took_s), dtype=float).T
-        rows = smooth_features(tokens, lengths)
+        rows = smooth_features(*np.array(list(took_s), dtype=float).T)
         joules = watts * np.array(list(took_s.values()))
-        scale = rows.max(axis=0)
-        # Ridge towards half of it fixed and half per token; relative errors count, so that small ones are heard.
-        target = np.ones(len(joules))
+        scale, largest_j, least_j = rows.max(axis=0), float(joules.max()), float(joules.min())
+        # Regularised least squares of relative errors, so that small batches are heard.
         weighted = rows / scale / joules[:, None]
-        largest = float(joules.max())
-        before = np.array([0.5 * float(joules.min()), 0.5 * largest, 0.0])
-        spread = np.diag((np.array([1.0, 1.0, 0.3]) * largest) ** 2)
-        gain = spread @ weighted.T @ np.linalg.inv(weighted @ spread @ weighted.T + 0.1**2 * np.eye(len(target)))
-        found = before + gain @ (target - weighted @ before)
-        found = np.maximum(found, [0.02 * float(joules.min()), 0.02 * largest, 0.0])
+        before = np.array([0.5 * least_j, 0.5 * largest_j, 0.0])
+        spread = np.diag((np.array([1.0, 1.0, 0.3]) * largest_j) ** 2)
+        noise = ROUGHLY**2 * np.eye(len(joules))
+        gain = spread @ weighted.T @ np.linalg.inv(weighted @ spread @ weighted.T + noise)
+        found = before + gain @ (1.0 - weighted @ before)
+        found = np.maximum(found, LEAST_PART * np.array([least_j, largest_j, 0.0]))
         return found / scale, float(joules.mean()) / scale

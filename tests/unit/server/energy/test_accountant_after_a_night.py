@@ -7,7 +7,6 @@ night every second.
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
@@ -46,11 +45,6 @@ def _serve(device: LawfulDevice) -> tuple[np.ndarray, np.ndarray]:
     return np.abs(device.errors(before))[::4], np.array(widths)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: doubt grows without bound while nothing runs",
-)
 def test_after_a_night_intervals_are_hardly_wider_than_before() -> None:
     _, evening = _serve(device := _device())
     _sleep(device, NIGHT_MS)
@@ -59,11 +53,6 @@ def test_after_a_night_intervals_are_hardly_wider_than_before() -> None:
     assert np.median(morning[:6]) < 1.5 * np.median(evening)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: doubt grows without bound while nothing runs",
-)
 def test_after_a_night_receipts_are_as_right_as_without_one() -> None:
     rested, slept = _device(), _device()
     _sleep(rested, 0.0)

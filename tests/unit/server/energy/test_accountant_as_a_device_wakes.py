@@ -13,11 +13,6 @@ from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
 STATES = pytest.mark.parametrize(("asleep_w", "awake_w"), [(10.0, 27.0), (50.0, 85.0)])
-STRANGER = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: a device that wakes is taken for a stranger",
-)
 
 
 def _serve(asleep_w: float, awake_w: float, batches: int = 40) -> LawfulDevice:
@@ -43,14 +38,12 @@ def _serve(asleep_w: float, awake_w: float, batches: int = 40) -> LawfulDevice:
     return device
 
 
-@STRANGER
 @STATES
 def test_nobody_is_warned_of_what_the_device_draws_itself(asleep_w: float, awake_w: float) -> None:
     charges = _serve(asleep_w, awake_w).charges
     assert np.mean([bool(charge.warning) for charge in charges]) < 0.05
 
 
-@STRANGER
 @STATES
 def test_what_it_draws_awake_is_booked_as_idle(asleep_w: float, awake_w: float) -> None:
     ledger = _serve(asleep_w, awake_w).books.ledger

@@ -12,12 +12,6 @@ from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
-STOPS_LEARNING = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: whoever is listed stops all learning",
-)
-
 # What the driver tells of its use of the device: none, or nothing at all.
 AT_WORK = pytest.mark.parametrize("at_work", [0.0, None])
 
@@ -42,7 +36,6 @@ def _serve(device: LawfulDevice, variant: str, batches: int, pause_ms: float) ->
     return device.errors(before)[::4]
 
 
-@STOPS_LEARNING
 @AT_WORK
 def test_nobody_is_warned_of_a_process_that_draws_nothing(at_work: float | None) -> None:
     device = _beside(at_work)
@@ -50,7 +43,6 @@ def test_nobody_is_warned_of_a_process_that_draws_nothing(at_work: float | None)
     assert not {charge.warning for charge in device.charges} - {""}
 
 
-@STOPS_LEARNING
 @AT_WORK
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_laws_that_change_are_followed_beside_it_as_without_it(at_work: float | None, factor: float) -> None:
@@ -62,7 +54,6 @@ def test_laws_that_change_are_followed_beside_it_as_without_it(at_work: float | 
     assert beside < without + 0.02
 
 
-@STOPS_LEARNING
 @AT_WORK
 def test_a_new_variants_law_is_learned_beside_it(at_work: float | None) -> None:
     device = _beside(at_work)

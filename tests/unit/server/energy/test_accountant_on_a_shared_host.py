@@ -14,11 +14,6 @@ from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.receipt import Window
 
-UNWATCHED = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: on a host nobody looks for other processes",
-)
 WATTS = pytest.mark.parametrize("watts", [10.0, 40.0])
 
 
@@ -50,7 +45,6 @@ def _over_true(device: LawfulDevice, batches: list[Window]) -> float:
     return sum(device.energy_uj(batch) for batch in batches) / true
 
 
-@UNWATCHED
 @WATTS
 def test_what_another_process_draws_is_on_nobodys_receipt(watts: float) -> None:
     device, beside, alone = _serve(watts)
@@ -58,7 +52,6 @@ def test_what_another_process_draws_is_on_nobodys_receipt(watts: float) -> None:
     assert _over_true(device, alone) == pytest.approx(1.0, abs=0.08)
 
 
-@UNWATCHED
 @WATTS
 def test_receipts_beside_it_are_warned_and_the_others_are_not(watts: float) -> None:
     device, beside, alone = _serve(watts)

@@ -78,7 +78,7 @@ def found(history: History, present: Response) -> Response:
 def fitted(history: History, response: Response, idle_w: float = 55.0) -> Fit:
     table = history.arrays()
     assert table is not None
-    return fit(table, response, np.full(CLASSES, idle_w), 0.1 * idle_w, 0.1)
+    return fit(table, response, np.full(CLASSES, idle_w), (0.1 * idle_w) ** 2 * np.eye(CLASSES), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def admit(energy: EnergyFilter, tokens: int, variant: str = "fp32", rest: int = 
 
 def edge(energy: EnergyFilter, batch_j: float | None, foreign_w: float = 0.0, tokens: int = 96) -> float:
     """An interval of 100 ms with one batch that ends in it, or none: what the batch is told it used."""
-    energy.pass_time(0.1)
+    energy.pass_time(WORK)
     counted = NONE
     if batch_j is not None:
         admit(energy, tokens)
@@ -74,6 +74,8 @@ def test_the_idle_draw_is_that_of_the_intervals_without_work() -> None:
 
 def test_a_law_of_which_nothing_was_known_is_learned() -> None:
     energy, rng = idle_filter(), np.random.default_rng(1)
+    for _ in range(20):
+        edge(energy, None)  # the idle draw is known
     energy.estimate.add_variant("fp32", *first_idea(4.0, 96))
     for _ in range(300):
         tokens = int(rng.choice([8, 64, 256, 1024]))
@@ -124,7 +126,7 @@ def test_what_is_far_beyond_everything_known_is_nobodys() -> None:
 def test_a_single_batch_after_a_rest_teaches_what_rest_costs() -> None:
     energy = knowing()
     for _ in range(40):
-        energy.pass_time(5.0)
+        energy.pass_time(50 * WORK)
         admit(energy, 96, rest=3)
         energy.update(5.0 + 1.2 * 2.42, ALL, WORK, 0.001, 2.42)
         energy.estimate.settle(np.array([True]), 1.2 * 2.42)
@@ -199,7 +201,7 @@ def test_mean_and_covariance_stay_sound_over_hundreds_of_random_operations(seed:
         variant = str(rng.choice(["fp32", "bf16"]))
         if not energy.estimate.knows(variant):
             energy.estimate.add_variant(variant, *first_idea(float(rng.uniform(0.1, 5)), 64))
-        energy.pass_time(float(rng.uniform(0.01, 1)))
+        energy.pass_time(float(rng.uniform(0.1, 10)) * WORK)
         for _ in range(rng.integers(0, 4)):
             admit(
                 energy,

@@ -1,12 +1,20 @@
 """When something else is believed to draw on the device, and when no longer."""
 
-from wattserve_server.energy.device import QUIET_EDGES, SETTLES_AFTER_S, ForeignLoad
+from wattserve_server.energy.device import QUIET_EDGES, QUIET_WORK, SETTLES_AFTER_S, ForeignLoad
 
 
-def test_a_neighbour_is_suspected_whatever_the_counter_says() -> None:
-    assert ForeignLoad(neighbours=1).is_suspected(0.0, 1.0, 0.0)
-    assert not ForeignLoad(neighbours=0).is_suspected(0.0, 1.0, 0.0)
-    assert not ForeignLoad(neighbours=None).is_suspected(0.0, 1.0, 0.0)
+def test_whoever_is_told_to_compute_is_suspected_whatever_the_counter_says() -> None:
+    assert ForeignLoad(neighbours=1, at_work=0.3).is_suspected(0.0, 1.0, 0.0)
+    assert ForeignLoad(watches_floor=False, at_work=0.3).is_suspected(0.0, 1.0, 0.0)
+    assert not ForeignLoad(neighbours=1, at_work=QUIET_WORK).is_suspected(0.0, 1.0, 0.0)
+
+
+def test_whoever_is_only_listed_is_suspected_once_edges_together_say_so() -> None:
+    listed, nobody = ForeignLoad(neighbours=1), ForeignLoad(neighbours=0)
+    assert [listed.is_suspected(2.0, 1.0, 0.0) for _ in range(5)] == [False] * 4 + [True]
+    assert not any(nobody.is_suspected(2.0, 1.0, 0.0) for _ in range(5))
+    assert not any(ForeignLoad(neighbours=1).is_suspected(0.4, 1.0, 0.0) for _ in range(50))
+    assert not any(ForeignLoad(neighbours=1).is_suspected(2.0, 1.0, 6.0) for _ in range(50))  # a law is off
 
 
 def test_an_unseen_load_must_be_beyond_chance_and_beyond_what_a_law_is_off_by() -> None:
@@ -33,11 +41,11 @@ def test_a_loud_edge_among_quiet_ones_begins_their_count_anew() -> None:
     assert not load.has_ended(0.0, 1.0, 50.0, 0.1)
 
 
-def test_it_does_not_end_while_a_neighbour_is_seen() -> None:
-    load = ForeignLoad(neighbours=1)
+def test_it_ends_beside_whoever_is_listed_and_not_beside_whoever_computes() -> None:
+    load = ForeignLoad(neighbours=1, at_work=0.3)
     load.begin()
     assert not any(load.has_ended(0.0, 1.0, 50.0, 0.1) for _ in range(5 * QUIET_EDGES))
-    load.neighbours = 0
+    load.at_work = None
     assert any(load.has_ended(0.0, 1.0, 50.0, 0.1) for _ in range(QUIET_EDGES))
 
 
