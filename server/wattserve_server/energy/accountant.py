@@ -22,7 +22,7 @@ from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times
 from wattserve_server.energy.edges import NS, EdgeFinder
-from wattserve_server.energy.estimate import within
+from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.firstideas import FirstIdeas
 from wattserve_server.energy.ledger import Books, Ledger
@@ -65,6 +65,7 @@ class Accountant:
         self._books = Books(self.ledger)
         # A declared idle draw is a model's, and a model counts nobody else.
         self._watches_floor = declared_idle_w is None and not counts_server
+        self._is_cpu_time = declared_idle_w is not None and counts_server
         self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
@@ -79,7 +80,8 @@ class Accountant:
 
     def _begin_filter(self) -> None:
         """The filter and all that follows its open batches, as at the start."""
-        self._filter = EnergyFilter(self._declared_idle_w, ForeignLoad(self._watches_floor))
+        after_rest = AFTER_REST_CPU_TIME if self._is_cpu_time else AFTER_REST
+        self._filter = EnergyFilter(self._declared_idle_w, ForeignLoad(self._watches_floor), after_rest)
         self._estimate = self._filter.estimate
         self._calibrator = Calibrator(is_model=self._declared_idle_w is not None)
         self._open = OpenBatches()

@@ -41,6 +41,7 @@ BATCH_NOISE = 0.05  # of one batch from its law
 REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
 AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew before
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
+AFTER_REST_CPU_TIME = 2.0  # the same of the server's own CPU time: a lone request finds cold caches
 CORRECTION = 0.1  # of a law from its smooth part
 FIRST_RUN = 1.0  # of a first run from what the device usually draws in that time
 FIRST_GAIN, FIRST_FORM = 1.5, 2.0  # of a law that was never heard: as a whole, and of each coefficient alone
@@ -68,13 +69,14 @@ def within(pool_j: float, amounts_j: Array, deviations_j: Array) -> Array:
 class Estimate:
     """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last."""
 
-    def __init__(self) -> None:
+    def __init__(self, after_rest: float = AFTER_REST) -> None:
         self.names: list[str] = []
         self.bases: list[Array] = []
         self.x: Array = np.zeros(LAWS)
         self.p: Array = np.zeros((LAWS, LAWS))
         self.size = LAWS  # of what is not a batch
-        self.p[RESTED, RESTED] = AFTER_REST**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
+        self.after_rest_spread = after_rest
+        self.p[RESTED, RESTED] = after_rest**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)

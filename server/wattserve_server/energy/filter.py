@@ -17,13 +17,24 @@ import numpy as np
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
-from wattserve_server.energy.estimate import CARRY, FOREIGN, IDLE, REST_SPREAD, RESTED, ROUNDING, Estimate
+from wattserve_server.energy.estimate import (
+    AFTER_REST,
+    CARRY,
+    FOREIGN,
+    IDLE,
+    REST_SPREAD,
+    RESTED,
+    ROUNDING,
+    Estimate,
+)
 
 # Relative random walk per square root of a second: of all laws together, and of each alone.
 GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
 # Relative random walk of the idle draw per square root of a second: of all classes of rest together, and of
 # each alone.
 IDLE_WALK, IDLE_WALK_ALONE = 0.002, 0.003
+# The same of what batches cost more after a rest, relative to how far that was known at first.
+REST_WALK = 0.03
 DRIFT_STEP_S = 0.1  # all of this drifts in steps of so much time
 DRIFTS_S = 20.0  # and for so long after it was last heard: a night does not make it less known than a minute
 
@@ -47,8 +58,13 @@ LEAST_AFTER_REST = -0.5  # no batch costs less than half because the device had 
 class EnergyFilter:
     """Teaches `estimate`. `declared_idle_w` is the idle draw where it is known and not learned."""
 
-    def __init__(self, declared_idle_w: float | None = None, foreign: ForeignLoad | None = None) -> None:
-        self.estimate = Estimate()
+    def __init__(
+        self,
+        declared_idle_w: float | None = None,
+        foreign: ForeignLoad | None = None,
+        after_rest: float = AFTER_REST,
+    ) -> None:
+        self.estimate = Estimate(after_rest)
         self.foreign = foreign or ForeignLoad()  # what else may draw on the device
         self.idle_is_known = declared_idle_w is not None
         self._declared_idle_w = declared_idle_w
@@ -105,6 +121,9 @@ class EnergyFilter:
             if unheard_s < DRIFTS_S:
                 drifting.append(index)
         self._doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
+        spread = estimate.after_rest_spread
+        is_known = np.diagonal(estimate.p)[RESTED] < spread**2
+        estimate.p[RESTED, RESTED] += np.diag(is_known * (REST_WALK * spread) ** 2 * dt_s)
         if self._declared_idle_w is None and self.idle_is_known:
             idle_w = float(estimate.x[IDLE].mean())
             together = (IDLE_WALK * idle_w) ** 2 * dt_s
