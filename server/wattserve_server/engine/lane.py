@@ -10,8 +10,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -45,7 +46,7 @@ SPLIT_BATCH = (
 
 
 class RunLog:
-    """When one device ran a batch, for those who account for it.
+    """When one device ran a batch, and when something else of ours used it, for those who account for it.
 
     The lane's thread writes, the sampler's thread drains. The lock makes one promise: a window that started
     before the instant that `drain` returns has been handed over by then.
@@ -55,6 +56,7 @@ class RunLog:
         self._lock = threading.Lock()
         self._running_since_ns: int | None = None
         self._finished: list[Window] = []
+        self._beside: dict[str, int] = {}  # by variant: what has used it beside batches since then
         self._busy_ns = 0
         self._resting_since_ns = time.monotonic_ns()
 
@@ -62,7 +64,8 @@ class RunLog:
         """A batch starts now: the instant, and for how long nothing had run, in nanoseconds."""
         with self._lock:
             self._running_since_ns = time.monotonic_ns()
-            return self._running_since_ns, self._running_since_ns - self._resting_since_ns
+            rested_ns = 0 if self._beside else self._running_since_ns - self._resting_since_ns
+            return self._running_since_ns, rested_ns
 
     def finish(self, window: Window) -> None:
         """The batch that was started has ended; `window` is its record."""
@@ -72,16 +75,38 @@ class RunLog:
             self._resting_since_ns = window.end_ns
             self._finished.append(window)
 
+    @contextmanager
+    def beside(self, variant: str) -> Iterator[None]:
+        """What the block does uses the device beside its batches, and belongs to this variant's warm-up.
+
+        Its windows may overlap those of batches, and nobody's settlement waits for its end: each `drain`
+        hands over what has passed of it.
+        """
+        with self._lock:
+            self._beside[variant] = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._cut(variant, time.monotonic_ns())
+                del self._beside[variant]
+
+    def _cut(self, variant: str, at_ns: int) -> None:
+        since_ns, self._beside[variant] = self._beside[variant], at_ns
+        self._resting_since_ns = max(self._resting_since_ns, at_ns)
+        self._finished.append(Window(variant, since_ns, at_ns, (1,), 1, is_first_run=True))
+
     def drain(self) -> tuple[list[Window], int]:
         """The windows finished since the last call, and the instant before which none is missing."""
         with self._lock:
+            now_ns = time.monotonic_ns()
+            for variant in self._beside:
+                self._cut(variant, now_ns)
             windows, self._finished = self._finished, []
-            if self._running_since_ns is not None:
-                return windows, self._running_since_ns
-            return windows, time.monotonic_ns()
+            return windows, now_ns if self._running_since_ns is None else self._running_since_ns
 
     def busy_ns(self) -> int:
-        """For how long batches have run, the running one included."""
+        """For how long batches have run, the running one included; nothing else counts."""
         with self._lock:
             if self._running_since_ns is None:
                 return self._busy_ns

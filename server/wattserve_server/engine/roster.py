@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -32,6 +32,7 @@ from wattserve_server.errors import ConfigError, NotFound, NotPossibleHere, OutO
 
 log = logging.getLogger(__name__)
 
+HOST = torch.device("cpu")  # which builds every variant
 SKIPPED = Verification(False, "not verified: --no-verify")
 
 
@@ -234,7 +235,8 @@ class Loader:
         lane = self._lanes[device]
         try:
             async with self._one_at_a_time:
-                variant = await asyncio.to_thread(self._build, hosted.choice)
+                with self._metered_building(hosted.choice):
+                    variant = await asyncio.to_thread(self._build, hosted.choice)
                 await warmup.tune(lane, variant, self.rules.threads)
                 if self.rules.is_verified:
                     await warmup.verify(lane, variant)
@@ -270,6 +272,15 @@ class Loader:
         self._roster.leaving.discard(resident)
         log.info("unloaded %s", resident.variant.name)
         await asyncio.to_thread(free_unused, resident.variant.device)
+
+    @contextmanager
+    def _metered_building(self, choice: Choice) -> Iterator[None]:
+        """Building computes on the host, for whatever device, and copies to the variant's."""
+        with ExitStack() as stack:
+            for device, lane in self._lanes.items():
+                if device in (choice.device, HOST):
+                    stack.enter_context(lane.run_log.beside(choice.name))
+            yield
 
     def _build(self, choice: Choice) -> Variant:
         """On a thread. Raises ConfigError for what would not fit, and whatever building raises."""
