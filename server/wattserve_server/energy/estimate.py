@@ -80,7 +80,7 @@ class Estimate:
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)
-        self._known: set[str] = set()
+        self.known: set[str] = set()  # variants whose law tells a batch's energy well
         self.unheard_s: dict[str, float] = {}  # by variant: since one of its batches came
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
 
@@ -122,8 +122,8 @@ class Estimate:
 
     @property
     def uncertain(self) -> frozenset[str]:
-        """The variants whose law does not tell their energy well yet."""
-        return frozenset(self.names) - self._known
+        """The other variants that have a law."""
+        return frozenset(self.names) - self.known
 
     def laws(self) -> dict[str, Coefficients]:
         laws: dict[str, Coefficients] = {}
@@ -159,7 +159,7 @@ class Estimate:
     def add_variant(self, name: str, smooth: Array, most: Array) -> None:
         """A new variant: its law's smooth part as it seems to be, and what none exceeds by much."""
         alone = np.diag((FIRST_FORM * np.maximum(smooth, most)) ** 2)
-        self._known.discard(name)
+        self.known.discard(name)
         self.put_variant(name, smooth, FIRST_GAIN**2 * np.outer(smooth, smooth) + alone)
 
     def put_variant(self, name: str, smooth: Array, covariance: Array) -> None:
@@ -209,7 +209,7 @@ class Estimate:
             deviations = np.sqrt(np.maximum(np.sum((rows @ self.p) * rows, axis=1), 0.0))
             is_told = deviations < KNOWN * predicted
             names = np.array(variants)
-            self._known |= {name for name in uncertain if is_told[names == name].all()}
+            self.known |= {name for name in uncertain if is_told[names == name].all()}
         rows *= counts[:, None]
         self._append(counts * predicted, rows, BATCH_NOISE * predicted, counts, LEAST * counts * predicted)
 

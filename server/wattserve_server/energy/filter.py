@@ -99,6 +99,7 @@ class EnergyFilter:
         estimate = self.estimate
         for name, base in zip(fit.variants, fit.bases, strict=True):
             estimate.put_variant(name, base, np.zeros((SMOOTH, SMOOTH)))
+            estimate.known.add(name)
         at = np.r_[(IDLE, *(estimate.block(estimate.names.index(name)) for name in fit.variants))]
         estimate.pin(at, fit.values)
         estimate.p[np.ix_(at, at)] = fit.covariance
