@@ -108,7 +108,9 @@ def test_all_that_is_shown_is_declared_and_named_as_openmetrics_wants_it(server:
     shown = {name for name in server.families() if not name.startswith(("process_", "python_"))}
     assert shown <= declared
     absent = {name for name in declared - shown if not name.startswith("nv_gpu_")}
-    assert absent == {"wattserve_meter_cross_check_ratio", "wattserve_meter_part_joules"}
+    assert absent == {
+        f"wattserve_meter_{name}" for name in ("cross_check_ratio", "part_joules", "raw_joules")
+    }
 
 
 def test_an_exemplar_names_a_receipt_that_can_be_asked_for(server: Served) -> None:

@@ -14,6 +14,7 @@ from tests.clients.oip_stub import infer_request, told
 from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
 from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
@@ -34,7 +35,8 @@ OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
 def host() -> Host:
     made = ready()
     made.engine.book = ReceiptBook(60.0, 1000, lambda receipt: None)
-    made.meters["cpu"] = DeviceMeter("cpu", cast(Any, None), pb.MeterInfo())
+    metered: Any = SimpleNamespace(source=Source("none", "none", Quality.NONE))
+    made.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo())
     return made
 
 
