@@ -35,7 +35,7 @@ OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
 def host() -> Host:
     made = ready()
     made.engine.book = ReceiptBook(60.0, 1000, lambda receipt: None)
-    metered: Any = SimpleNamespace(source=Source("none", "none", Quality.NONE))
+    metered: Any = SimpleNamespace(source=Source("simulated", "simulated", Quality.SIMULATED))
     made.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo())
     return made
 
