@@ -53,6 +53,7 @@ def test_leaving_a_watch_ends_it_on_the_server(server: Any, client: Any) -> None
 
 def test_a_watch_starts_when_it_is_asked_for_not_when_it_is_first_read(server: ScriptedServer) -> None:
     with Client(server.target) as client:
+        client.server_info()  # the connection stands: a watch that nobody reads shows no error
         watch = client.watch_receipts()
         assert server.asked("WatchReceipts").wait(timeout=60)
         assert list(watch) == []
@@ -61,6 +62,7 @@ def test_a_watch_starts_when_it_is_asked_for_not_when_it_is_first_read(server: S
 def test_a_watch_that_nobody_reads_ends_with_its_last_reference(server: ScriptedServer) -> None:
     server.script["WatchReceipts"] = [endless]
     with Client(server.target) as client:
+        client.server_info()  # the connection stands: a watch that nobody reads shows no error
         watch = client.watch_receipts()
         assert server.asked("WatchReceipts").wait(timeout=60)
         del watch
