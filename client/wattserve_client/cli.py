@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    options, rest = parser.parse_known_args(argv, argparse.Namespace(target=[], timeout=30.0, tls=False))
+    defaults = argparse.Namespace(target=[], timeout=30.0, tls=False, json=False)
+    options, rest = parser.parse_known_args(argv, defaults)
     if rest:  # argparse takes texts in one place only: `predict a --settled b` leaves b
         if "texts" not in options or any(word.startswith("-") for word in rest):
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -98,21 +99,20 @@ def _default_target() -> list[str]:
 
 
 def _parser() -> Parser:
-    connection = _connection()
+    anywhere = _anywhere()
     parser = Parser(
         prog="wattserve-client",
         description="Asks a Wattserve server for predictions, and for what they cost in joules.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        parents=[connection],
+        parents=[anywhere],
     )
     parser.add_argument("--version", action="version", version=f"wattserve-client {_version()}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[Client, argparse.Namespace], int], help: str) -> Parser:
         description = f"Shows {help}."
-        command = subparsers.add_parser(name, help=help, description=description, parents=[connection])
-        command.add_argument("--json", action="store_true", help="as JSON; units are in the names")
+        command = subparsers.add_parser(name, help=help, description=description, parents=[anywhere])
         command.set_defaults(run=run)
         return command
 
@@ -145,9 +145,10 @@ def _parser() -> Parser:
     return parser
 
 
-def _connection() -> Parser:
+def _anywhere() -> Parser:
     """Options that may stand before the command, or after it, where they must not undo what stood before."""
     parser = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="as JSON; units are in the names")
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--target",

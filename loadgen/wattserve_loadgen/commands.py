@@ -96,6 +96,7 @@ def add_prepare(commands: Commands) -> None:
 
 
 def _prepare(flags: argparse.Namespace) -> int:
+    from wattserve_loadgen import words
     from wattserve_loadgen.data import prepare
 
     options = PrepareOptions(**given(flags, PrepareOptions))
@@ -128,6 +129,10 @@ def _prepare(flags: argparse.Namespace) -> int:
             max_length=128 if options.max_length is None else options.max_length,
         )
     print(f"{made.folder}: {made.rows} rows, {made.truncated} of them truncated; labels: {made.labels}")
+    if 0 < made.unlabelled < made.rows:
+        print(f"loadgen: {words.unlabelled(made.unlabelled, made.rows)}", file=sys.stderr)
+    elif made.unlabelled and not made.labels.startswith("none"):
+        print("loadgen: every label is -1: the dataset has no labels, so no accuracy", file=sys.stderr)
     return DONE
 
 

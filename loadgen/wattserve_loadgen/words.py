@@ -132,3 +132,9 @@ def in_columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> li
         ).rstrip()
         for row in rows
     ]
+
+
+def unlabelled(missing: int, rows: int) -> str:
+    """Of a dataset with `missing` rows without a label among its `rows`: what that does to accuracy."""
+    have = "has" if missing == 1 else "have"
+    return f"{missing:,} of {rows:,} dataset rows {have} no label: accuracy is of the others"

@@ -41,6 +41,7 @@ class Prepared:
     rows: int
     truncated: int
     labels: str
+    unlabelled: int  # rows without a label
 
 
 def prepare_file(
@@ -78,7 +79,7 @@ def prepare_file(
     }
     pad_id = encoder.pad_token_id
     dataset.save(out, token_rows, labels, description, pad_id=0 if pad_id is None else pad_id)
-    return Prepared(out, len(rows), truncated, origin)
+    return Prepared(out, len(rows), truncated, origin, labels.count(NO_LABEL))
 
 
 def prepare_random(
@@ -109,7 +110,7 @@ def prepare_random(
         "label_names": [],
     }
     dataset.save(out, token_rows, [NO_LABEL] * rows, description)
-    return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)")
+    return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)", rows)
 
 
 def prepare_random_images(
@@ -130,7 +131,7 @@ def prepare_random_images(
         "label_names": [],
     }
     dataset.save_images(out, pixels, [NO_LABEL] * rows, description)
-    return Prepared(out, rows, 0, "none (random images: for speed and energy only)")
+    return Prepared(out, rows, 0, "none (random images: for speed and energy only)", rows)
 
 
 def _check_seed(seed: int) -> None:

@@ -70,7 +70,9 @@ def _label(where: str, column: str, value: Any) -> str | int:
     if isinstance(value, int):
         return value
     if not value.strip():
-        raise DatasetError(f"{where}: the label is empty; use -1 for a row without label")
+        raise DatasetError(
+            f"{where}: the label is empty; use -1 for a row without label, left out of accuracy"
+        )
     return value.strip()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_common.stats import paired_difference, wilson_interval
+from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.results import Accuracy
 
@@ -28,15 +29,16 @@ def note_predictions(predictions: dict[str, dict[int, list[int | None]]], record
 def measure_accuracy(
     predictions: Predictions, labels: npt.NDArray[np.int64], baseline: str
 ) -> tuple[int, dict[str, Accuracy]]:
-    """Accuracy per arm on the rows that every arm answered, each row counted once by its first answer; an
-    answer without a label is wrong. Returns the number of rows too.
+    """Accuracy per arm on the labelled rows that every arm answered, each row counted once by its first
+    answer; an answer without a label is wrong. Returns the number of rows too.
 
-    `labels[row]` is the index of the right label. `baseline`: the arm that the others are paired with; when
-    it answered nothing, none is.
+    `labels[row]` is the index of the right label, or -1: the row is left out. `baseline`: the arm that the
+    others are paired with; when it answered nothing, none is.
     """
     if not predictions:
         return 0, {}
     common = np.array(sorted(set.intersection(*(set(rows) for rows in predictions.values()))), dtype=np.int64)
+    common = common[labels[common] != NO_LABEL]
     if not len(common):
         return 0, {}
     right = {arm: _right(rows, common, labels) for arm, rows in predictions.items()}

@@ -267,6 +267,7 @@ class DatasetSummary:
     max_tokens: int  # of the longest row
     description: dict[str, Any]  # dataset.json
     pixel_shape: tuple[int, ...] = ()  # channels, height, width of its images; empty for tokens
+    unlabelled_rows: int = 0  # rows without a label, which accuracy leaves out
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ class Results:
     boundary: str  # which hardware the joules cover, and whether the client's own are among them
     energy_reason: str  # why there are no joules at all, or ""
     accuracy_reason: str  # why accuracy does not apply, or ""
-    accuracy_rows: int  # rows that every arm answered
+    accuracy_rows: int  # rows with a label that every arm answered
     accuracy: dict[str, Accuracy]  # by arm; empty where it does not apply
     notes: list[str]  # what a reader should know, in sentences
     # what this client can do against a server that does nothing

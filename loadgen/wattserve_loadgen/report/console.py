@@ -69,4 +69,8 @@ def _meanings(results: Results) -> list[str]:
             f"p99 {words.ABSENT}: too few independent answers, {SAMPLE_FLOORS[99.0]} are needed (p50:"
             f" {SAMPLE_FLOORS[50.0]})."
         )
+    if results.accuracy_reason:
+        lines.append(f"accuracy {words.ABSENT}: {results.accuracy_reason}.")
+    elif results.dataset.unlabelled_rows:
+        lines.append(f"{words.unlabelled(results.dataset.unlabelled_rows, results.dataset.rows)}.")
     return lines

@@ -269,6 +269,8 @@ def accuracy_sentence(results: Results) -> str:
         f"Accuracy is that of the timed answers, on the {results.accuracy_rows} of {results.dataset.rows}"
         " dataset rows that every variant answered. Each row counts once. The interval is Wilson's, 95 %."
     )
+    if results.dataset.unlabelled_rows:
+        text += f" {words.unlabelled(results.dataset.unlabelled_rows, results.dataset.rows)}."
     unstable = {name: share.unstable_rows for name, share in results.accuracy.items() if share.unstable_rows}
     if unstable:
         counts = ", ".join(f"{name}: {count}" for name, count in unstable.items())

@@ -135,7 +135,7 @@ def columns() -> list[Column]:
         Column("accuracy_share", "of the arm, over all loads", "accuracy.share"),
         Column("accuracy_low", "its 95 % interval", "accuracy.low"),
         Column("accuracy_high", "", "accuracy.high"),
-        Column("accuracy_rows", "rows that every arm answered", "accuracy.rows"),
+        Column("accuracy_rows", "rows with a label that every arm answered", "accuracy.rows"),
         Column("accuracy_difference", "from the baseline, paired", "accuracy.difference"),
         Column("accuracy_difference_low", "its 95 % interval", "accuracy.difference_low"),
         Column("accuracy_difference_high", "", "accuracy.difference_high"),

@@ -68,6 +68,7 @@ def first_results(
             sha256=dataset.sha256,
             rows=len(dataset.rows),
             labelled=dataset.labelled,
+            unlabelled_rows=int((dataset.labels == NO_LABEL).sum()),
             min_tokens=int(dataset.lengths.min()),
             mean_tokens=float(dataset.lengths.mean()),
             max_tokens=int(dataset.lengths.max()),
@@ -132,12 +133,7 @@ def accuracy_reason(info: ServerInfo, dataset: Dataset) -> str:
         return "the model has random weights"
     if not info.labels:
         return f"the task {info.task or 'of this model'} predicts no labels"
-    missing = int((dataset.labels == NO_LABEL).sum())
-    if missing == len(dataset.rows):
-        return "the dataset has no labels"
-    if missing:
-        return f"{missing} of {len(dataset.rows)} rows of the dataset have no label"
-    return ""
+    return "the dataset has no labels" if (dataset.labels == NO_LABEL).all() else ""
 
 
 def server_notes(
@@ -220,6 +216,10 @@ def first_lines(results: Results, sites: Mapping[str, Site], search_s: float) ->
         f" about {words.duration(plan_seconds(plan, ASIDE_S))}, of it {words.duration(load_s)} of load",
         *foreseen(results.plan, slowest_sensor_seconds(sites), results.ceilings),
     ]
+    if results.accuracy_reason:
+        lines.append(f"no accuracy: {results.accuracy_reason}")
+    elif results.dataset.unlabelled_rows:
+        lines.append(words.unlabelled(results.dataset.unlabelled_rows, results.dataset.rows))
     for name, site in sites.items():
         lines += remarks(plain_variants(site.info), variants_on(plan.arms, name))
     if not results.ceilings:

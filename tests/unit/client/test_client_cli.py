@@ -141,6 +141,13 @@ def test_a_proxy_and_an_unverified_variant_are_always_said(capsys: Output, serve
     assert verified == {"fp32*": "no", "int4": "yes"}
 
 
+@pytest.mark.parametrize("command", ["predict bad", "info", "ready", "energy"])
+def test_json_may_stand_before_the_command_as_the_target_may(
+    capsys: Output, server: FakeServer, command: str
+) -> None:
+    assert isinstance(json.loads(shown(capsys, server, "--json", *command.split())), dict)
+
+
 def test_json_has_units_in_its_names(capsys: Output, server: FakeServer) -> None:
     told = as_json(capsys, server, "predict", "bad", "--settled")
     assert told["classifications"][0]["label"] == "negative"

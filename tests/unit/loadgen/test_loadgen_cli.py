@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.loadgen_data import write_tensors
+from tests.fixtures.loadgen_data import make_tokenizer, write_tensors
 from tests.fixtures.loadgen_results import INT8, make_point, make_results
 from wattserve_loadgen import cli, sweep_commands
 from wattserve_loadgen.data import prepare
@@ -149,6 +149,24 @@ def test_a_report_of_a_folder_without_results_is_refused(
     assert complaint(capsys, "report", str(tmp_path)).endswith(
         "no results.json in it; give the --out folder of a sweep"
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ((0, 1), ""),
+        ((0, -1, 1), "loadgen: 1 of 3 dataset rows has no label: accuracy is of the others\n"),
+        ((-1, -1), "loadgen: every label is -1: the dataset has no labels, so no accuracy\n"),
+    ],
+)
+def test_prepare_says_how_many_rows_have_no_label(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, labels: tuple[int, ...], said: str
+) -> None:
+    source, model = tmp_path / "r.csv", make_tokenizer(tmp_path / "model", {"NEGATIVE": 0, "POSITIVE": 1})
+    source.write_text("text,label\n" + "".join(f"good,{label}\n" for label in labels))
+    arguments = ["--input", source, "--tokenizer", model, "--out", tmp_path / "out"]
+    assert cli.main(["prepare", *map(str, arguments)]) == 0
+    assert capsys.readouterr().err == said
 
 
 def test_prepare_says_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

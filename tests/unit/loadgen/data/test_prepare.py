@@ -178,7 +178,7 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
         "r.csv",
         "text,label\ngood,positive\nbad,\n",
         {},
-        "line 3: the label is empty; use -1 for a row without label",
+        "line 3: the label is empty; use -1 for a row without label, left out of accuracy",
     ),
     (
         "r.csv",

@@ -52,6 +52,15 @@ def test_an_answer_without_a_prediction_is_wrong() -> None:
     assert measure_accuracy({"fp32": {0: [None]}}, LABELS, "fp32")[1]["fp32"].correct == 0
 
 
+def test_a_row_without_a_label_is_left_out_and_spoils_no_other() -> None:
+    labels = np.array([0, -1, 1], dtype=np.int64)
+    answers = {0: [0], 1: [1], 2: [0]}
+    rows, found = measure_accuracy({"fp32": answers, "int8": answers}, labels, "fp32")
+    assert rows == 2
+    assert (found["fp32"].correct, found["fp32"].rows, found["int8"].unstable_rows) == (1, 2, 0)
+    assert measure_accuracy({"fp32": {1: [1]}}, labels, "fp32") == (0, {})
+
+
 def test_without_common_rows_there_is_no_accuracy() -> None:
     assert measure_accuracy({"fp32": {0: [1]}, "int8": {1: [1]}}, LABELS, "fp32") == (0, {})
     assert measure_accuracy({}, LABELS, "fp32") == (0, {})

@@ -20,6 +20,7 @@ from tests.fixtures.loadgen_results import (
 from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report.console import summary
+from wattserve_loadgen.report.text import accuracy_sentence
 
 SHORT = Verdict("too short", "too short to publish: 15.0 s of 30 s")
 DRIFT = Verdict("drift", "throughput fell by 9 % within its windows")
@@ -90,8 +91,17 @@ def test_what_no_sample_carries_and_no_meter_counted_is_a_dash_with_its_reason()
     assert line.split() == ["concurrency", "1", "fp32", "80.0", "12.5", "ms", "–", "–", "–", "–"]
     assert meanings == [
         "p99 –: too few independent answers, 662 are needed (p50: 11).",
+        "accuracy –: no labels.",
         "At concurrency 1, fp32 answers 80.0 requests per second.",
     ]
+
+
+def test_how_many_rows_have_no_label_is_said_with_the_table_and_in_the_report() -> None:
+    results = make_results()
+    results = replace(results, dataset=replace(results.dataset, rows=450, unlabelled_rows=1))
+    sentence = "1 of 450 dataset rows has no label: accuracy is of the others."
+    assert sentence in summary(results)
+    assert sentence in accuracy_sentence(results)
 
 
 def test_a_proxy_is_marked_and_estimated_joules_are_called_so() -> None:

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.fixtures.fake_server.child import ChildServer
 from tests.fixtures.fake_server.memory import MemoryServer
 from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_sweeps import Outcome, arguments, read, sweep
+from tests.fixtures.loadgen_sweeps import Outcome, Told, arguments, measured, read, sweep
 
 Capture = pytest.CaptureFixture[str]
 
@@ -149,3 +150,15 @@ def test_ctrl_c_ends_the_cell_and_keeps_what_was_measured(data: Path, tmp_path: 
     assert all(cell.energy.receipts_residual_uj == 0 for cell in found.results.cells)
     assert all(record["energy_state"] == "settled" for record in found.records)
     assert "Interrupted by the user." in found.report
+
+
+def test_one_row_without_a_label_leaves_the_others_their_accuracy_and_is_told_first(tmp_path: Path) -> None:
+    data = make_labelled(tmp_path / "rows", rows=6)
+    labels = torch.load(data / "labels.pt")
+    labels[2] = -1
+    torch.save(labels, data / "labels.pt")
+    told = Told()
+    results = measured(MemoryServer(Metered()), data, tmp_path / "out", told)
+    assert "1 of 6 dataset rows has no label: accuracy is of the others" in told.lines
+    assert (results.dataset.unlabelled_rows, results.accuracy_rows) == (1, 5)
+    assert results.accuracy["fp32"].share == 1.0
