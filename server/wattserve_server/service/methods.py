@@ -131,7 +131,10 @@ class CountedCall:
 
     async def abort(self, error: Exception) -> NoReturn:
         failure = failure_of(error)
-        await self._context.abort(failure.reaction.code, failure.message, failure.metadata())
+        try:
+            await self._context.abort(failure.reaction.code, failure.message, failure.metadata())
+        except grpc.aio.InternalError as gone:  # the call ended meanwhile: nobody is there to be told
+            raise asyncio.CancelledError from gone
         raise AssertionError("abort returned")
 
     def _code(self, kind: type[BaseException] | None) -> str:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotFound, OverloadedError
-from wattserve_server.service.methods import handlers
+from wattserve_server.service.methods import CountedCall, handlers
 from wattserve_server.telemetry.observer import Observer, go_name
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -271,3 +271,16 @@ def test_a_method_has_no_series_before_its_first_call() -> None:
     observer = Observer("test")
     observer.method("unary", PATH, "Predict")
     assert b"grpc_method" not in observer.page("")[1]
+
+
+async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_servers() -> None:
+    class Gone:
+        def time_remaining(self) -> None: ...
+
+        async def abort(self, *_: object) -> None:
+            raise grpc.aio.InternalError("the caller has left")
+
+    observer = Observer("test")
+    with pytest.raises(asyncio.CancelledError):
+        with CountedCall(observer.method("unary", "Inference", "Predict"), Gone()) as call:
+            await call.abort(NotFound("no such thing"))
