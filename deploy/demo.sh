@@ -45,5 +45,6 @@ Where to look
 What to try next
   make serve                                    the same server, to call: docs/tutorial.md
   ARGS="--model ./my-classifier" make serve     your own model: docs/how-to/own-model.md
+  . .venv/bin/activate                          puts wattserve and loadgen on the PATH of your shell
   loadgen sweep --preset quick ...              figures that hold better: docs/measuring.md
 END
