@@ -281,6 +281,6 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
             raise grpc.aio.InternalError("the caller has left")
 
     observer = Observer("test")
-    with pytest.raises(asyncio.CancelledError):
-        with CountedCall(observer.method("unary", "Inference", "Predict"), Gone()) as call:
-            await call.abort(NotFound("no such thing"))
+    calls = observer.method("unary", "Inference", "Predict")
+    with pytest.raises(asyncio.CancelledError), CountedCall(calls, Gone()) as call:
+        await call.abort(NotFound("no such thing"))
