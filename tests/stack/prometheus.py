@@ -98,12 +98,14 @@ class Prometheus:
 
     def _read(self) -> None:
         assert self._process.stderr is not None
+        is_ready = False
         for line in self._process.stderr:
             self._said.append(line)
             found = LISTENING.search(line)
             if found is not None:
                 self._address = found[1]
-            if READY in line:
+            is_ready = is_ready or READY in line
+            if is_ready and self._address:  # it says the two in either order
                 self._ready.set()
         self._ready.set()
 
