@@ -27,8 +27,8 @@ class FirstIdeas:
 
     @property
     def usual_w(self) -> float | None:
-        """What the device draws at work, above its idle draw; None before any batch was settled."""
-        return self._joules / self._seconds if self._seconds else None
+        """What the device draws at work, above its idle draw; None before a batch was told any joules."""
+        return self._joules / self._seconds if self._joules else None
 
     def settled(self, joules: float, seconds: float) -> None:
         """A batch that follows a law is settled, and took so long."""

@@ -12,6 +12,15 @@ from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
+pytestmark = [
+    pytest.mark.xfail(
+        strict=True,
+        raises=AssertionError,
+        reason="issue 18: a change of all laws is booked to the idle draw",
+    ),
+    pytest.mark.parametrize("factor", [0.8, 1.25]),
+]
+
 
 def _errors_after_change(factor: float, pause_ms: float = 100.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of batches of 12 ms after the change: seconds since it, relative errors, whether the interval holds the
@@ -40,23 +49,11 @@ def _errors_after_change(factor: float, pause_ms: float = 100.0) -> tuple[np.nda
     return starts_s, errors, np.abs(errors) <= half
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: a change of all laws is booked to the idle draw",
-)
-@pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_laws_that_change_at_low_load_are_followed_within_seconds(factor: float) -> None:
     since_s, errors, _ = _errors_after_change(factor)
     assert abs(errors[since_s > 5].mean()) < 0.06
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="issue 18: a change of all laws is booked to the idle draw",
-)
-@pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_until_then_the_intervals_hold_the_truth(factor: float) -> None:
     since_s, _, is_covered = _errors_after_change(factor)
     assert is_covered[since_s < 5].mean() > 0.8
