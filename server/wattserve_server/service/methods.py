@@ -8,6 +8,7 @@ it ends. The path under which a service is found need not be its descriptor's.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, NoReturn
@@ -24,11 +25,20 @@ from wattserve_server.telemetry.observer import MethodCalls, Observer
 # By what a context says its code is: in some versions of grpc the code, in others its number.
 _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
 
+_GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of grpc's log tells more than that a caller left while grpc sent it a reply. Replies are
+    sent behind the handlers below, so nothing here can catch that; the call is counted as CANCELLED."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+
 
 def handlers(
     path: str, service: ServiceDescriptor, servicer: object, observer: Observer
 ) -> grpc.GenericRpcHandler:
     """servicer: has async methods of the names of the service's."""
+    _GRPC_LOG.addFilter(_is_news)
     registered = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED

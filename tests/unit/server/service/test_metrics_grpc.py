@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator
@@ -284,3 +285,17 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
     calls = observer.method("unary", "Inference", "Predict")
     with pytest.raises(asyncio.CancelledError), CountedCall(calls, Gone()) as call:
         await call.abort(NotFound("no such thing"))
+
+
+def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handlers(PATH, SERVICE, Servicer(), Observer("test"))
+    log = logging.getLogger("grpc._cython.cygrpc")
+    for error in (grpc.aio.InternalError("Failed execute_batch"), RuntimeError("a bug")):
+        try:
+            raise error
+        except Exception as raised:
+            log.exception("met %s", raised)
+    log.error("without an error")
+    assert caplog.messages == ["met a bug", "without an error"]
