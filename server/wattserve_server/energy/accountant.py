@@ -19,7 +19,7 @@ import numpy as np
 
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
-from wattserve_server.energy.costlaw import Array, LawView
+from wattserve_server.energy.costlaw import Array, LawView, features_of
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times
 from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
@@ -295,8 +295,7 @@ class Accountant:
             self._open.add(entries)
             self._estimate.admit(
                 [entry.kind.variant for entry in entries],
-                np.array([entry.kind.computed_tokens for entry in entries], dtype=float),
-                np.array([entry.kind.padded_length for entry in entries], dtype=float),
+                np.array([features_of(entry.kind) for entry in entries]),
                 np.array([entry.rest for entry in entries]),
                 np.array([len(entry.batches) for entry in entries], dtype=float),
             )
@@ -343,8 +342,7 @@ class Accountant:
         window = batch.window
         if window.is_first_run or not self._estimate.knows(window.variant):
             return usual_w * (batch.end_s - batch.start_s)
-        size = np.array([float(window.computed_tokens)]), np.array([float(window.padded_length)])
-        return float(self._estimate.predict(window.variant, *size)[0])
+        return float(self._estimate.predict(window.variant, np.array([features_of(window)]))[0])
 
     # -- booking
 

@@ -20,8 +20,8 @@ from wattserve_server.energy.costlaw import (
     SMOOTH,
     Array,
     correction_covariance,
-    features,
-    smooth_features,
+    factors_of,
+    features_of,
 )
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.openbatches import TimedWindow
@@ -87,8 +87,7 @@ class Arrays:
         self.variant = np.array([self.variants.index(item.window.variant) for item in batches])
         self.start_s = np.array([item.start_s for item in batches])
         self.end_s = np.array([item.end_s for item in batches])
-        self.tokens = np.array([item.window.computed_tokens for item in batches], dtype=float)
-        self.lengths = np.array([item.window.padded_length for item in batches], dtype=float)
+        self.features = np.array([features_of(item.window) for item in batches])  # [batches, SMOOTH]
         length_s = np.diff(self.edges_s)
         late_s = np.array([max(item.deviation_s, 2e-4) for item, _ in intervals])
         watts = self.energy_j / length_s
@@ -110,8 +109,7 @@ class Arrays:
 
     def smooth_columns(self) -> tuple[Array, NDArray[np.int64]]:
         """Each batch's factors of its law's smooth part, and the columns they stand in: [batches, 3]."""
-        factors = smooth_features(self.tokens, self.lengths)
-        return factors, self.variant[:, None] * SMOOTH + np.arange(SMOOTH)
+        return self.features, self.variant[:, None] * SMOOTH + np.arange(SMOOTH)
 
     def design(self, response: Response, factors: Array, columns: NDArray[np.int64], width: int) -> Array:
         """What each column deposits in each interval, whitened: [intervals, classes of rest + width]."""
@@ -196,13 +194,13 @@ def fit(
     matrix = history.design(response, factors, columns, width)
     target = history.target()
     smooth = _least_squares(matrix, target)[CLASSES:].reshape(-1, SMOOTH)
-    rows = np.zeros((len(history.tokens), SIZE))
+    rows = np.zeros((len(history.features), SIZE))
     size = CLASSES + SIZE * len(history.variants)
     before = np.zeros((size, size))
     before[:CLASSES, :CLASSES] = idle_covariance + 1e-12 * np.eye(CLASSES)
     for index in range(len(history.variants)):
         mine = np.flatnonzero(history.variant == index)
-        rows[mine] = features(smooth[index], history.tokens[mine], history.lengths[mine])
+        rows[mine] = factors_of(smooth[index], history.features[mine])
         typical_j = float(np.max(rows[mine, :SMOOTH] @ smooth[index]))
         largest = np.max(rows[mine, :SMOOTH], axis=0)
         wide = np.array([1.0, 1.0, 0.5]) * max(typical_j, 1e-6) / largest

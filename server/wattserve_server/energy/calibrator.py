@@ -132,10 +132,10 @@ class Calibrator:
         history = self._recent.arrays()
         if history is None:
             return
-        factors = np.zeros((len(history.tokens), 1))
+        factors = np.zeros((len(history.features), 1))
         for index, name in enumerate(history.variants):
             mine = np.flatnonzero(history.variant == index)
-            factors[mine, 0] = laws.predict(name, history.tokens[mine], history.lengths[mine])
+            factors[mine, 0] = laws.predict(name, history.features[mine])
         columns = history.variant[:, None]
         width = len(history.variants)
         self.response = find_response(history, factors, columns, width, self.response, only_near=True)

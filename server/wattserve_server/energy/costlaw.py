@@ -2,9 +2,10 @@
 
     joules = fixed + per_token x n + per_square x n x L + (the same) x correction(n)
 
-n: tokens computed, padding included. L: the length at which they were computed, so that n x L is the sum
-of squared lengths. correction: hat functions over log2(n), for what a straight line misses (a device that
-fills up, a kernel that changes at some size). `filter` learns the coefficients; they are never negative.
+1, n and n x L are the features of its window (`Features`); a law reads nothing else. n: tokens computed,
+padding included. L: the length at which they were computed, so that n x L is the sum of squared lengths.
+correction: hat functions over log2(n), for what a straight line misses (a device that fills up, a kernel that
+changes at some size). `filter` learns the coefficients; they are never negative.
 
 A `LawView` is an immutable copy for readers on other threads.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,29 @@ from wattserve_server.energy.receipt import Window
 
 Array = NDArray[np.float64]
 
-SMOOTH = 3  # coefficients of the smooth part: fixed, per token, per square
+
+class Features(NamedTuple):
+    """What a law reads of a window, each with a coefficient of its own in the law's smooth part.
+
+    Where many windows are meant, an array has a row for each and these as its columns.
+    """
+
+    batches: float  # 1: what a batch costs however large it is
+    tokens: float  # computed, padding included; the law's correction goes by them
+    squares: float  # of the lengths at which they were computed, summed
+
+
+def of_rows(tokens: int, length: int) -> Features:
+    """Of a batch of so many computed tokens in rows of this length."""
+    return Features(1.0, float(tokens), float(tokens) * length)
+
+
+def features_of(window: Window) -> Features:
+    return of_rows(window.computed_tokens, window.padded_length)
+
+
+SMOOTH = len(Features._fields)  # coefficients of the smooth part
+TOKENS = Features._fields.index("tokens")
 FIRST_NODE, LAST_NODE = 2, 15  # the correction's nodes are the powers of two from 4 to 32768 tokens
 NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
@@ -50,19 +74,26 @@ class Coefficients:
     base: tuple[float, float, float] = (0.0, 0.0, 0.0)  # the smooth part that `corrections` are relative to
     corrections: tuple[float, ...] = (0.0,) * NODES
 
-    def cost_j(self, tokens: int, length: int) -> float:
-        """Joules of a batch of `tokens` computed tokens at `length`; never negative."""
-        square = float(tokens) * length
-        smooth = self.fixed_j + self.per_token_j * tokens + self.per_square_j * square
-        at = min(max(math.log2(max(tokens, 1)) - FIRST_NODE, 0.0), NODES - 1.0)
+    @property
+    def smooth(self) -> tuple[float, float, float]:
+        """The coefficients of the smooth part, in the order of `Features`."""
+        return self.fixed_j, self.per_token_j, self.per_square_j
+
+    def cost_j(self, features: Features) -> float:
+        """Joules of a batch; never negative."""
+        smooth = _dot(self.smooth, features)
+        at = min(max(math.log2(max(features.tokens, 1.0)) - FIRST_NODE, 0.0), NODES - 1.0)
         node = min(int(at), NODES - 2)
         correction = self.corrections[node] * (node + 1 - at) + self.corrections[node + 1] * (at - node)
-        base = self.base[0] + self.base[1] * tokens + self.base[2] * square
-        return max(smooth + base * correction, LEAST * smooth)
+        return max(smooth + _dot(self.base, features) * correction, LEAST * smooth)
 
     def own_j(self, length: int) -> float:
         """What one sequence of this length adds to a batch that is not padded for it, in joules."""
         return self.per_token_j * length + self.per_square_j * length * length
+
+
+def _dot(coefficients: Sequence[float], features: Features) -> float:
+    return sum(each * feature for each, feature in zip(coefficients, features, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +112,14 @@ def correction_covariance(deviation: float) -> Array:
     return deviation**2 * np.exp(-np.abs(np.subtract.outer(nodes, nodes)) / ALIKE_OVER)
 
 
-def smooth_features(tokens: Array, lengths: Array) -> Array:
-    """The factors of a smooth part's coefficients: [batches, SMOOTH]."""
-    return np.stack([np.ones_like(tokens), tokens, tokens * lengths], axis=1)
-
-
-def features(base: Array, tokens: Array, lengths: Array) -> Array:
-    """The factors of one variant's coefficients: [batches, SIZE]."""
-    rows = np.zeros((len(tokens), SIZE))
-    rows[:, :SMOOTH] = smooth_features(tokens, lengths)
-    at = np.clip(np.log2(np.maximum(tokens, 1.0)) - FIRST_NODE, 0.0, NODES - 1.0)
+def factors_of(bases: Array, features: Array) -> Array:
+    """The factors of a law's coefficients: [batches, SIZE]. bases: of each batch's law, or of all of them."""
+    rows = np.zeros((len(features), SIZE))
+    rows[:, :SMOOTH] = features
+    at = np.clip(np.log2(np.maximum(features[:, TOKENS], 1.0)) - FIRST_NODE, 0.0, NODES - 1.0)
     node = np.minimum(at.astype(int), NODES - 2)
-    relative = rows[:, :SMOOTH] @ base
-    index = np.arange(len(tokens))
+    relative = np.sum(features * bases, axis=1)
+    index = np.arange(len(features))
     rows[index, SMOOTH + node] = relative * (node + 1 - at)
     rows[index, SMOOTH + node + 1] = relative * (at - node)
     return rows
@@ -130,5 +156,5 @@ def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     if law is None or window.variant in view.uncertain:
         return [None] * len(window.lengths)
     rested = 1 + view.after_rest[rest_class(window.rested_ns / 1e9)]
-    cost_uj = round(law.cost_j(window.computed_tokens, window.padded_length) * rested * 1e6)
+    cost_uj = round(law.cost_j(features_of(window)) * rested * 1e6)
     return list(split_exact(cost_uj, split_weights(view, window)))

@@ -27,7 +27,7 @@ from wattserve_server.energy.costlaw import (
     Array,
     Coefficients,
     correction_covariance,
-    features,
+    factors_of,
 )
 
 CARRY = 0
@@ -135,10 +135,10 @@ class Estimate:
             )
         return laws
 
-    def predict(self, variant: str, tokens: Array, lengths: Array) -> Array:
-        """What the law of a variant says of its batches, in joules."""
+    def predict(self, variant: str, features: Array) -> Array:
+        """What the law of a variant says of its batches, in joules. features: [batches, SMOOTH]."""
         index = self.names.index(variant)
-        rows = features(self.bases[index], tokens, lengths)
+        rows = factors_of(self.bases[index], features)
         theta = self.x[self.block(index)]
         return np.maximum(rows @ theta, LEAST * (rows[:, :SMOOTH] @ theta[:SMOOTH]))
 
@@ -186,8 +186,7 @@ class Estimate:
     def admit(
         self,
         variants: Sequence[str],
-        tokens: Array,
-        lengths: Array,
+        features: Array,  # of each: [entries, SMOOTH]
         rests: NDArray[np.int64],  # the class of rest before each
         counts: Array,
     ) -> None:
@@ -199,8 +198,8 @@ class Estimate:
             index = self.names.index(name)
             mine = np.flatnonzero([variant == name for variant in variants])
             block = self.block(index)
-            rows[mine, block] = features(self.bases[index], tokens[mine], lengths[mine])
-            predicted[mine] = self.predict(name, tokens[mine], lengths[mine])
+            rows[mine, block] = factors_of(self.bases[index], features[mine])
+            predicted[mine] = self.predict(name, features[mine])
         rested = np.flatnonzero(rests)
         at = RESTED.start - 1 + rests[rested]
         rows[rested, at] = predicted[rested]

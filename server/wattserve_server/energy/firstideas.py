@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattserve_server.energy.costlaw import Array, smooth_features
+from wattserve_server.energy.costlaw import Array, Features, features_of
 from wattserve_server.energy.openbatches import TimedWindow
 
 MEMORY_S = 10.0  # seconds of batches over which the usual draw is a mean
@@ -21,9 +21,9 @@ LEAST_PART = 0.02  # of a batch, that is fixed, and that goes with its tokens
 class FirstIdeas:
     def __init__(self) -> None:
         self._joules = self._seconds = 0.0
-        self._first: set[tuple[str, int, int]] = set()  # variant and shape: run once, and may have compiled
-        # By variant, computed tokens and length: the seconds of the fastest batch.
-        self._took_s: dict[str, dict[tuple[int, int], float]] = {}
+        self._first: set[tuple[str, Features]] = set()  # variant and shape: run once, and may have compiled
+        # By variant and shape: the seconds of the fastest batch.
+        self._took_s: dict[str, dict[Features, float]] = {}
 
     @property
     def usual_w(self) -> float | None:
@@ -39,9 +39,9 @@ class FirstIdeas:
     def hear(self, batch: TimedWindow) -> None:
         """A batch of a variant that has no law; of a shape's first runs the first one tells nothing."""
         window, seconds = batch.window, batch.end_s - batch.start_s
-        shape = window.computed_tokens, window.padded_length
-        if window.is_first_run and (window.variant, *shape) not in self._first:
-            self._first.add((window.variant, *shape))
+        shape = features_of(window)
+        if window.is_first_run and (window.variant, shape) not in self._first:
+            self._first.add((window.variant, shape))
             return
         took_s = self._took_s.setdefault(window.variant, {})
         if shape in took_s or len(took_s) < MOST_SHAPES:
@@ -52,7 +52,7 @@ class FirstIdeas:
         they take; and what each coefficient would be if it explained a batch alone. Of a variant that was
         heard."""
         took_s = self._took_s[variant]
-        rows = smooth_features(*np.array(list(took_s), dtype=float).T)
+        rows = np.array(list(took_s))
         joules = watts * np.array(list(took_s.values()))
         scale, largest_j, least_j = rows.max(axis=0), float(joules.max()), float(joules.min())
         # Regularised least squares of relative errors, so that small batches are heard.

@@ -48,7 +48,7 @@ def resume(fresh: EnergyFilter, known: Sound) -> None:
         estimate.x[IDLE] = known.idle_w
     estimate.x[RESTED] = known.law.after_rest[1:]
     for name, law in known.law.laws.items():
-        smooth = np.array([law.fixed_j, law.per_token_j, law.per_square_j])
+        smooth = np.array(law.smooth)
         doubt = CHANGE**2 * np.outer(smooth, smooth) + CHANGE_ALONE**2 * np.diag(smooth**2)
         estimate.put_variant(name, np.array(law.base), doubt)
         block = estimate.block(estimate.names.index(name))

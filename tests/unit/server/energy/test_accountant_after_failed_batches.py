@@ -7,6 +7,7 @@ import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
 from tests.fixtures.windows import MS, window
+from wattserve_server.energy.costlaw import of_rows
 from wattserve_server.engine.out_of_memory import as_far_as_it_came
 
 
@@ -20,7 +21,7 @@ class FailingDevice(LawfulDevice):
         """A batch that fails when so much of it is done; its joules."""
         ms, tokens = part * self.batch_ms(count, length), count * length
         tried = window(self.now_ms, self.now_ms + ms, (length,) * count, warmup=True, first_run=True)
-        joules = part * self.laws["fp32"].cost_j(tokens, length)
+        joules = part * self.laws["fp32"].cost_j(of_rows(tokens, length))
         self._batches.append((self.now_ms / 1e3, (self.now_ms + ms) / 1e3, joules))
         self._pass(self.now_ms + ms, running_since_ms=self.now_ms)
         self._finished.append(as_far_as_it_came(tried, self.batch_ms(8, 64) / 512 * MS))

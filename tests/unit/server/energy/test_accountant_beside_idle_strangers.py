@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
-from wattserve_server.energy.costlaw import Coefficients
+from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import Response
 
 # What the driver tells of its use of the device: none, or nothing at all.
@@ -61,4 +61,4 @@ def test_a_new_variants_law_is_learned_beside_it(at_work: float | None) -> None:
     _serve(device, "bf16", 150, 30.0)
     law = device.books.law.laws.get("bf16")
     assert law is not None
-    assert law.cost_j(80, 20) == pytest.approx(device.laws["bf16"].cost_j(80, 20), rel=0.15)
+    assert law.cost_j(of_rows(80, 20)) == pytest.approx(device.laws["bf16"].cost_j(of_rows(80, 20)), rel=0.15)

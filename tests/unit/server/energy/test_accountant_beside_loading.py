@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.lawful_device import SHAPES, LawfulDevice
-from wattserve_server.energy.costlaw import Coefficients
+from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.receipt import Window
 
@@ -48,7 +48,7 @@ class Scene:
         self.beside()
         self.device.run("bf16", (1, 1), 300.0, kind="first run", joules=12.0 * scale)
         for count, length in FIRST_RUNS:
-            batch_j = NEW.cost_j(count * length, length)
+            batch_j = NEW.cost_j(of_rows(count * length, length))
             self.beside()
             first_j = batch_j + scale * (2 * batch_j + 1.5)
             self.device.run("bf16", (count, length), 60.0, kind="first run", joules=first_j)
@@ -130,5 +130,5 @@ def test_what_loading_used_is_booked_to_warm_up() -> None:
     scene.load()
     scene.device.rest(2000.0)
     booked_j = (scene.device.books.ledger.warmup_uj - before_uj) / 1e6
-    shapes_j = sum(4 * NEW.cost_j(count * length, length) + 1.5 for count, length in FIRST_RUNS)
+    shapes_j = sum(4 * NEW.cost_j(of_rows(count * length, length)) + 1.5 for count, length in FIRST_RUNS)
     assert booked_j == pytest.approx(12.0 + shapes_j, rel=0.1)

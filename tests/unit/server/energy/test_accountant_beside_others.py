@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.lawful_device import LAWS, LawfulDevice
-from wattserve_server.energy.costlaw import Coefficients
+from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import SEEN_LOAD, SETTLES_AFTER_S, UNSEEN_LOAD
 
 
@@ -60,7 +60,7 @@ def test_a_foreign_load_is_followed_and_its_energy_given_to_nobody(device: Lawfu
     assert active == pytest.approx(40 * 2.42, rel=0.02)
     assert idle == pytest.approx(50.0 * seconds, rel=0.04)
     assert unattributed == pytest.approx(80.0 * seconds, rel=0.04)
-    assert device.books.law.laws["fp32"].cost_j(96, 24) == pytest.approx(2.42, rel=0.01)
+    assert device.books.law.laws["fp32"].cost_j(of_rows(96, 24)) == pytest.approx(2.42, rel=0.01)
     assert device.books.idle_watts == pytest.approx(50.0, rel=0.01)
 
 
@@ -138,7 +138,7 @@ def test_a_law_that_changes_is_followed(device: LawfulDevice) -> None:
     errors = serve(device, 60)
     assert np.abs(errors[:3]).max() < 0.25  # no more than what has changed
     assert np.abs(errors[10:]).max() < 0.07
-    assert device.books.law.laws["fp32"].cost_j(96, 24) == pytest.approx(0.8 * 2.42, rel=0.07)
+    assert device.books.law.laws["fp32"].cost_j(of_rows(96, 24)) == pytest.approx(0.8 * 2.42, rel=0.07)
 
 
 def test_a_law_that_changes_is_followed_without_a_pause_too(device: LawfulDevice) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.fixtures.lawful_device import LAWS, LawfulDevice
 from tests.fixtures.windows import MS, accountant, reading, window
+from wattserve_server.energy.costlaw import of_rows
 from wattserve_server.energy.device import Response
 
 
@@ -76,7 +77,9 @@ def test_a_warm_up_is_held_back_until_it_is_over_and_calibrates_then() -> None:
     device.rest(1500.0)
     assert books.pending_windows == 0
     assert (books.response.lag_s, books.response.ramp_s) == pytest.approx((0.03, 0.025), abs=0.005)
-    assert books.law.laws["fp32"].cost_j(96, 24) == pytest.approx(LAWS["fp32"].cost_j(96, 24), rel=0.01)
+    assert books.law.laws["fp32"].cost_j(of_rows(96, 24)) == pytest.approx(
+        LAWS["fp32"].cost_j(of_rows(96, 24)), rel=0.01
+    )
 
 
 def test_warm_up_is_charged_to_its_own_account_and_to_no_variant() -> None:
@@ -133,8 +136,8 @@ def test_a_variant_that_was_never_warmed_up_is_learned_from_its_requests() -> No
         device.rest(170.0)
     device.rest(500.0)
     assert np.abs(device.errors()[4 * 4 :]).max() < 0.05
-    told = device.books.law.laws["bf16"].cost_j(96, 24)
-    assert told == pytest.approx(LAWS["bf16"].cost_j(96, 24), rel=0.02)
+    told = device.books.law.laws["bf16"].cost_j(of_rows(96, 24))
+    assert told == pytest.approx(LAWS["bf16"].cost_j(of_rows(96, 24)), rel=0.02)
 
 
 def test_what_else_was_drawn_beside_a_warm_up_is_the_warm_ups() -> None:

@@ -15,7 +15,8 @@ from wattserve_server.energy.costlaw import (
     Coefficients,
     LawView,
     correction_covariance,
-    features,
+    factors_of,
+    of_rows,
     provisional_uj,
     split_weights,
 )
@@ -33,33 +34,37 @@ def with_corrections(**at_node: float) -> Coefficients:
 
 
 def test_the_smooth_part_is_fixed_per_token_and_per_square() -> None:
-    assert Coefficients(1.0, 0.25, 0.01).cost_j(40, 20) == pytest.approx(1.0 + 10.0 + 8.0)
+    assert Coefficients(1.0, 0.25, 0.01).cost_j(of_rows(40, 20)) == pytest.approx(1.0 + 10.0 + 8.0)
 
 
 def test_a_correction_holds_at_its_power_of_two_and_fades_towards_the_next() -> None:
     law = with_corrections(n16=0.5)
     smooth = Coefficients(*BASE)
-    assert law.cost_j(16, 4) == pytest.approx(1.5 * smooth.cost_j(16, 4))
-    assert law.cost_j(8, 4) == pytest.approx(smooth.cost_j(8, 4))
-    assert law.cost_j(32, 4) == pytest.approx(smooth.cost_j(32, 4))
+    assert law.cost_j(of_rows(16, 4)) == pytest.approx(1.5 * smooth.cost_j(of_rows(16, 4)))
+    assert law.cost_j(of_rows(8, 4)) == pytest.approx(smooth.cost_j(of_rows(8, 4)))
+    assert law.cost_j(of_rows(32, 4)) == pytest.approx(smooth.cost_j(of_rows(32, 4)))
     share = np.log2(24) - 4  # of the way from 16 to 32, in doublings
-    assert law.cost_j(24, 4) == pytest.approx((1 + 0.5 * (1 - share)) * smooth.cost_j(24, 4))
+    assert law.cost_j(of_rows(24, 4)) == pytest.approx(
+        (1 + 0.5 * (1 - share)) * smooth.cost_j(of_rows(24, 4))
+    )
 
 
 @pytest.mark.parametrize(("tokens", "node"), [(1, 4), (4, 4), (32768, 32768), (10**6, 32768)])
 def test_beyond_the_first_and_the_last_node_the_correction_stays(tokens: int, node: int) -> None:
     law = with_corrections(**{f"n{node}": 0.5})
-    assert law.cost_j(tokens, 1) == pytest.approx(1.5 * Coefficients(*BASE).cost_j(tokens, 1))
+    assert law.cost_j(of_rows(tokens, 1)) == pytest.approx(
+        1.5 * Coefficients(*BASE).cost_j(of_rows(tokens, 1))
+    )
 
 
 def test_a_batch_never_costs_less_than_nothing() -> None:
     law = with_corrections(n16=-7.0)
-    assert law.cost_j(16, 4) == pytest.approx(LEAST * (1.0 + 4.0 + 0.64))
-    assert Coefficients(0.0, 0.0).cost_j(16, 4) == 0.0
+    assert law.cost_j(of_rows(16, 4)) == pytest.approx(LEAST * (1.0 + 4.0 + 0.64))
+    assert Coefficients(0.0, 0.0).cost_j(of_rows(16, 4)) == 0.0
 
 
 def test_a_batch_without_tokens_has_its_fixed_cost() -> None:
-    assert Coefficients(1.0, 0.25).cost_j(0, 0) == 1.0
+    assert Coefficients(1.0, 0.25).cost_j(of_rows(0, 0)) == 1.0
 
 
 def test_the_law_and_its_features_say_the_same() -> None:
@@ -68,12 +73,12 @@ def test_the_law_and_its_features_say_the_same() -> None:
         theta, base = rng.random(SIZE), rng.random(SMOOTH)
         theta[SMOOTH:] -= 0.5
         tokens, length = int(rng.integers(1, 60_000)), int(rng.integers(1, 4096))
-        (row,) = features(base, np.array([float(tokens)]), np.array([float(length)]))
+        (row,) = factors_of(base, np.array([of_rows(tokens, length)]))
         said = float(row @ theta)
         fixed, per_token, per_square = theta[:SMOOTH].tolist()
         law = Coefficients(fixed, per_token, per_square, tuple(base.tolist()), tuple(theta[SMOOTH:].tolist()))
         least = LEAST * float(row[:SMOOTH] @ theta[:SMOOTH])
-        assert law.cost_j(tokens, length) == pytest.approx(max(said, least))
+        assert law.cost_j(of_rows(tokens, length)) == pytest.approx(max(said, least))
 
 
 def test_corrections_are_believed_alike_at_near_sizes_and_less_so_far_apart() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattserve_server.energy.calibration import Fit
-from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, correction_covariance
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, correction_covariance, of_rows
 from wattserve_server.energy.device import QUIET_EDGES, ForeignLoad
 from wattserve_server.energy.estimate import BATCH_NOISE, CARRY
 from wattserve_server.energy.filter import EnergyFilter
@@ -36,7 +36,7 @@ def knowing(variant: str = "fp32", fixed_j: float = 0.5, per_token_j: float = 0.
 
 def admit(energy: EnergyFilter, tokens: int, variant: str = "fp32", rest: int = 0, count: int = 1) -> None:
     energy.estimate.admit(
-        [variant], np.array([float(tokens)]), np.array([8.0]), np.array([rest]), np.array([count * 1.0])
+        [variant], np.array([of_rows(tokens, 8)]), np.array([rest]), np.array([count * 1.0])
     )
 
 
@@ -82,9 +82,9 @@ def test_a_law_of_which_nothing_was_known_is_learned() -> None:
         edge(energy, 0.5 + 0.02 * tokens, tokens=tokens)
     law = energy.estimate.laws()["fp32"]
     for tokens in (8, 64, 256, 1024):
-        assert law.cost_j(tokens, 8) == pytest.approx(0.5 + 0.02 * tokens, rel=0.03)
-    assert energy.estimate.predict("fp32", np.array([64.0]), np.array([8.0])) == pytest.approx(
-        [law.cost_j(64, 8)]
+        assert law.cost_j(of_rows(tokens, 8)) == pytest.approx(0.5 + 0.02 * tokens, rel=0.03)
+    assert energy.estimate.predict("fp32", np.array([of_rows(64, 8)])) == pytest.approx(
+        [law.cost_j(of_rows(64, 8))]
     )
 
 
@@ -92,7 +92,7 @@ def test_a_batch_of_its_own_deviation_is_told_apart_from_a_changed_law() -> None
     energy = knowing()
     told = edge(energy, 1.10 * 2.42)
     assert 2.5 < told < 2.7  # the counter is believed
-    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(
+    assert energy.estimate.laws()["fp32"].cost_j(of_rows(96, 8)) == pytest.approx(
         2.42, rel=0.04
     )  # the law hardly moves
 
@@ -102,13 +102,13 @@ def test_laws_that_change_are_followed() -> None:
     for _ in range(40):
         told = edge(energy, 0.8 * 2.42)
     assert told == pytest.approx(0.8 * 2.42, rel=0.06)
-    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(0.8 * 2.42, rel=0.07)
+    assert energy.estimate.laws()["fp32"].cost_j(of_rows(96, 8)) == pytest.approx(0.8 * 2.42, rel=0.07)
 
 
 def test_two_batches_in_one_interval_share_it_by_what_their_law_says() -> None:
     energy = knowing()
     energy.estimate.admit(
-        ["fp32"] * 2, np.array([96.0, 24.0]), np.array([8.0, 8.0]), np.array([0, 0]), np.ones(2)
+        ["fp32"] * 2, np.array([of_rows(96, 8), of_rows(24, 8)]), np.array([0, 0]), np.ones(2)
     )
     energy.update(5.0 + 1.1 * (2.42 + 0.98), np.ones(2), WORK, 0.001, 3.4)
     larger, smaller = energy.estimate.batches_j
@@ -134,7 +134,7 @@ def test_a_single_batch_after_a_rest_teaches_what_rest_costs() -> None:
         edge(energy, 2.42)
     assert energy.estimate.after_rest[0] == 0.0
     assert energy.estimate.after_rest[3] == pytest.approx(0.2, abs=0.05)
-    assert energy.estimate.laws()["fp32"].cost_j(96, 8) == pytest.approx(2.42, rel=0.03)
+    assert energy.estimate.laws()["fp32"].cost_j(of_rows(96, 8)) == pytest.approx(2.42, rel=0.03)
 
 
 def test_a_foreign_load_is_followed_and_no_law_learns_beside_it() -> None:
@@ -157,7 +157,7 @@ def test_a_group_of_batches_alike_is_the_sum_of_them() -> None:
     for energy, counts in ((alone, [1.0] * 100), (grouped, [100.0])):
         entries = len(counts)
         energy.estimate.admit(
-            ["fp32"] * entries, np.full(entries, 8.0), np.full(entries, 8.0),
+            ["fp32"] * entries, np.array([of_rows(8, 8)] * entries),
             np.zeros(entries, dtype=np.int64), np.array(counts),
         )  # fmt: skip
         energy.update(5.0 + 1.05 * 66.0, np.ones(entries), WORK, 0.01, 66.0)

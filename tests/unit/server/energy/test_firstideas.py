@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.windows import batch, window
-from wattserve_server.energy.costlaw import smooth_features
+from wattserve_server.energy.costlaw import of_rows
 from wattserve_server.energy.firstideas import FirstIdeas
 
 
@@ -27,5 +27,5 @@ def test_a_law_begins_from_the_time_that_its_batches_took() -> None:
             ideas.hear(batch(window(0.0, first_ms, (tokens,), first_run=True, warmup=True)))
     smooth, _ = ideas.law("fp32", 50.0)
     for tokens in (8, 64, 512):
-        row = smooth_features(np.array([float(tokens)]), np.array([float(tokens)]))[0]
+        row = np.array(of_rows(tokens, tokens))
         assert row @ smooth == pytest.approx(50.0 * (2.0 + tokens / 20) / 1e3, rel=0.2)
