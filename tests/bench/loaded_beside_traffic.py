@@ -1,0 +1,168 @@
+"""`python -m tests.bench.loaded_beside_traffic`: receipts of a variant that is loaded while another serves.
+
+A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
+while two of bf16, send one sequence of 32 tokens after the other through the client library. Of each run is
+printed what a stranger could work out from the receipts alone: how the newcomer's first ones compare with its
+later ones, its neighbour's with those from before, and joules with the time that was computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tests.fixtures.server import running_server
+from wattserve_client import Client, Receipt, WattserveError
+
+RESIDENT, NEWCOMER = "fp32", "bf16"
+CALLERS = {RESIDENT: 4, NEWCOMER: 2}
+TOKENS = 32
+METERS = ("estimate", "simulated")
+FIRST = 30  # receipts
+SETTLING_S = 3.0  # after the last answer, for the receipts still to come
+# What a run is held to; the last one is the ratio of joules over the ratio of the time computed.
+BOUNDS = {"newcomer": (0.7, 1.4), "neighbour": (0.8, 1.25), "split": (1 / 1.4, 1.4)}
+
+
+@dataclass(frozen=True)
+class Bill:
+    """One request of one sequence. compute_s: its share of its batch's time."""
+
+    at_s: float
+    joules: float
+    compute_s: float
+
+
+def bill_of(receipt: Receipt) -> Bill | None:
+    """None where it has no figure."""
+    (line,) = receipt.lines
+    if receipt.energy_uj is None or not line.batch_size:
+        return None
+    share_s = line.compute_ns / 1e9 / line.batch_size
+    return Bill(receipt.created_unix_ns / 1e9, receipt.energy_uj / 1e6, share_s)
+
+
+class Run:
+    """One server's life. Times are those of the clock that receipts carry."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._ends = threading.Event()
+        self._lock = threading.Lock()
+        self.bills: dict[str, list[Bill]] = {RESIDENT: [], NEWCOMER: []}
+        self.withheld = dict.fromkeys(CALLERS, 0)
+        self.loaded_s = 0.0
+
+    def drive(self, alone_s: float, together_s: float) -> None:
+        with Client(self._address) as client:
+            watching = threading.Thread(target=self._watch, args=(client.watch_receipts(),), daemon=True)
+            watching.start()
+            callers = self._call(RESIDENT)
+            time.sleep(alone_s)
+            self.loaded_s = time.time()
+            callers += self._call(NEWCOMER)
+            time.sleep(together_s)
+            self._ends.set()
+            for caller in callers:
+                caller.join()
+            time.sleep(SETTLING_S)
+        watching.join()
+
+    def _call(self, variant: str) -> list[threading.Thread]:
+        def send(seed: int) -> None:
+            ids = np.random.default_rng(seed).integers(5, 500, size=TOKENS).tolist()
+            with Client(self._address) as client:
+                while not self._ends.is_set():
+                    client.predict(ids, variant=variant, timeout_s=60)
+
+        threads = [threading.Thread(target=send, args=(index,)) for index in range(CALLERS[variant])]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _watch(self, receipts: Iterator[Receipt]) -> None:
+        try:
+            for receipt in receipts:
+                bill = bill_of(receipt)
+                if bill is None:
+                    self.withheld[receipt.variant] += 1
+                else:
+                    self.bills[receipt.variant].append(bill)
+        except WattserveError as error:
+            if not self._ends.is_set():  # else the client was closed
+                print(f"the watch ended: {error}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class Found:
+    newcomer: float  # its first receipts over its later ones
+    neighbour: float  # its receipts beside the newcomer over those before
+    split: float  # joules of the newcomer over its neighbour's, over the same of the time computed
+    withheld: float  # part of the newcomer's receipts
+
+    def misses(self) -> list[str]:
+        return [name for name, (low, high) in BOUNDS.items() if not low <= getattr(self, name) <= high]
+
+
+def mean(bills: Sequence[Bill]) -> float:
+    return statistics.fmean(bill.joules for bill in bills)
+
+
+def per_second(bills: Sequence[Bill]) -> float:
+    return sum(bill.joules for bill in bills) / sum(bill.compute_s for bill in bills)
+
+
+def found_in(run: Run) -> Found:
+    new = sorted(run.bills[NEWCOMER], key=lambda bill: bill.at_s)
+    if len(new) < 4 * FIRST:
+        raise SystemExit(f"{NEWCOMER} has {len(new)} receipts with a figure: measure longer")
+    old = run.bills[RESIDENT]
+    before = [bill for bill in old if bill.at_s < run.loaded_s]
+    beside = [bill for bill in old if bill.at_s >= new[0].at_s]
+    return Found(
+        newcomer=mean(new[:FIRST]) / mean(new[len(new) // 2 :]),
+        neighbour=mean(beside) / mean(before),
+        split=per_second(new) / per_second(beside),
+        withheld=run.withheld[NEWCOMER] / (run.withheld[NEWCOMER] + len(new)),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.loaded_beside_traffic", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--meters", default=",".join(METERS), help="with commas (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=5, help="of each meter (default: %(default)s)")
+    parser.add_argument("--alone", type=float, default=10.0, help=f"seconds of {RESIDENT} alone")
+    parser.add_argument("--together", type=float, default=40.0, help="seconds of both")
+    asked = parser.parse_args(arguments)
+    missed = 0
+    print("| meter | newcomer, first / later | neighbour, beside / before | split | withheld | missed |")
+    print("|---|---|---|---|---|---|")
+    for meter in asked.meters.split(","):
+        for _ in range(asked.runs):
+            flags = ("--model", "demo", "--variants", f"{RESIDENT},{NEWCOMER}", "--lazy-variants")
+            with running_server(*flags, "--meter", meter, fresh=True) as server:
+                run = Run(server.address)
+                run.drive(asked.alone, asked.together)
+                server.terminate()
+            found = found_in(run)
+            missed += bool(found.misses())
+            print(
+                f"| {meter} | {found.newcomer:.2f} | {found.neighbour:.2f} | {found.split:.2f} | "
+                f"{found.withheld:.1%} | {', '.join(found.misses()) or '-'} |",
+                flush=True,
+            )
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
