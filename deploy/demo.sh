@@ -5,9 +5,9 @@ set -euo pipefail
 out=${1:?usage: demo.sh OUT}
 export HF_HUB_OFFLINE=1
 model=$(wattserve demo-model) # first: nothing is removed for a run that cannot start
-# The first three precisions that this machine multiplies natively and that are no proxy: fp32, and two that may save.
-variants=$(wattserve variants | awk -F'│' '$4 ~ /yes/ && $5 !~ /PROXY|needs calibration/ { gsub(/ /, "", $2); print $2 }' |
-  head -n 3 | paste -sd,)
+# The first three precisions that are served by default on this machine: fp32, and two that may save.
+variants=$(wattserve variants --json | python3 -c 'import json, sys
+print(*[each["variant"] for each in json.load(sys.stdin)["variants"] if each["by_default"]][:3], sep=",")')
 rm -rf "$out"
 mkdir -p "$out"
 

@@ -173,7 +173,7 @@ class Link:
     def failure(
         self, error: grpc.RpcError, within_s: float | None = None, *, may_have_run: bool = False
     ) -> WattserveError:
-        """The error to raise for a grpc error, which is its cause. within_s: the call's deadline.
+        """The error to raise for a grpc error, which is its cause. within_s: what was asked for.
         may_have_run: the call asked for a prediction."""
         code, message, details = (
             error.code().name,
@@ -187,7 +187,8 @@ class Link:
             if code == "UNAVAILABLE":
                 hinted = explained(message, self._tls)
                 if hinted == message and never_sent:
-                    hinted = f"no server took the call, so nothing ran ({message})"
+                    so = ", so nothing ran" if may_have_run else ""
+                    hinted = f"no server took the call{so} ({message})"
                 message = hinted if hinted != message else lost(message, may_have_run)
             elif code == "DEADLINE_EXCEEDED" and within_s is not None:
                 charged = "; it may have run, and is then charged" if may_have_run else ""
@@ -229,7 +230,8 @@ class Tries:
 
     def __init__(self, link: Link, timeout_s: float | None) -> None:
         self._may_repeat = link.retry
-        self._deadline_s = time.monotonic() + link.seconds(timeout_s)
+        self.asked_s = link.seconds(timeout_s)  # for all of them
+        self._deadline_s = time.monotonic() + self.asked_s
         self._refused = 0
 
     @property

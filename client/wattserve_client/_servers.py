@@ -16,6 +16,7 @@ from typing import Generic, TypeAlias, TypeVar
 from wattserve_client.errors import DeadlineExceeded, NotFound, Unavailable, WattserveError
 from wattserve_client.results import FoundReceipts
 from wattserve_common.arguments import host_and_port
+from wattserve_common.words import wrong_port
 
 C = TypeVar("C")
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -163,6 +164,8 @@ def _hint(message: str, tls: Tls | None) -> str:
     for words, meaning in _HANDSHAKES:
         if words in message:
             return f"the TLS handshake failed{meaning}"
+    if wrong := wrong_port(message):
+        return wrong
     if not message.startswith(_NOT_CONNECTED) or not any(end in message for end in _CUT):
         return ""
     if tls is None:

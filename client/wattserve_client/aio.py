@@ -99,7 +99,7 @@ class AsyncClient:
         tries = Tries(self._link, timeout_s)
         while True:
             try:
-                return await self._call(self._stub.Predict, request, Prediction, tries.left_s)
+                return await self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
             except Unavailable as refusal:
                 pause_s = tries.pause_s(refusal)
                 if pause_s is None:
@@ -218,12 +218,20 @@ class AsyncClient:
         self._link.check_one_server()
         return self._stub
 
-    async def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
+    async def _call(
+        self,
+        method: Any,
+        request: object,
+        kind: type[R],
+        timeout_s: float | None,
+        asked_s: float | None = None,
+    ) -> R:
+        """asked_s: where several calls share a deadline, all of it."""
         seconds = self._link.seconds(timeout_s)
         try:
             message = await method(request, timeout=seconds)
         except grpc.RpcError as error:
-            raise self._link.failure(error, seconds, may_have_run=kind is Prediction) from error
+            raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
         except asyncio.CancelledError as error:
             self._raise_if_closed(error)
             raise

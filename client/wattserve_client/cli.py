@@ -60,10 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     defaults = argparse.Namespace(target=[], timeout=30.0, tls=False, json=False)
+    options: argparse.Namespace
     options, rest = parser.parse_known_args(argv, defaults)
     if rest:  # argparse takes texts in one place only: `predict a --settled b` leaves b
-        if "texts" not in options or any(word.startswith("-") for word in rest):
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
         options.texts += rest
     return options
 
@@ -116,6 +115,7 @@ def _parser() -> Parser:
         command.set_defaults(run=run)
         return command
 
+    parser.takes_rest = True  # of `predict` alone: the other commands leave none
     _add_predict(add("predict", commands.predict, "predict texts, token ids, or the lines of a file"))
     ready = add("ready", commands.ready, "whether the server takes requests; exit code 0: it does, 1: not")
     ready.add_argument(
@@ -176,6 +176,7 @@ def _add_predict(parser: Parser) -> None:
         "Texts are sent as one request with one receipt; the lines of a file as one request each, over a "
         "stream, and shown as they are answered (with --json: one object a line)."
     )
+    parser.takes_rest = True
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="one sequence each")
     parser.add_argument("--file", metavar="FILE", help="one text a line, in UTF-8; - for standard input")
     parser.add_argument(

@@ -112,7 +112,7 @@ class Client:
         tries = Tries(self._link, timeout_s)
         while True:
             try:
-                return self._call(self._stub.Predict, request, Prediction, tries.left_s)
+                return self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
             except Unavailable as refusal:
                 pause_s = tries.pause_s(refusal)
                 if pause_s is None:
@@ -246,12 +246,20 @@ class Client:
         self._link.check_one_server()
         return self._stub
 
-    def _call(self, method: Any, request: object, kind: type[R], timeout_s: float | None) -> R:
+    def _call(
+        self,
+        method: Any,
+        request: object,
+        kind: type[R],
+        timeout_s: float | None,
+        asked_s: float | None = None,
+    ) -> R:
+        """asked_s: where several calls share a deadline, all of it."""
         seconds = self._link.seconds(timeout_s)
         try:
             message = method(request, timeout=seconds)
         except grpc.RpcError as error:
-            raise self._link.failure(error, seconds, may_have_run=kind is Prediction) from error
+            raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
         return self._link.read(kind, message)
 
     def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable
+import sys
+from argparse import Action, ArgumentError, ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from wattserve_common.errors import UserError
@@ -21,13 +23,52 @@ _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\
 
 class Parser(ArgumentParser):
     """Options by their full names only, so that a new one never changes what an old command means; errors of
-    one line. The parsers of its subcommands are made alike."""
+    one line, which name the help of the command that was asked. The parsers of its subcommands are made
+    alike.
+
+    takes_rest: words beyond its positional arguments are for the caller of `parse_known_args`.
+    """
+
+    takes_rest = False
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options | {"allow_abbrev": False})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        given = sys.argv[1:] if args is None else list(args)
+        if self._subparsers is not None:  # else the value of an unknown option passes for the command
+            self._check_known(given[:1])
+        found, rest = super().parse_known_args(given, namespace)
+        self._check_known(rest)
+        if rest and not self.takes_rest:
+            self.error(f"{rest[0]!r} is one word too many")
+        return found, rest
+
+    def _check_known(self, words: Sequence[str]) -> None:
+        """UserError for the first of them that looks like an option and is none."""
+        names = (word.partition("=")[0] for word in words if word.startswith("-") and word not in ("-", "--"))
+        unknown = next((name for name in names if name not in self._option_string_actions), None)
+        if unknown is not None:
+            behind = "; a command's options stand behind its name" if self._subparsers else ""
+            hint = meant(unknown, self._option_string_actions) or behind
+            self.error(f"there is no option {unknown} here{hint}")
+
+    def _check_value(self, action: Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            names = [str(choice) for choice in action.choices]
+            hint = meant(str(value), names) or f"; choose from {', '.join(names)}"
+            raise ArgumentError(action, f"{str(value)!r} is unknown{hint}")
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see `{self.prog} --help`)")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """`; did you mean WORD?` of the known word that begins so or is very like it, or nothing."""
+    names = list(known)
+    begun = [name for name in names if name.startswith(word)]
+    close = begun or get_close_matches(word, names, n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def whole(text: str) -> int:

@@ -1,5 +1,5 @@
 """Words that the server, the client and the tools share: what the ledger's accounts are, where figures come
-from, plural forms."""
+from, what a wrong port answers, plural forms."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def origin(quality: str, meter: str) -> str:
     if (meter, quality.lower()) == ("estimate", "estimated"):
         return f"{quality} from CPU time"
     return f"{quality} by {meter or 'an unnamed source'}"
+
+
+def wrong_port(message: str) -> str:
+    """What a person must know of gRPC's words for a connection that failed, where something else than gRPC
+    answered, such as HTTP; else nothing."""
+    if "Expected SETTINGS frame" not in message:
+        return ""
+    return "what answers there is not gRPC (the metrics port?); give the gRPC port, which is 50051 by default"
 
 
 def counted(number: int, thing: str, plural: str = "") -> str:

@@ -53,7 +53,7 @@ class PrepareOptions:
     """Beside where the rows come from and go to."""
 
     max_length: int | None = option(
-        None, WHOLE, "cut longer rows, and count them (default: the tokenizer's limit; random: 128)",
+        None, WHOLE, "cut longer rows, and count them (default: what the model takes; random: 128)",
         "TOKENS")
     tokenizer: str = _texts("", TEXT, "the model's name or folder: its tokenizer and label names", "MODEL")
     text_column: str = _texts("text", TEXT, "the column of texts (default: text)", "NAME")

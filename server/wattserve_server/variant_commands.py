@@ -7,12 +7,21 @@ torch is imported by the commands, not by their flags.
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattserve_server.config import ServerConfig, add_flags
 from wattserve_server.console import say, wide_console
 from wattserve_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from wattserve_server.engine.model import LoadedModel
+    from wattserve_server.engine.variants.port import Kind
 
 LIST_SETTINGS = {"model", "task", "device", "trust_remote_code"}
 EXPORT_SETTINGS = {*LIST_SETTINGS, "calibration", "threads"}
@@ -26,6 +35,7 @@ def add_variant_commands(commands: Any) -> None:
         description="List every precision, whether this device runs it natively and why, and its bytes.",
     )
     add_flags(listing, LIST_SETTINGS)
+    listing.add_argument("--json", action="store_true", help="for programs; what is not known is null")
     listing.set_defaults(run=_list)
     actions = listing.add_subparsers(title="commands", metavar="COMMAND")
     parser = actions.add_parser(
@@ -42,44 +52,77 @@ def add_variant_commands(commands: Any) -> None:
     parser.set_defaults(run=_export)
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A precision, as this device and this model have it."""
+
+    variant: str
+    device: str
+    native: bool
+    why: str
+    kernels: str  # empty: not native
+    parameter_bytes: int | None  # None: not native, or only known with calibration data
+    proxy: str  # what really runs; empty: it is what it is called
+    needs_calibration: bool
+
+    @property
+    def by_default(self) -> bool:
+        """Whether it is served where nothing is named."""
+        return self.native and not self.proxy and not self.needs_calibration
+
+
 def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
     """Every precision, and what this device makes of it."""
-    from rich.table import Table
-
     from wattserve_server.engine.device import describe_device, resolve_device
     from wattserve_server.engine.model import kinds_of, load_model
     from wattserve_server.engine.tasks import task_named
-    from wattserve_server.engine.variants.catalogue import Choice
-    from wattserve_server.engine.variants.variant import build_variant
 
     device = resolve_device(config.device)
     model = load_model(config.model, task_named(config.task), trust_remote_code=config.trust_remote_code)
-    table = Table(title=f"Variants of {model.name} on {describe_device(device)}", title_justify="left")
+    kinds, only = kinds_of(config.model, model.task, config.trust_remote_code)
+    rows = [_row(kind, model, device) for kind in kinds.values()]
+    if arguments.json:
+        variants = [asdict(row) | {"by_default": row.by_default} for row in rows]
+        print(json.dumps({"model": model.name, "variants": variants}, indent=2, ensure_ascii=False))
+    else:
+        _print_table(rows, f"Variants of {model.name} on {describe_device(device)}", only)
+    return 0
+
+
+def _row(kind: Kind, model: LoadedModel, device: torch.device) -> _Row:
+    from wattserve_server.engine.variants.catalogue import Choice
+    from wattserve_server.engine.variants.variant import build_variant
+
+    support = kind.support(device)
+    native, why, size = support.native, support.why, None
+    if native and not kind.needs_calibration:  # what that takes depends on data that is not here
+        try:
+            size = build_variant(model, Choice(kind.name, kind, device)).parameter_bytes
+        except ConfigError as error:  # the device could, this model cannot
+            native, why = False, str(error)
+    kernels = support.kernels if native else ""
+    return _Row(kind.name, str(device), native, why, kernels, size, kind.proxy, kind.needs_calibration)
+
+
+def _print_table(rows: Sequence[_Row], title: str, only: str) -> None:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
     for heading in ("variant", "device", "native", "why", "kernels"):
         table.add_column(heading, overflow="fold")
     table.add_column("parameter bytes", justify="right")
-    kinds, only = kinds_of(config.model, model.task, config.trust_remote_code)
-    for kind in kinds.values():
-        support = kind.support(device)
-        native, why, size = "no", support.why, "-"
-        if support.native and kind.needs_calibration:  # what it takes depends on data that is not here
-            native, why = "yes", f"{why}; needs calibration data"
-        elif support.native:
-            try:
-                size = f"{build_variant(model, Choice(kind.name, kind, device)).parameter_bytes:,}"
-                native = "yes"
-            except ConfigError as error:  # the device could, this model cannot
-                why = str(error)
-        if kind.proxy:
-            why += f"; a PROXY: {kind.proxy}"
-        kernels = support.kernels if native == "yes" else "-"
-        table.add_row(kind.name, str(device), native, why, kernels, size)
+    for row in rows:
+        why = f"{row.why}; needs calibration data" if row.native and row.needs_calibration else row.why
+        if row.proxy:
+            why += f"; a PROXY: {row.proxy}"
+        size = "-" if row.parameter_bytes is None else f"{row.parameter_bytes:,}"
+        native = "yes" if row.native else "no"
+        table.add_row(row.variant, row.device, native, why, row.kernels or "-", size)
     console = wide_console()
     console.print(table)
     if only:
         words = f"No other precision: {only}, and nothing else can be made from it."
         console.print(words, markup=False, highlight=False, soft_wrap=True)
-    return 0
 
 
 def _export(config: ServerConfig, arguments: argparse.Namespace) -> int:

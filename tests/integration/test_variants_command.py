@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.fixtures.models import save_classifier
-from wattserve_server.engine.variants.catalogue import KINDS
+from wattserve_server.engine.variants.catalogue import KINDS, choose
 from wattserve_tools.cli import main
 
 
@@ -24,6 +26,20 @@ def listing(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, list[
         before = rows.get(name, [""] * len(cells))
         rows[name] = [f"{old} {new}".strip() for old, new in zip(before, cells, strict=True)]
     return rows
+
+
+def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    table = listing(capsys, tmp_path)
+    assert main(["variants", "--model", str(tmp_path), "--device", "cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["variant"]: row for row in told["variants"]}
+    assert list(rows) == list(table)
+    for name, row in rows.items():
+        assert row["native"] == (table[name][2] == "yes")
+        size = row["parameter_bytes"]
+        assert table[name][5] == ("-" if size is None else f"{size:,}")
+    offered = [choice.name for choice in choose(None, torch.device("cpu"))]
+    assert [name for name, row in rows.items() if row["by_default"]] == offered
 
 
 def test_every_kind_is_listed_with_whether_this_cpu_runs_it(

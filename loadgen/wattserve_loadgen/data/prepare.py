@@ -21,11 +21,10 @@ import numpy as np
 
 from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
+from wattserve_common.positions import DEFAULT_LONGEST, longest_sequence, tokenizer_limit
 from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.data.tables import TextRow, TextTable, read_rows
 
-_UNBOUNDED = 1_000_000  # transformers gives tokenizers without a limit a huge model_max_length
-_DEFAULT_MAX_LENGTH = 512
 _BATCH = 1024
 _INTEGER = re.compile(r"[+-]?\d+")
 _LARGEST_LABEL = 2**31 - 1
@@ -62,8 +61,9 @@ def prepare_file(
     table = read_rows(source, text_column, label_column, limit)
     rows = table.rows
     encoder = _load_tokenizer(tokenizer)
-    labels, names, origin = _map_labels(source, table, _model_labels(tokenizer))
-    longest = _max_length(encoder, max_length)
+    config = _load_config(tokenizer)
+    labels, names, origin = _map_labels(source, table, _model_labels(config))
+    longest = _max_length(encoder, config, max_length)
     token_rows, truncated = _tokenise(source, encoder, rows, longest)
     description = {
         "kind": "text",
@@ -177,15 +177,30 @@ def _hub_is_reachable() -> bool:
     return True
 
 
-def _max_length(encoder: Any, asked: int | None) -> int:
-    limit = encoder.model_max_length
-    own = int(limit) if limit and limit < _UNBOUNDED else None
+def _load_config(model: str) -> Any | None:
+    """Of a model's folder or name; None for a folder with a tokenizer alone."""
+    import transformers
+
+    try:
+        return transformers.AutoConfig.from_pretrained(model)
+    except Exception:  # whatever is wrong with it: the tokenizer is enough to make a dataset
+        return None
+
+
+def _max_length(encoder: Any, config: Any | None, asked: int | None) -> int:
+    """To which rows are cut. The server refuses longer ones by the same rule."""
+    if config is None:
+        most = tokenizer_limit(encoder)
+    else:
+        own = getattr(config, "pad_token_id", None)
+        pad_id = encoder.pad_token_id if own is None else own  # the server borrows it likewise
+        most = longest_sequence(config, encoder, pad_id or 0)
     if asked is None:
-        return own or _DEFAULT_MAX_LENGTH
+        return most or DEFAULT_LONGEST
     if asked < 1:
         raise DatasetError(f"--max-length {asked}: it must be at least 1")
-    if own is not None and asked > own:
-        raise DatasetError(f"--max-length {asked}: this tokenizer's model takes at most {own} tokens")
+    if most is not None and asked > most:
+        raise DatasetError(f"--max-length {asked}: the model takes at most {most} tokens")
     return asked
 
 
@@ -218,13 +233,9 @@ class _ModelLabels:
     count: int | None  # None: it does not say
 
 
-def _model_labels(model: str) -> _ModelLabels:
-    """From the configuration of a model's folder or name; nothing for a folder with a tokenizer alone."""
-    import transformers
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(model)
-    except Exception:  # whatever is wrong with it: labels are then sorted
+def _model_labels(config: Any | None) -> _ModelLabels:
+    """Nothing where there is no configuration: labels are then sorted."""
+    if config is None:
         return _ModelLabels({}, None)
     ids = {str(name): int(index) for name, index in (config.label2id or {}).items()}
     generic = all(name == f"LABEL_{index}" for name, index in ids.items())

@@ -41,7 +41,8 @@ def fit(plan: Plan, budget_seconds: float, *, aside_seconds_per_cell: float) -> 
             return fitted, _left_out(plan, fitted)
     needed = math.ceil(plan_seconds(smallest, aside_seconds_per_cell))
     raise PlanError(
-        f"--budget {words.duration(budget_seconds)}: too short; the least that works is"
+        f"--budget: {budget_seconds:g} s are too few (a number alone is seconds, 10m ten minutes); the least"
+        f" that works is"
         f" {words.duration(needed)}, for {_listed(arm.name for arm in smallest.arms)} under"
         f" {_listed(load.name for load in smallest.loads)} in {smallest.blocks} blocks"
         + ("; or choose --preset quick" if plan.preset == FULL else "")

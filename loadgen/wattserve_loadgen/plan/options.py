@@ -156,7 +156,8 @@ class SweepOptions:
     seconds: float | None = _time(
         None, NUMBER, "length of each cell's window (full: 125; quick: 12; look: 2)", "S")
     budget_s: float | None = _time(
-        None, DURATION, "fit the plan into this time, and say what was left out", "10m")
+        None, DURATION,
+        "fit the plan into this time (a number alone is seconds), and say what was left out", "10m")
     seed: int = _time(0, WHOLE, "fixes the random order of cells and rows", "N")
     deadline_s: float = _time(
         30.0, NUMBER, "a request without answer after so many seconds has failed", "SECONDS", read=positive)

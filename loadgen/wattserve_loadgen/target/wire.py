@@ -23,6 +23,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wattserve_client import Tls
+from wattserve_common.words import wrong_port
 from wattserve_proto.limits import message_sizes
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -71,6 +72,8 @@ def failure_of(error: CallError) -> CallFailure:
 
 def cause(error: grpc.RpcError) -> str:
     """What went wrong, in one short line."""
+    if wrong := wrong_port(error.details() or ""):
+        return wrong
     details = _in_one_line(error.details() or "")
     if error.code() == grpc.StatusCode.UNAVAILABLE:  # grpc nests the cause at the end: "Connection refused"
         details = details.rpartition(": ")[2].rstrip("]")

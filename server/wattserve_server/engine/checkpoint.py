@@ -81,7 +81,7 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
     if "Unrecognized configuration class" in str(error):
         return ConfigError(
             f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
-            f"choose its --task: {', '.join(TASKS)}"
+            f"try --task {' or '.join(name for name in TASKS if name != task.name)}"
         )
     return ConfigError(f"cannot load model {place!r}: {first_line(error)}{_known_builtins(place)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import grpc
@@ -204,6 +205,39 @@ def test_no_server_is_unavailable_and_names_the_target(kind: Any) -> None:
         target = gone.target
     with kind(target) as client, pytest.raises(Unavailable, match=f"UNAVAILABLE from {target}"):
         client.predict("a film")
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_read_that_no_server_took_says_nothing_of_what_ran(kind: Any) -> None:
+    with ScriptedServer() as gone:
+        target = gone.target
+    with (
+        kind(target, retry=False) as client,
+        pytest.raises(Unavailable, match=r"^no server took the call \("),
+    ):
+        client.energy_report()
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_an_http_port_is_told_as_one(kind: Any) -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with (
+            kind(f"127.0.0.1:{server.server_port}", retry=False) as client,
+            pytest.raises(Unavailable, match=r"^what answers there is not gRPC \(the metrics port\?\);"),
+        ):
+            client.server_info()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_deadline_too_short_to_reach_anyone_is_told_as_it_was_asked(server: Any, kind: Any) -> None:
+    server.script["Predict"] = [until_it_ends]
+    with (
+        kind(server.target) as client,
+        pytest.raises(DeadlineExceeded, match=r"^no answer within 0\.0001 s"),
+    ):
+        client.predict("a film", timeout_s=0.0001)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -248,9 +248,9 @@ def test_the_target_may_come_from_the_environment(
         (["receipt"], "receipt takes ID or --request-id, and only one of them"),
         (["receipt", "r-1", "--request-id", "x"], "receipt takes ID or --request-id, and only one of them"),
         (["predict", "--tokens", "1,x"], "argument --tokens: '1,x' is not a list of token ids"),
-        (["predict", "a", "--priority", "4"], "argument --priority: invalid choice: 4 (choose from 0, 1, 2"),
-        (["predict", "a", "--settld"], "unrecognized arguments: --settld"),
-        (["predict", "a", "--settle"], "unrecognized arguments: --settle"),  # no abbreviation
+        (["predict", "a", "--priority", "4"], "argument --priority: '4' is unknown; choose from 0, 1, 2"),
+        (["predict", "a", "--settld"], "there is no option --settld here; did you mean --settled?"),
+        (["predict", "a", "--settle"], "there is no option --settle here; did you"),  # no abbreviation
         (["--target", "here", "info"], "argument --target: 'here' is not HOST:PORT, like 127.0.0.1:50051"),
         (
             ["--target", "http://localhost:50051", "info"],

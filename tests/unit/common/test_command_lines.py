@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 
@@ -35,7 +36,59 @@ def test_an_abbreviation_is_a_mistake_and_one_line(capsys: pytest.CaptureFixture
     assert wattserve_tools.cli.main(["serve", "--variant", "fp32"]) == 2
     out, error = capsys.readouterr()
     assert out == ""
-    assert error == ("wattserve: error: unrecognized arguments: --variant fp32 (see `wattserve --help`)\n")
+    assert error == (
+        "wattserve: error: there is no option --variant here; did you mean --variants? "
+        "(see `wattserve serve --help`)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "message"),
+    [
+        (
+            wattserve_tools.cli,
+            ("--model", "./m", "serve"),  # not: the command ./m is unknown
+            "there is no option --model here; a command's options stand behind its name (see `wattserve --h",
+        ),
+        (
+            wattserve_tools.cli,
+            ("serv",),
+            "argument COMMAND: 'serv' is unknown; did you mean serve? (see `watt",
+        ),
+        (
+            wattserve_tools.cli,
+            ("variants", "export", "--variant", "int8", "--out", "x", "--modle=y"),
+            "there is no option --modle here; did you mean --model? (see `wattserve variants export --help`)",
+        ),
+        (
+            wattserve_loadgen.cli,
+            ("sweep", "--conc", "4"),
+            "there is no option --conc here; did you mean --conc",
+        ),
+        (
+            wattserve_loadgen.cli,
+            ("report", "a", "b"),
+            "'b' is one word too many (see `loadgen report --help`)",
+        ),
+        (
+            wattserve_client.cli,
+            ("info", "b"),
+            "'b' is one word too many (see `wattserve-client info --help`)",
+        ),
+        (
+            wattserve_client.cli,
+            ("predict", "a", "--settled", "b", "--verbose"),
+            "there is no option --verbose here (see `wattserve-client predict --help`)",
+        ),
+    ],
+)
+def test_a_mistake_names_the_help_of_its_command_and_what_was_meant(
+    program: ModuleType, arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(arguments) == 2
+    _, error = capsys.readouterr()
+    assert error.count("\n") == 1
+    assert error.partition(": ")[2].removeprefix("error: ").startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from tests.fixtures.loadgen_data import make_tokenizer, write_tensors
@@ -21,6 +22,7 @@ from wattserve_loadgen.model.results import Check, Results, Verdict
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report.console import summary
 from wattserve_loadgen.results import validate
+from wattserve_loadgen.target.wire import cause
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -132,6 +134,16 @@ def test_a_wrong_dataset_is_told_before_any_server_is_asked(
     )
     assert message == f"{data}: labels.pt missing; make the folder with `loadgen prepare`"
     assert not (tmp_path / "out").exists()
+
+
+def test_an_http_port_is_told_as_one() -> None:
+    details = "failed to connect: Failed parsing HTTP/2 (Expected SETTINGS frame as the first frame)"
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), details
+    )
+    assert cause(error) == (
+        "what answers there is not gRPC (the metrics port?); give the gRPC port, which is 50051 by default"
+    )
 
 
 def test_nobody_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

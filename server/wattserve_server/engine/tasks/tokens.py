@@ -12,17 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from wattserve_common.positions import longest_sequence
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
 from wattserve_server.errors import ConfigError
-
-# Architectures whose position table starts after the padding id: those of transformers' classifiers and
-# encoders of text that look positions up from `padding_idx + 1` on.
-_PADDED_POSITIONS = (
-    "camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm",
-    "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod",
-)  # fmt: skip
-
-_MPNET_PADDING = 1  # MPNet's positions start after this, whatever the padding id
 
 _FEW = 16  # labels for which numpy's calls take longer than the arithmetic
 
@@ -41,7 +33,7 @@ class TokenItems:
                 "served by --task image-classification)"
             )
         pad_id = _pad_id(source, config)
-        return InputFacts(_longest(config, tokenizer, pad_id), size, pad_id=pad_id)
+        return InputFacts(longest_sequence(config, tokenizer, pad_id), size, pad_id=pad_id)
 
     def length(self, item: Item) -> int:
         return len(item)
@@ -70,19 +62,6 @@ class TokenItems:
             padded[row, : len(ids)] = ids
             mask[row, : len(ids)] = 1
         return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
-
-
-def _longest(config: Any, tokenizer: Any | None, pad_id: int) -> int:
-    """The longest sequence that both the position table and the tokenizer allow."""
-    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    longest = int(positions) if positions and positions > 0 else 512
-    architecture = getattr(config, "model_type", "")
-    has_table = getattr(config, "position_embedding_type", None) != "rotary"  # most ESM have none
-    if architecture in _PADDED_POSITIONS and has_table:
-        longest -= (_MPNET_PADDING if architecture == "mpnet" else pad_id) + 1
-    if tokenizer is not None:
-        longest = min(longest, int(tokenizer.model_max_length))
-    return longest
 
 
 def _pad_id(source: str, config: Any) -> int:

@@ -301,11 +301,30 @@ def test_a_tokenizer_that_cannot_be_had_is_named_with_the_reason(
 
 @pytest.mark.parametrize(
     ("max_length", "message"),
-    [(0, "--max-length 0: it must be at least 1"), (9, "this tokenizer's model takes at most 8 tokens")],
+    [(0, "--max-length 0: it must be at least 1"), (9, "the model takes at most 8 tokens")],
 )
 def test_an_impossible_length_is_refused(tmp_path: Path, model: Path, max_length: int, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         prepare(write(tmp_path, "r.csv", CSV), tmp_path / "out", model, max_length=max_length)
+
+
+def test_rows_are_cut_to_what_the_server_of_the_model_takes(tmp_path: Path) -> None:
+    from transformers import RobertaConfig
+
+    unlimited = make_tokenizer(tmp_path / "model", model_max_length=10**30)
+    config = RobertaConfig(vocab_size=9, max_position_embeddings=8, pad_token_id=1)
+    config.save_pretrained(unlimited)
+    source = write(tmp_path, "r.txt", "a very very very very very good film\ngood\n")
+    rows = prepare(source, tmp_path / "out", unlimited).rows
+    assert [len(row) for row in rows] == [6, 3]  # positions begin after the padding id
+    with pytest.raises(DatasetError, match="--max-length 7: the model takes at most 6 tokens"):
+        prepare(source, tmp_path / "longer", unlimited, max_length=7)
+
+
+def test_a_tokenizer_alone_without_a_limit_cuts_to_512(tmp_path: Path) -> None:
+    bare = make_tokenizer(tmp_path / "bare", model_max_length=10**30)
+    source = write(tmp_path, "r.txt", "very " * 600 + "\n")
+    assert [len(row) for row in prepare(source, tmp_path / "out", bare).rows] == [512]
 
 
 def test_random_rows_are_like_sst2_in_length_and_have_no_labels(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_a_budget_that_nothing_fits_names_the_least_that_works() -> None:
     with pytest.raises(PlanError) as caught:
         fitted(QUICK, 60)
     assert str(caught.value) == (
-        "--budget 1 min: too short; the least that works is 2 min 27 s, for fp32; fp32 again under"
-        " concurrency 1; concurrency 32 in 3 blocks"
+        "--budget: 60 s are too few (a number alone is seconds, 10m ten minutes); the least that works is"
+        " 2 min 27 s, for fp32; fp32 again under concurrency 1; concurrency 32 in 3 blocks"
     )
     assert plan_seconds(fitted(QUICK, 147)[0], ASIDE) <= 147
 

@@ -86,6 +86,25 @@ def test_those_who_copy_at_once_find_one_copy(cache: Path) -> None:
     assert list(cache.iterdir()) == list(found)
 
 
+def test_a_file_is_read_once_and_again_when_it_was_written_since(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = demo_folder()
+    read: list[str] = []
+    whole = Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        read.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    assert demo_folder() == folder
+    assert read == []
+    (folder / "config.json").touch()
+    assert demo_folder() == folder
+    assert read == ["config.json"]
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", HELDOUT])
 def test_a_damaged_copy_is_refused_and_made_again_once_it_is_deleted(cache: Path, name: str) -> None:
     folder = demo_folder()
