@@ -120,7 +120,8 @@ class Request:
         return not self.remaining and self.receipt.outcome is Outcome.OPEN
 
     def end(self) -> None:
-        """Give the answer, or the error, to whoever waits for it, unless that was cancelled."""
+        """Give the answer, or the error, to whoever waits for it, unless that was cancelled. Lets go of its
+        sequences: each refers back to it, and such a cycle would stay until Python looks for garbage."""
         if self.answer.cancelled():
             self.receipt.end(Outcome.CANCELLED)
         elif self._error is not None:
@@ -133,6 +134,7 @@ class Request:
             self.answer.set_result(
                 Answer(self.receipt, rows, self.accepted_ns, max(0, queue_ns), self._compute_ns)
             )
+        self.sequences.clear()
 
     def _own(self, error: Exception) -> Exception:
         """The error of a batch is one for all requests in it; each is told its own receipt."""

@@ -153,6 +153,7 @@ class ReceiptBook:
         if not receipt.ran:
             self._forget(receipt.receipt_id)
             self._wake(receipt)
+            receipt.lines.clear()  # each refers back to it: a cycle would stay until Python looks for garbage
         elif receipt.is_final:
             self._keep(receipt)
 

@@ -2,7 +2,8 @@
 
 Messages are parsed here rather than by grpc, so that bytes which are no message end with INVALID_ARGUMENT
 like any other bad request, and every error passes the one table in `status`. Every call is counted, however
-it ends. The path under which a service is found need not be its descriptor's.
+it ends, and one that is refused leaves nothing behind. The path under which a service is found need not be
+its descriptor's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
@@ -19,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.status import failure_of, when_cut
+from wattserve_server.service.status import failure_of, forget_way, when_cut
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
@@ -90,15 +91,15 @@ def _unary(
     behaviour: Callable[[Any, Any], Awaitable[Message]],
     parse: Callable[[bytes], Message],
     calls: MethodCalls,
-) -> Callable[[bytes, Any], Awaitable[Message]]:
-    async def handle(data: bytes, context: Any) -> Message:
+) -> Callable[[bytes, Any], Awaitable[Message | None]]:
+    async def handle(data: bytes, context: Any) -> Message | None:
         with CountedCall(calls, context) as call:
             try:
                 return await behaviour(parse(data), context)
-            except grpc.aio.AbortError:
-                raise
             except Exception as error:
-                await call.abort(error)
+                ended = error
+            await call.refuse(ended)
+            return None
 
     return handle
 
@@ -114,10 +115,10 @@ def _streaming(
                 async with aclosing(behaviour(parse(data), context)) as replies:
                     async for reply in replies:
                         yield reply
-            except grpc.aio.AbortError:
-                raise
+                    return
             except Exception as error:
-                await call.abort(error)
+                ended = error
+            await call.refuse(ended)
 
     return handle
 
@@ -139,18 +140,27 @@ class CountedCall:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._calls.end(self._begun_ns, self._code(kind))
 
-    async def abort(self, error: Exception) -> NoReturn:
+    async def refuse(self, error: Exception) -> None:
+        """Tell the caller, and let the handler return: then grpc ends the call.
+
+        grpc keeps its own AbortError with the call. Were that to pass through our frames, they would stand
+        in its traceback and hold the call and the message: a cycle, until Python looks for garbage.
+        """
+        if isinstance(error, grpc.aio.AbortError):  # the method has told the caller
+            forget_way(error)
+            return
         failure = failure_of(error)
         try:
             await self._context.abort(failure.reaction.code, failure.message, failure.metadata())
+        except grpc.aio.AbortError as aborted:
+            forget_way(aborted)
         except grpc.aio.InternalError as gone:  # the call ended meanwhile: nobody is there to be told
             raise asyncio.CancelledError from gone
-        raise AssertionError("abort returned")
 
     def _code(self, kind: type[BaseException] | None) -> str:
-        if kind is None:
-            return "OK"
-        if issubclass(kind, (asyncio.CancelledError, GeneratorExit)):  # so gRPC ends a late call, too
+        if kind is not None and issubclass(
+            kind, (asyncio.CancelledError, GeneratorExit)
+        ):  # so gRPC ends a late call, too
             reaction, _ = when_cut(self._context.time_remaining(), self._total_s)
             return reaction.code.name
-        return _CODES.get(self._context.code(), "UNKNOWN")
+        return _CODES.get(self._context.code() or 0, "UNKNOWN")

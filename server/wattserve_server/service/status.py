@@ -90,10 +90,29 @@ def reaction_of(error: Exception) -> Reaction:
 
 
 def failure_of(error: Exception) -> Failure:
-    """What the caller is told. An unmapped error is a bug: it is logged and not shown.
+    """What the caller is told, where an error's way ends. An unmapped one is a bug: logged and not shown.
 
     The message names the receipt, too: clients of other makers show nothing else of an error.
     """
+    failure = _failure_of(error)
+    forget_way(error)
+    return failure
+
+
+def forget_way(error: BaseException) -> None:
+    """Let go of the frames that an error has passed, and those that led to it. They hold the request, and
+    often what holds the error itself: such a cycle stays until Python looks for garbage."""
+    met: set[int] = set()
+    ways: list[BaseException | None] = [error]
+    while ways:
+        way = ways.pop()
+        if way is not None and id(way) not in met:
+            met.add(id(way))
+            way.__traceback__ = None
+            ways += (way.__cause__, way.__context__)
+
+
+def _failure_of(error: Exception) -> Failure:
     reaction, receipt_id = reaction_of(error), getattr(error, "receipt_id", "")
     charged = f"; what ran is charged: receipt {receipt_id}" if receipt_id else ""
     if reaction is BUG:

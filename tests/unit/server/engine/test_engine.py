@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.fixtures.garbage import unreachable
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import Charge, Outcome, State
+from wattserve_server.engine.batcher import QueuedSequence, Request
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
@@ -27,6 +29,7 @@ from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Batch, Variant
 from wattserve_server.errors import ExpiredError, InferenceError, NotFound, OverloadedError
+from wattserve_server.service.status import failure_of
 
 IDS = np.array([2, 4, 6, 3], dtype=np.int64)
 
@@ -290,3 +293,32 @@ async def test_the_tokens_of_shared_rows_are_told_as_parts_that_add_up(rig: Rig)
     short, long = done.receipt.lines
     assert short.padded_tokens + long.padded_tokens == window.computed_tokens < 2 * 24
     assert (short.padded_tokens, long.padded_tokens) >= (5, 24)
+
+
+async def test_a_request_that_has_ended_leaves_nothing_behind(rig: Rig) -> None:
+    engine, gate, _ = rig
+    hosted = engine.hosted("fp32")
+
+    async def each_end() -> None:
+        gate.entered.clear()
+        gate.is_open.clear()
+        running = asyncio.create_task(engine.predict([IDS, IDS], hosted))
+        await until_running(gate)
+        waiting = asyncio.create_task(engine.predict([IDS] * 3, hosted))
+        await until_queued(engine)
+        for kind, deadline_ns in ((OverloadedError, None), (ExpiredError, time.monotonic_ns())):
+            with pytest.raises(kind) as refused:
+                await engine.predict(
+                    [IDS] * (2 if deadline_ns is None else 1), hosted, deadline_ns=deadline_ns
+                )
+            failure_of(refused.value)  # where every error's way ends
+            del refused
+        waiting.cancel()
+        gate.is_open.set()
+        await asyncio.wait((waiting, running))
+
+    await each_end()
+    with unreachable() as found:
+        await each_end()
+    kinds = (Request, QueuedSequence, np.ndarray, OverloadedError, ExpiredError)
+    assert not [left for left in found if isinstance(left, kinds)]

@@ -284,7 +284,7 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
     observer = Observer("test")
     calls = observer.method("unary", "Inference", "Predict")
     with pytest.raises(asyncio.CancelledError), CountedCall(calls, Gone()) as call:
-        await call.abort(NotFound("no such thing"))
+        await call.refuse(NotFound("no such thing"))
 
 
 def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
