@@ -1,4 +1,4 @@
-"""Every command of the documents runs as it is written, or `listed.py` says why it does not."""
+"""Every command of the documents runs as written (`make test-docs`), or `listed.py` says why it does not."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def all_commands() -> list[tuple[str, str]]:
 WITH_SOMETHING = [document for document in DOCUMENTS if runnable(document)]
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("document", WITH_SOMETHING, ids=name_of)
 def test_what_a_document_shows_runs(document: Path, reader: Callable[[bool], Reader]) -> None:
     reader(name_of(document) not in FROM_NOTHING).follow(runnable(document))

@@ -180,8 +180,9 @@ def test_the_table_of_variants_says_what_is_native_and_why(model: Path) -> None:
 
 
 def test_the_command_itself_exits_with_2() -> None:
+    ports = ("--port", "0", "--metrics-port", "0")
     done = subprocess.run(
-        [sys.executable, *WATTSERVE, "serve", "--model", "/nowhere/model", "--port", "0"],
+        [sys.executable, *WATTSERVE, "serve", *ports, "--model", "/nowhere/model"],
         capture_output=True, text=True, env=environment(), timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 2
