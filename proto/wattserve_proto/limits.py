@@ -1,8 +1,15 @@
 """What both ends of the protocol must agree on beside its messages."""
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""In both directions, and the same for every model: 64 MiB hold 111 images of 3 x 224 x 224, or texts far
-beyond the limits on them."""
+"""What a client sends and takes at the most. A server takes less unless it is told otherwise."""
+
+
+def received_and_sent(received: int) -> list[tuple[str, int]]:
+    """gRPC's options of a server that takes messages up to `received` bytes."""
+    return [
+        ("grpc.max_receive_message_length", received),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ]
 
 
 def message_sizes(limit: int = MAX_MESSAGE_BYTES) -> list[tuple[str, int]]:

@@ -53,6 +53,9 @@ CLOSING_S = 1.0  # for how long a drained server waits for streams that have not
 # New objects before Python looks for garbage among them: those of a few hundred requests.
 YOUNG_OBJECTS = 5000
 
+MESSAGE_BYTES = 4 * 1024 * 1024  # 256 texts or sequences of 512 tokens need at most 3 MB of it
+IMAGE_MESSAGE_BYTES = 32 * 1024 * 1024  # 55 images of 3 x 224 x 224; more would hold the event loop up
+
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
 
 
@@ -75,6 +78,7 @@ async def serve(config: ServerConfig) -> None:
             observer,
             config.host,
             config.port,
+            config.max_message_bytes or (MESSAGE_BYTES if plan.task.takes_text else IMAGE_MESSAGE_BYTES),
             (
                 CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
                 if config.tls_cert

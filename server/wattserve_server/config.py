@@ -116,6 +116,12 @@ class ServerConfig:
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
     max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N", least=1)
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N", least=1)
+    max_message_bytes: int = _setting(
+        0,
+        "largest message to take; gRPC refuses a larger one unread (default, or 0: 4 MiB, and 32 MiB for a "
+        "model of images)",
+        "BYTES",
+    )
     max_tokens: int = _setting(0, "longest sequence to accept (default, or 0: what the model takes)", "N")
     threads: int = _setting(0, "CPU threads that compute a batch (default, or 0: as many as pay)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")

@@ -8,6 +8,7 @@
     │   ├── NotFound             it names something that is not here
     │   └── NotPossibleHere      it is well formed, but not on this device or in this state
     ├── OverloadedError      the caller, later: the queue is full
+    ├── ShortageError        the operator: this process has no memory left; the caller, later
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
     ├── ExpiredError         nobody: the caller's deadline passed while the request waited
     ├── UnsupportedError     nobody: a method of the protocol that this server does not offer
@@ -59,6 +60,10 @@ class NotPossibleHere(RequestError):
 
 class OverloadedError(WattserveError):
     """The queue is full; nothing of the request ran."""
+
+
+class ShortageError(WattserveError):
+    """The server has no memory left for a request; nothing of it ran."""
 
 
 class UnavailableError(WattserveError):

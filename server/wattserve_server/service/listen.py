@@ -20,7 +20,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from wattserve_proto.limits import message_sizes
+from wattserve_proto.limits import received_and_sent
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.oip import open_inference_pb2 as oip_pb
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -55,7 +55,6 @@ _REFLECTED = (
 
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server would quietly share the port
-    *message_sizes(),
     # Clients may ask every 10 s whether the connection still stands, also while they wait for nothing.
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -76,10 +75,12 @@ class Listener:
         observer: Observer,
         host: str,
         port: int,
+        max_message_bytes: int,
         tls: CertificateFiles | None,
     ) -> None:
-        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
-        self._server = grpc.aio.server(options=_OPTIONS)
+        """port: 0 picks a free one. max_message_bytes: of those that come. Raises ConfigError when it cannot
+        listen there."""
+        self._server = grpc.aio.server(options=[*_OPTIONS, *received_and_sent(max_message_bytes)])
         self._health = HealthService((NATIVE_PATH, OIP_PATH))
         names = (NATIVE_PATH, OIP_PATH, _HEALTH.full_name, *REFLECTION_PATHS)
         pool = reflection_pool(_REFLECTED)

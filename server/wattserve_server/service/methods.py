@@ -21,10 +21,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.status import failure_of, forget_way, when_cut
+from wattserve_server.service.weight import check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
 _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
+
+# Of memory, which is more than any message needs that `check_weight` lets pass, beside its own bytes.
+PARSED_BYTES = 32 * 1024 * 1024
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -72,9 +76,11 @@ def _parser(kind: Descriptor) -> Callable[[bytes], Message]:
     message = GetMessageClass(kind)
 
     def parse(data: bytes) -> Message:
+        check_weight(data, kind)
         try:
             return message.FromString(data)
-        except DecodeError as error:
+        except DecodeError as error:  # it says the same of bytes that are wrong and of memory that is short
+            bytearray(PARSED_BYTES)
             raise InvalidRequest(f"these {len(data)} bytes are not a message {kind.name}: {error}") from error
 
     return parse

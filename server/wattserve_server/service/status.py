@@ -21,6 +21,7 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 DOMAIN = "wattserve"  # ErrorInfo.domain: whose reasons these are
 
 RETRY_AFTER_MS = 100  # that an overloaded server asks clients to wait; gRPC's own retries honour it
+SHORTAGE_MS = 1000  # the same of one that has no memory
 
 MAX_MESSAGE = 600  # bytes of an error's message
 
@@ -41,6 +42,7 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.NotFound: Reaction(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     errors.NotPossibleHere: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
     errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
+    errors.ShortageError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "SHORT_OF_MEMORY", SHORTAGE_MS),
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
     errors.ExpiredError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
     errors.UnsupportedError: Reaction(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
@@ -86,6 +88,8 @@ class Failure:
 
 
 def reaction_of(error: Exception) -> Reaction:
+    if isinstance(error, MemoryError) and not getattr(error, "receipt_id", ""):  # nothing has run
+        return REACTIONS[errors.ShortageError]
     return REACTIONS.get(type(error), BUG)  # type: ignore[arg-type]
 
 
@@ -113,11 +117,15 @@ def forget_way(error: BaseException) -> None:
 
 
 def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, MemoryError):
+        log.error("no memory is left for a request: give the server more, or less to do at once")
     reaction, receipt_id = reaction_of(error), getattr(error, "receipt_id", "")
     charged = f"; what ran is charged: receipt {receipt_id}" if receipt_id else ""
     if reaction is BUG:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
         return Failure(BUG, INTERNAL_MESSAGE + charged, receipt_id=receipt_id)
+    if isinstance(error, MemoryError):
+        return Failure(reaction, "the server has no memory left for this request; try again later")
     field, description = _shortened(getattr(error, "field", "")), _shortened(str(error))
     message = _shortened(f"{field}: {error}" if field else str(error))
     return Failure(reaction, message + charged, field, description, receipt_id)

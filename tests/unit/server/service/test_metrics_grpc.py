@@ -16,7 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotFound, OverloadedError
+from wattserve_server.service import methods
 from wattserve_server.service.methods import CountedCall, handlers
+from wattserve_server.service.weight import SMALL_BYTES
 from wattserve_server.telemetry.observer import Observer, go_name
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -187,6 +189,19 @@ async def test_bytes_that_are_no_message_are_counted_as_refused() -> None:
             ("unary", "Predict", "InvalidArgument"): 1,
             ("bidi_stream", "PredictStream", "InvalidArgument"): 1,
         }
+
+
+async def test_bytes_that_no_memory_is_left_for_are_not_the_callers_mistake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(methods, "PARSED_BYTES", 1 << 60)
+    async with Rig() as rig:
+        assert (await ended_as(rig.predict(b"\x0a\xff\xff\xff\xff\x7f"))).name == "RESOURCE_EXHAUSTED"
+
+
+async def test_a_message_of_too_many_parts_is_refused_unread() -> None:
+    async with Rig() as rig:
+        assert (await ended_as(rig.predict(b"\x7a\x00" * SMALL_BYTES))).name == "INVALID_ARGUMENT"
 
 
 async def test_a_call_that_its_caller_ends_is_canceled() -> None:

@@ -52,6 +52,7 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "NotFound": ("NOT_FOUND", "NOT_FOUND"),
         "NotPossibleHere": ("FAILED_PRECONDITION", "NOT_POSSIBLE_HERE"),
         "OverloadedError": ("RESOURCE_EXHAUSTED", "OVERLOADED"),
+        "ShortageError": ("RESOURCE_EXHAUSTED", "SHORT_OF_MEMORY"),
         "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
         "ExpiredError": ("DEADLINE_EXCEEDED", "EXPIRED_IN_QUEUE"),
         "UnsupportedError": ("UNIMPLEMENTED", "NOT_OFFERED"),
@@ -121,3 +122,22 @@ def test_the_documentation_lists_every_code_with_its_reason() -> None:
     text = (ROOT / "docs" / "clients.md").read_text()
     listed = re.findall(r"^\| `\w+` \| (\w+) \| (\w+) \|", text, re.MULTILINE)
     assert sorted(listed) == sorted((kind.code.name, kind.reason) for kind in (*REACTIONS.values(), BUG))
+
+
+def test_a_want_of_memory_is_not_the_callers_mistake_and_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failure = failure_of(MemoryError())
+    assert (failure.reaction.code, failure.reaction.reason) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "SHORT_OF_MEMORY",
+    )
+    assert details(failure, error_details_pb2.RetryInfo)
+    (record,) = caplog.records
+    assert record.exc_info is None
+
+
+def test_a_want_of_memory_after_a_request_has_run_asks_nobody_to_send_it_again() -> None:
+    error = MemoryError()
+    error.receipt_id = "r-7"  # type: ignore[attr-defined]
+    assert failure_of(error).reaction is BUG
