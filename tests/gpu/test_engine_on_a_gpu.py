@@ -138,3 +138,15 @@ async def test_answers_under_concurrency_are_those_of_each_sequence_alone(rig: R
     together = await asyncio.gather(*(engine.predict(each, engine.hosted("fp32")) for each in asked))
     found = np.concatenate([rows(answer) for answer in together])
     np.testing.assert_allclose(found, np.concatenate(alone), atol=1e-5)
+
+
+async def test_windows_are_the_gpus_own_within_the_hosts_and_one_after_the_other(rig: Rig) -> None:
+    engine, run_log = rig
+    for count in (1, 8, MOST, 1, 8):
+        await engine.predict(sequences(count, LONGEST), engine.hosted("fp32"))
+    last_ns = 0
+    for window in run_log.drain()[0]:
+        assert window.host_ns is not None
+        assert last_ns <= window.host_ns[0] <= window.start_ns < window.end_ns <= window.host_ns[1]
+        assert window.held_ns > window.duration_ns  # else events failed: see the log
+        last_ns = window.end_ns

@@ -142,7 +142,8 @@ def _sum(amounts: list[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The interval in which one batch ran: from its first copy to the device to its last copy back.
+    """The interval in which one batch ran, by the device's own events where it has some: from its first copy
+    to the device to its result. The host's stamps, which hold it, end with the last copy back.
 
     Instants are on the host's monotonic clock.
     """
@@ -156,6 +157,7 @@ class Window:
     is_first_run: bool = False  # of its shape; it may compile, tune or allocate: nothing is learned from it
     rested_ns: int = 0  # for how long the device had done nothing before
     packed_rows: int = 0  # how many rows its sequences shared; 0: each had a row of its own
+    host_ns: tuple[int, int] | None = None  # the host's own start and end; None: they are the above
 
     @property
     def is_warmup(self) -> bool:
@@ -168,6 +170,12 @@ class Window:
     @property
     def duration_ns(self) -> int:
         return self.end_ns - self.start_ns
+
+    @property
+    def held_ns(self) -> int:
+        """For how long the host was at it."""
+        start_ns, end_ns = self.host_ns or (self.start_ns, self.end_ns)
+        return end_ns - start_ns
 
 
 @dataclass(frozen=True, slots=True)

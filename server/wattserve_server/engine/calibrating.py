@@ -114,7 +114,7 @@ class Calibration:
         all of them took, and the last one."""
         ran_ns = 0
         while True:
-            last_ns = run_unasked(self._lane, self._variant, items).duration_ns
+            last_ns = run_unasked(self._lane, self._variant, items).held_ns
             self._mine_ns += last_ns
             ran_ns += last_ns
             if ran_ns >= for_ns or len(self._lane.batcher):

@@ -18,6 +18,7 @@ from wattserve_server.energy.receipt import Window
 from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine.batcher import Answer, Batcher, Request
 from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.gputime import timing_of
 from wattserve_server.engine.lane import BatchResult, Lane, Laws, RunLog
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
@@ -85,6 +86,7 @@ class Engine:
                 ),
                 meter.run_log,
                 meter.laws,
+                timing_of(device),
                 lambda result: soon(self._finish, result),
                 on_death,
             )

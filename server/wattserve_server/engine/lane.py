@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -70,7 +70,7 @@ class RunLog:
     def finish(self, window: Window) -> None:
         """The batch that was started has ended; `window` is its record."""
         with self._lock:
-            self._busy_ns += window.duration_ns
+            self._busy_ns += window.held_ns
             self._running_since_ns = None
             self._resting_since_ns = window.end_ns
             self._finished.append(window)
@@ -119,6 +119,33 @@ class Laws(Protocol):
     law: LawView  # as of the last settled interval
 
 
+class Timing(Protocol):
+    """What tells a lane when its device ran a batch. Belongs to the lane's thread, and never raises."""
+
+    def get_ready(self) -> None:
+        """A batch is about to start: what takes time is done now, outside of its window."""
+
+    def around(self) -> AbstractContextManager[None]:
+        """For what the device does for the batch."""
+
+    def placed(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """When the device ran it, on the host's clock, of a batch whose answer is there; within the host's
+        own window, which is what it gets."""
+
+
+class HostTime:
+    """Of a device that does what it is told at once: the host's own stamps."""
+
+    def get_ready(self) -> None:
+        pass
+
+    def around(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def placed(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        return start_ns, end_ns
+
+
 class Ran(NamedTuple):
     """A batch that has been tried."""
 
@@ -154,12 +181,14 @@ class Lane:
         batcher: Batcher,
         run_log: RunLog,
         laws: Laws,
+        timing: Timing,
         on_done: Callable[[BatchResult], object],
         on_death: Callable[[Exception], None],
     ) -> None:
         self.batcher = batcher
         self.run_log = run_log
         self.laws = laws
+        self._timing = timing
         self._on_done = on_done
         self._on_death = on_death
         self._limits = LearnedLimits(batcher)
@@ -209,18 +238,21 @@ class Lane:
         try:
             batch = variant.prepare(items)
             padded_length, packed_rows = batch.length, batch.packed_rows
+            self._timing.get_ready()
             started_ns, rested_ns = self.run_log.start()
-            rows = variant.run(batch)
+            rows = variant.run(batch, self._timing.around())
         except Exception as error:  # whatever a model may raise: the server outlives it
             failure = error
-            if memory_shortage(error):
-                wait_for(variant.device)
+            wait_for(variant.device)
             if not started_ns:
                 started_ns, rested_ns = self.run_log.start()
+        host_ns = started_ns, time.monotonic_ns()
+        start_ns, end_ns = self._timing.placed(*host_ns) if failure is None else host_ns
         window = Window(
             variant=variant.name,
-            start_ns=started_ns,
-            end_ns=time.monotonic_ns(),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            host_ns=host_ns,
             lengths=lengths,
             padded_length=padded_length,
             lines=lines,

@@ -15,7 +15,7 @@ from wattserve_server.energy.receipt import Window
 from wattserve_server.energy.trials import SHORTEST
 from wattserve_server.engine.device import usable_cores
 from wattserve_server.engine.lane import Lane
-from wattserve_server.engine.out_of_memory import memory_shortage
+from wattserve_server.engine.out_of_memory import memory_shortage, wait_for
 from wattserve_server.engine.policy import BatchCost, BatchLimits
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants import tuning, verification
@@ -99,6 +99,7 @@ def _as_warm_up(lane: Lane, variant: Variant, work: Callable[[], Result]) -> Res
     try:
         return work()
     finally:
+        wait_for(variant.device)
         window = Window(variant.name, started_ns, time.monotonic_ns(), (1,), 1, (), True, rested_ns)
         lane.run_log.finish(window)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,17 +68,21 @@ class Variant:
         layout = None if self.packing is None else self.packing.layout(lengths)
         return Batch(inputs, max(lengths) if layout is None else layout.length, layout)
 
-    def run(self, batch: Batch) -> NDArray[np.float32]:
-        """One prepared batch -> [sequences, width]. Returns when it is done."""
+    def run(self, batch: Batch, timed: AbstractContextManager[object] | None = None) -> NDArray[np.float32]:
+        """One prepared batch -> [sequences, width]. Returns when it is done.
+
+        timed: entered around what the device does, from the copy to it until only the copy back is left.
+        """
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
         packed = nullcontext() if self.packing is None else self.packing.using(batch.layout)
         with torch.inference_mode(), self.kind.running(self.device), packed:
-            on_device = {
-                name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.inputs.items()
-            }
-            output = self.model.task.forward(self.built.module, on_device)
-            array: NDArray[np.float32] = output.float().cpu().numpy()
+            with timed or nullcontext():
+                on_device = {
+                    name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.inputs.items()
+                }
+                output = self.model.task.forward(self.built.module, on_device).float()
+            array: NDArray[np.float32] = output.cpu().numpy()
         return array
 
 

@@ -30,6 +30,7 @@ class World:
 
     traffic_until_s: float = 0.0
     knows: bool = True
+    launch_ns: int = 0  # of the host's time for a batch, in which the device has not begun it
     most_tokens: int = 1000  # that fit into the memory
     now_ns: int = 0
     mine: list[tuple[int, int, int]] = field(default_factory=list)  # start, sequences, tokens of each
@@ -78,7 +79,10 @@ class World:
         start_ns = self.now_ns
         self.mine.append((start_ns, len(lengths), sum(lengths)))
         self._pass(max(sum(lengths) // 16, 1) * MS)
-        window = Window("fp32", start_ns, self.now_ns, lengths, max(lengths))
+        host_ns = start_ns, self.now_ns
+        window = Window(
+            "fp32", start_ns + self.launch_ns, self.now_ns, lengths, max(lengths), host_ns=host_ns
+        )
         if sum(lengths) > self.most_tokens:
             return Ran(window, None, MemoryError("no more"))
         return Ran(window, np.zeros((len(items), 2), np.float32), None)
@@ -113,6 +117,12 @@ async def test_alone_each_shape_runs_for_its_time_without_a_break_and_then_the_d
     assert [world.ran_ms(*shape) for shape in SHAPES] == [200, 200, 208]
     assert world.slept == [PLAN.pause_s] * 3
     assert world.now_ns == (200 + 200 + 208 + 3 * 250) * MS
+
+
+async def test_what_the_host_needs_for_a_batch_beside_the_gpu_is_not_taken_for_others() -> None:
+    world = World(launch_ns=MS // 2)
+    await world.calibrate()
+    assert world.slept == [PLAN.pause_s] * 3
 
 
 async def test_beside_traffic_a_waiting_request_waits_for_one_batch_at_most() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from types import SimpleNamespace
 
@@ -45,12 +46,12 @@ class Gate:
         self.failure: Exception | None = None
         self.spoil = False
 
-    def run(self, batch: Batch) -> np.ndarray:
+    def run(self, batch: Batch, timed: AbstractContextManager[object]) -> np.ndarray:
         self.entered.set()
         assert self.is_open.wait(30)
         if self.failure is not None:
             raise self.failure
-        rows = self._run(batch)
+        rows = self._run(batch, timed)
         return np.full_like(rows, np.nan) if self.spoil else rows
 
 

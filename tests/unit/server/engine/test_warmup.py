@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from wattserve_server.energy.receipt import Window
+from wattserve_server.engine import warmup
 from wattserve_server.engine.lane import Ran
 from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.variants import verification
 from wattserve_server.engine.warmup import (
     FRONT_END_S,
     overhead_tokens,
     threads_worth,
+    verify,
     warm_up,
     warmup_shapes,
 )
@@ -83,3 +86,24 @@ def test_a_slow_model_gets_every_core_and_a_fast_one_leaves_some_to_the_front_en
 def test_there_is_always_a_thread() -> None:
     assert threads_worth(1, sequence_s=1.0) == 1
     assert threads_worth(4, sequence_s=1e-6) == 1
+
+
+async def test_a_verification_that_fails_ends_when_its_device_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+
+    async def do(chore: Callable[[], Any]) -> Any:
+        return chore()
+
+    def fail(variant: Any) -> None:
+        raise ValueError("the profiler")
+
+    monkeypatch.setattr(verification, "verify", fail)
+    monkeypatch.setattr(warmup, "wait_for", lambda device: happened.append(f"waited for {device}"))
+    log = SimpleNamespace(start=lambda: (0, 0), finish=lambda window: happened.append("finished"))
+    lane: Any = SimpleNamespace(do=do, run_log=log)
+    variant: Any = SimpleNamespace(name="fp32", device="cuda:0")
+    with pytest.raises(ValueError, match="the profiler"):
+        await verify(lane, variant)
+    assert happened == ["waited for cuda:0", "finished"]
