@@ -3,29 +3,33 @@
 A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
 while two of bf16, send one sequence of 32 tokens after the other through the client library. Of each run is
 printed what a stranger could work out from the receipts alone: how the newcomer's first ones compare with its
-later ones, its neighbour's with those from before, and joules with the time that was computed.
+later ones, its neighbour's with those from before, and joules with the time that was computed; and how long
+its neighbour's callers waited before, while it was built and verified, while it was calibrated, and after.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tests.fixtures.server import running_server
-from wattserve_client import Client, Receipt, WattserveError
+from wattserve_client import Client, Receipt, VariantState, WattserveError
 
 RESIDENT, NEWCOMER = "fp32", "bf16"
 CALLERS = {RESIDENT: 4, NEWCOMER: 2}
 TOKENS = 32
 METERS = ("estimate", "simulated")
 FIRST = 30  # receipts
+POLL_S = 0.05
 SETTLING_S = 3.0  # after the last answer, for the receipts still to come
 # What a run is held to; the last one is the ratio of joules over the ratio of the time computed.
 BOUNDS = {"newcomer": (0.7, 1.4), "neighbour": (0.8, 1.25), "split": (1 / 1.4, 1.4)}
@@ -55,10 +59,11 @@ class Run:
     def __init__(self, address: str) -> None:
         self._address = address
         self._ends = threading.Event()
-        self._lock = threading.Lock()
         self.bills: dict[str, list[Bill]] = {RESIDENT: [], NEWCOMER: []}
         self.withheld = dict.fromkeys(CALLERS, 0)
         self.loaded_s = 0.0
+        self.calibrating_s = self.ready_s = math.inf  # since when the newcomer was
+        self.waits: list[tuple[float, float]] = []  # of the resident's callers: since when, and how long
 
     def drive(self, alone_s: float, together_s: float) -> None:
         with Client(self._address) as client:
@@ -68,6 +73,7 @@ class Run:
             time.sleep(alone_s)
             self.loaded_s = time.time()
             callers += self._call(NEWCOMER)
+            self._follow(client)
             time.sleep(together_s)
             self._ends.set()
             for caller in callers:
@@ -80,12 +86,27 @@ class Run:
             ids = np.random.default_rng(seed).integers(5, 500, size=TOKENS).tolist()
             with Client(self._address) as client:
                 while not self._ends.is_set():
+                    sent_s = time.time()
                     client.predict(ids, variant=variant, timeout_s=60)
+                    if variant == RESIDENT:
+                        self.waits.append((sent_s, time.time() - sent_s))
 
         threads = [threading.Thread(target=send, args=(index,)) for index in range(CALLERS[variant])]
         for thread in threads:
             thread.start()
         return threads
+
+    def _follow(self, client: Client) -> None:
+        """Until the newcomer is ready."""
+        while self.ready_s == math.inf:
+            (newcomer,) = [found for found in client.server_info().variants if found.name == NEWCOMER]
+            if newcomer.state is VariantState.CALIBRATING:
+                self.calibrating_s = min(self.calibrating_s, time.time())
+            elif newcomer.state is VariantState.READY:
+                self.ready_s = time.time()
+            elif newcomer.state is VariantState.FAILED:
+                raise SystemExit(f"{NEWCOMER} could not be loaded: {newcomer.state_reason}")
+            time.sleep(POLL_S)
 
     def _watch(self, receipts: Iterator[Receipt]) -> None:
         try:
@@ -106,6 +127,7 @@ class Found:
     neighbour: float  # its receipts beside the newcomer over those before
     split: float  # joules of the newcomer over its neighbour's, over the same of the time computed
     withheld: float  # part of the newcomer's receipts
+    p99_ms: tuple[float, ...]  # of the neighbour: before, loading, calibrating, after; nan where none came
 
     def misses(self) -> list[str]:
         return [name for name, (low, high) in BOUNDS.items() if not low <= getattr(self, name) <= high]
@@ -117,6 +139,13 @@ def mean(bills: Sequence[Bill]) -> float:
 
 def per_second(bills: Sequence[Bill]) -> float:
     return sum(bill.joules for bill in bills) / sum(bill.compute_s for bill in bills)
+
+
+def p99_ms(run: Run) -> tuple[float, ...]:
+    """A call is of the phase in which it was sent."""
+    since = (-math.inf, run.loaded_s, min(run.calibrating_s, run.ready_s), run.ready_s, math.inf)
+    phases = [[wait for at_s, wait in run.waits if low <= at_s < high] for low, high in pairwise(since)]
+    return tuple(1e3 * float(np.percentile(waits, 99)) if waits else math.nan for waits in phases)
 
 
 def found_in(run: Run) -> Found:
@@ -131,6 +160,7 @@ def found_in(run: Run) -> Found:
         neighbour=mean(beside) / mean(before),
         split=per_second(new) / per_second(beside),
         withheld=run.withheld[NEWCOMER] / (run.withheld[NEWCOMER] + len(new)),
+        p99_ms=p99_ms(run),
     )
 
 
@@ -145,8 +175,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--together", type=float, default=40.0, help="seconds of both")
     asked = parser.parse_args(arguments)
     missed = 0
-    print("| meter | newcomer, first / later | neighbour, beside / before | split | withheld | missed |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| meter | newcomer, first / later | neighbour, beside / before | split | withheld "
+        "| neighbour's p99, ms: before, loading, calibrating, after | missed |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for meter in asked.meters.split(","):
         for _ in range(asked.runs):
             flags = ("--model", "demo", "--variants", f"{RESIDENT},{NEWCOMER}", "--lazy-variants")
@@ -156,9 +189,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 server.terminate()
             found = found_in(run)
             missed += bool(found.misses())
+            waits = ", ".join(f"{wait:.1f}" for wait in found.p99_ms)
             print(
                 f"| {meter} | {found.newcomer:.2f} | {found.neighbour:.2f} | {found.split:.2f} | "
-                f"{found.withheld:.1%} | {', '.join(found.misses()) or '-'} |",
+                f"{found.withheld:.1%} | {waits} | {', '.join(found.misses()) or '-'} |",
                 flush=True,
             )
     return 1 if missed else 0

@@ -45,3 +45,10 @@ def test_withheld_figures_are_a_part_of_all() -> None:
     run = run_of((0.02, 0.02), (0.01, 0.01))
     run.withheld[NEWCOMER] = 2 * FIRST
     assert found_in(run).withheld == pytest.approx(0.2)
+
+
+def test_a_neighbours_wait_is_of_the_phase_in_which_its_call_was_sent() -> None:
+    run = run_of((0.02, 0.02), (0.01, 0.01))
+    run.calibrating_s, run.ready_s = 15.0, 20.0
+    run.waits = [(5.0, 0.001), (12.0, 0.002), (19.0, 0.003), (20.0, 0.004)]
+    assert found_in(run).p99_ms == pytest.approx((1, 2, 3, 4))
