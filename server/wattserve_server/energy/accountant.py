@@ -21,6 +21,7 @@ from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView, features_of
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times
+from wattserve_server.energy.durations import Durations, own_seconds
 from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
 from wattserve_server.energy.filter import EnergyFilter
@@ -70,6 +71,7 @@ class Accountant:
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
         self._ideas = FirstIdeas()
+        self._durations = Durations()
         self._young: dict[str, int] = {}  # edges since a law was begun without calibration
         self._last_end_s = -math.inf
         self._reached_s = -math.inf  # the end of the last edge that was passed
@@ -254,6 +256,7 @@ class Accountant:
             laws=self._estimate.laws(),
             uncertain=self._estimate.uncertain,
             after_rest=self._estimate.after_rest,
+            for_time={name: self._estimate.pace * level for name, level in self._durations.levels.items()},
         )
         self._calibrator.listen_again(self._estimate)
 
@@ -281,9 +284,11 @@ class Accountant:
                 self._ideas.hear(batch)
         unknown = [batch for batch in new if not self._is_foreseen(batch)]
         young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
-        can_follow = not unknown or self._begin_laws(unknown, edge, rest_s)
+        asked = {id(batch) for batch in unknown + young}
+        beside = [batch for batch in new if id(batch) not in asked]
+        can_follow = not unknown or self._begin_laws(unknown, beside + young, edge, rest_s)
         if can_follow and young:
-            self._begin_laws(young, edge, rest_s)
+            self._begin_laws(young, beside, edge, rest_s)
         if not can_follow:
             self._waiting = unknown + self._waiting
             new = [batch for batch in new if batch not in unknown]
@@ -292,13 +297,17 @@ class Accountant:
             self._calibrator.hear_batch(batch)
         entries = entries_of(lawful, among=len(self._open))
         if entries:
+            variants = [entry.kind.variant for entry in entries]
+            features = np.array([features_of(entry.kind) for entry in entries])
+            rests = np.array([entry.rest for entry in entries])
+            counts = np.array([len(entry.batches) for entry in entries], dtype=float)
+            seconds = self._own_seconds(entries)
+            are_trials = np.array([entry.kind.is_warmup for entry in entries])
+            excess = self._durations.excess(variants, features, seconds, counts, are_trials)
+            if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
+                excess = np.zeros(len(entries))
             self._open.add(entries)
-            self._estimate.admit(
-                [entry.kind.variant for entry in entries],
-                np.array([features_of(entry.kind) for entry in entries]),
-                np.array([entry.rest for entry in entries]),
-                np.array([len(entry.batches) for entry in entries], dtype=float),
-            )
+            self._estimate.admit(variants, features, rests, counts, excess)
         if first_runs := [batch for batch in new if batch.window.is_first_run]:
             assert self._ideas.usual_w is not None
             self._open.add([Entry([batch], [0.0]) for batch in first_runs])
@@ -306,22 +315,35 @@ class Accountant:
             self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
         return can_follow
 
+    def _own_seconds(self, entries: Sequence[Entry]) -> Array:
+        """For how long each batch of new entries had the device, in the mean of its entry."""
+        batches = [batch for entry in entries for batch in entry.batches]
+        beside = self._open.spans(min(batch.start_s for batch in batches))
+        bounds = np.array([*((batch.start_s, batch.end_s) for batch in batches), *beside])
+        seconds = own_seconds(bounds[:, 0], bounds[:, 1])[: len(batches)]
+        counts = [len(entry.batches) for entry in entries]
+        sums = np.add.reduceat(seconds, np.cumsum([0, *counts[:-1]]))
+        return np.asarray(sums / counts)
+
     def _is_foreseen(self, batch: TimedWindow) -> bool:
         """Whether there is any idea of what it costs."""
         if batch.window.is_first_run:
             return self._ideas.usual_w is not None
         return self._estimate.knows(batch.window.variant)
 
-    def _begin_laws(self, batches: list[TimedWindow], edge: CounterInterval, rest_s: Array) -> bool:
-        """A first idea of batches of which little is known. Where it is not known what the device usually
-        draws, what nothing else explains says it; False when the counter holds too little of them yet."""
-        theirs = OpenBatches()
-        theirs.add([Entry([batch], [0.0]) for batch in batches])
-        parts = theirs.counted(edge.end_s, self.response)
+    def _begin_laws(
+        self, batches: list[TimedWindow], beside: list[TimedWindow], edge: CounterInterval, rest_s: Array
+    ) -> bool:
+        """A first idea of batches of which little is known; beside: the others that are new. Where it is not
+        known what the device usually draws, what nothing else explains says it; False when the counter holds
+        too little of them yet."""
+        parts = self._parts(batches, edge)
         usual_w = self._ideas.usual_w
         if usual_w is None and float(parts.sum()) < FIRST_PART:
             return False
         known_j = float(self._open.counted(edge.end_s, self.response) @ self._estimate.batches_j)
+        if usual_w is not None and beside:
+            known_j += float(self._parts(beside, edge) @ [self._idea_j(batch, usual_w) for batch in beside])
         left_j = max(self._books.pool_j - known_j - float(rest_s @ self._estimate.idle_w), 0.0)
         seconds = max(float(parts @ [batch.end_s - batch.start_s for batch in batches]), LEAST_DEVIATION_S)
         if usual_w is None:
@@ -337,6 +359,11 @@ class Accountant:
                 self._estimate.add_variant(name, *self._ideas.law(name, left_j / seconds))
             self._young[name] += 1
         return True
+
+    def _parts(self, batches: list[TimedWindow], edge: CounterInterval) -> Array:
+        """Which part of each the counter holds at an edge."""
+        starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
+        return self.response.counted(edge.end_s, starts_s, ends_s)
 
     def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
         window = batch.window

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +103,8 @@ class LawView:
     laws: Mapping[str, Coefficients]  # of the variants of which the meter has said something
     uncertain: frozenset[str] = frozenset()  # of these, the law does not tell a batch's energy well yet
     after_rest: tuple[float, ...] = (0.0,) * CLASSES  # how much more, relatively, a batch costs
+    # How much more, relatively, a batch costs for the time that those of its variant take lately.
+    for_time: Mapping[str, float] = field(default_factory=dict)
     split_rule: str = "shapley"
 
 
@@ -155,6 +157,6 @@ def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     law = view.laws.get(window.variant)
     if law is None or window.variant in view.uncertain:
         return [None] * len(window.lengths)
-    rested = 1 + view.after_rest[rest_class(window.rested_ns / 1e9)]
-    cost_uj = round(law.cost_j(features_of(window)) * rested * 1e6)
+    more = view.after_rest[rest_class(window.rested_ns / 1e9)] + view.for_time.get(window.variant, 0.0)
+    cost_uj = round(law.cost_j(features_of(window)) * (1 + more) * 1e6)
     return list(split_exact(cost_uj, split_weights(view, window)))

@@ -5,6 +5,8 @@ In joules, and in watts for what draws all the time. It holds
   - the idle draw, one level per class of rest (`idle`);
   - what something else draws on the device, while there is a sign of it (`foreign`);
   - how much more a batch costs after a rest, one relative figure per class of rest;
+  - how much more a batch costs that takes longer than it should (`durations`): relatively, so that 1 is as
+    much more as it takes longer;
   - the coefficients of every variant's cost law (`costlaw`);
   - the energy of every entry of open batches: its law's prediction, give or take its own deviation; of a
     first run, which no law tells, what the device usually draws in that time, give or take all of it.
@@ -34,7 +36,8 @@ CARRY = 0
 IDLE = slice(1, 1 + CLASSES)
 FOREIGN = 1 + CLASSES
 RESTED = slice(2 + CLASSES, 1 + 2 * CLASSES)  # no class for batches without a rest before them
-LAWS = RESTED.stop
+PACE = RESTED.stop
+LAWS = PACE + 1
 
 # Relative deviations, before anything is known.
 BATCH_NOISE = 0.05  # of one batch from its law
@@ -42,9 +45,10 @@ REST_SPREAD = 0.1  # of each class of rest from the common level of the idle dra
 AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew before
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 AFTER_REST_CPU_TIME = 2.0  # the same of the server's own CPU time: a lone request finds cold caches
+FIRST_PACE, PACE_SPREAD = 0.5, 0.5  # of the pace: a wait draws nothing, and slow work draws for longer
 CORRECTION = 0.1  # of a law from its smooth part
 FIRST_RUN = 1.0  # of a first run from what the device usually draws in that time
-FIRST_GAIN, FIRST_FORM = 1.5, 2.0  # of a law that was never heard: as a whole, and of each coefficient alone
+FIRST_GAIN, FIRST_FORM = 0.7, 1.0  # of a law that was never heard: as a whole, and of each coefficient alone
 
 ROUNDING = 1e-4  # relative deviation of any sum of joules, at the least: floats are not exact
 
@@ -77,6 +81,7 @@ class Estimate:
         self.size = LAWS  # of what is not a batch
         self.after_rest_spread = after_rest
         self.p[RESTED, RESTED] = after_rest**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
+        self.x[PACE], self.p[PACE, PACE] = FIRST_PACE, PACE_SPREAD**2
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -110,6 +115,11 @@ class Estimate:
     def after_rest(self) -> tuple[float, ...]:
         """How much more a batch costs, relatively, after each class of rest."""
         return (0.0, *self.x[RESTED].tolist())
+
+    @property
+    def pace(self) -> float:
+        """How much more a batch costs, relatively, for taking longer than it should, relatively."""
+        return float(self.x[PACE])
 
     @property
     def has_first_runs(self) -> bool:
@@ -189,6 +199,7 @@ class Estimate:
         features: Array,  # of each: [entries, SMOOTH]
         rests: NDArray[np.int64],  # the class of rest before each
         counts: Array,
+        excess: Array,  # by how much longer each took than it should, relatively
     ) -> None:
         """New entries: each is `counts` batches alike, each of them what its law predicts, give or take."""
         rows = np.zeros((len(variants), len(self.x)))
@@ -203,14 +214,18 @@ class Estimate:
         rested = np.flatnonzero(rests)
         at = RESTED.start - 1 + rests[rested]
         rows[rested, at] = predicted[rested]
-        predicted[rested] *= 1 + self.x[at]
+        rows[:, PACE] = predicted * excess
+        more = self.pace * excess
+        more[rested] += self.x[at]
+        predicted *= np.maximum(1 + more, LEAST)
         if uncertain := self.uncertain.intersection(variants):
             deviations = np.sqrt(np.maximum(np.sum((rows @ self.p) * rows, axis=1), 0.0))
             is_told = deviations < KNOWN * predicted
             names = np.array(variants)
             self.known |= {name for name in uncertain if is_told[names == name].all()}
         rows *= counts[:, None]
-        self._append(counts * predicted, rows, BATCH_NOISE * predicted, counts, LEAST * counts * predicted)
+        sums = counts * predicted
+        self._append(sums, rows, BATCH_NOISE * predicted, counts, LEAST * sums)
 
     def admit_first_runs(self, usual_j: Array) -> None:
         """New entries of one batch each, of which no law tells anything; a device usually draws this much in

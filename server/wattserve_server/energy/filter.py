@@ -22,6 +22,7 @@ from wattserve_server.energy.estimate import (
     CARRY,
     FOREIGN,
     IDLE,
+    PACE,
     REST_SPREAD,
     RESTED,
     ROUNDING,
@@ -225,6 +226,7 @@ class EnergyFilter:
         least = np.full(estimate.size, -np.inf)
         least[IDLE] = least[FOREIGN] = 0.0
         least[RESTED] = LEAST_AFTER_REST
+        least[PACE] = 0.0
         for index in range(len(estimate.names)):
             start = estimate.block(index).start
             least[start : start + SMOOTH] = 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from tests.fixtures.lawful_device import SHAPES, LawfulDevice
+from tests.fixtures.lawful_device import BATCH_MS, SHAPES, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.receipt import Window
@@ -39,7 +39,8 @@ class Scene:
 
     def beside(self) -> None:
         if self.has_traffic:
-            self.old.append(self.device.run("fp32", (2, int(self.rng.integers(12, 40))), 8.0))
+            shape = (2, int(self.rng.integers(12, 40)))
+            self.old.append(self.device.run("fp32", shape, BATCH_MS))
 
     def load(self, scale: float = 1.0) -> None:
         """The profiler's look, told as one token; each shape twice, of which the first one compiles.
@@ -60,14 +61,14 @@ class Scene:
             until_ms = self.device.now_ms + 200
             while self.device.now_ms < until_ms:
                 self.beside()
-                self.device.run("bf16", shape, 5.0 + shape[0] * shape[1] / 20, kind="warm-up")
+                self.device.run("bf16", shape, BATCH_MS, kind="warm-up")
             self.device.rest(250.0)
 
     def serve(self, batches: int = 40) -> None:
         for number in range(batches):
             self.beside()
             shape = (1 if number % 2 else 8, int(self.rng.integers(12, 60)))
-            self.new.append(self.device.run("bf16", shape, 4.0))
+            self.new.append(self.device.run("bf16", shape, BATCH_MS))
             self.device.rest(float(self.rng.exponential(40.0)))
         self.device.rest(2000.0)
 

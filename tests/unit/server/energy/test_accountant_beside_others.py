@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.fixtures.lawful_device import LAWS, LawfulDevice
+from tests.fixtures.lawful_device import BATCH_MS, LAWS, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import SEEN_LOAD, SETTLES_AFTER_S, UNSEEN_LOAD
 
@@ -55,7 +55,7 @@ def test_a_foreign_load_is_followed_and_its_energy_given_to_nobody(device: Lawfu
     before = accounts(device)
     errors = serve(device, 40)
     active, idle, unattributed = accounts(device) - before
-    seconds = (40 * 100 + 300) / 1e3
+    seconds = (40 * (BATCH_MS + 70) + 300) / 1e3
     assert np.abs(errors).max() < 0.05
     assert active == pytest.approx(40 * 2.42, rel=0.02)
     assert idle == pytest.approx(50.0 * seconds, rel=0.04)

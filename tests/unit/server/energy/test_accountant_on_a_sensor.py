@@ -16,7 +16,7 @@ def served(device: LawfulDevice, batches: int, seed: int = 1) -> LawfulDevice:
     rng = np.random.default_rng(seed)
     for _ in range(batches):
         shape = (int(rng.integers(1, 16)), int(rng.choice([8, 24, 64])))
-        device.run(str(rng.choice(list(LAWS))), shape, float(rng.uniform(5, 40)))
+        device.run(str(rng.choice(list(LAWS))), shape, float(rng.uniform(9.9, 10.1)))
         device.rest(float(rng.choice([0.5, 30.0, 150.0])))
     device.rest(1500.0)
     return device

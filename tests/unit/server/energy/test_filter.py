@@ -36,7 +36,7 @@ def knowing(variant: str = "fp32", fixed_j: float = 0.5, per_token_j: float = 0.
 
 def admit(energy: EnergyFilter, tokens: int, variant: str = "fp32", rest: int = 0, count: int = 1) -> None:
     energy.estimate.admit(
-        [variant], np.array([of_rows(tokens, 8)]), np.array([rest]), np.array([count * 1.0])
+        [variant], np.array([of_rows(tokens, 8)]), np.array([rest]), np.array([count * 1.0]), np.zeros(1)
     )
 
 
@@ -108,7 +108,7 @@ def test_laws_that_change_are_followed() -> None:
 def test_two_batches_in_one_interval_share_it_by_what_their_law_says() -> None:
     energy = knowing()
     energy.estimate.admit(
-        ["fp32"] * 2, np.array([of_rows(96, 8), of_rows(24, 8)]), np.array([0, 0]), np.ones(2)
+        ["fp32"] * 2, np.array([of_rows(96, 8), of_rows(24, 8)]), np.array([0, 0]), np.ones(2), np.zeros(2)
     )
     energy.update(5.0 + 1.1 * (2.42 + 0.98), np.ones(2), WORK, 0.001, 3.4)
     larger, smaller = energy.estimate.batches_j
@@ -158,7 +158,7 @@ def test_a_group_of_batches_alike_is_the_sum_of_them() -> None:
         entries = len(counts)
         energy.estimate.admit(
             ["fp32"] * entries, np.array([of_rows(8, 8)] * entries),
-            np.zeros(entries, dtype=np.int64), np.array(counts),
+            np.zeros(entries, dtype=np.int64), np.array(counts), np.zeros(entries),
         )  # fmt: skip
         energy.update(5.0 + 1.05 * 66.0, np.ones(entries), WORK, 0.01, 66.0)
     assert grouped.estimate.batches_j.sum() == pytest.approx(alone.estimate.batches_j.sum(), rel=1e-6)

@@ -1,0 +1,70 @@
+"""Two variants in turns on a device that is always busy, many batches to each step of its counter.
+
+The counter tells their sum alone, and how long each batch took tells how to split it.
+
+A device as `--meter simulated` imagines it: 40 W declared, 110 W more for as long as a batch runs. How long
+that is wanders, as on a machine that does other things too, and not alike for both variants.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fixtures.lawful_device import LawfulDevice
+from wattserve_server.energy.costlaw import Coefficients
+
+BUSY_W = 110.0
+MS = {"fp32": (2.4, 0.04), "bf16": (1.6, 0.02)}
+"""Of a batch, and for each of its tokens."""
+
+SLOWER_LIVE = {"fp32": 1.5, "bf16": 1.2}
+
+
+class _Busy:
+    def __init__(self, seed: int) -> None:
+        laws = dict.fromkeys(MS, Coefficients(0.0, 0.0))
+        self.device = LawfulDevice(40.0, 40.0, period_ms=50, laws=laws, step_ms=100.0)
+        self._rng = np.random.default_rng(seed)
+        self._level = 0.0
+        self.device.rest(1000)
+
+    def batch(self, variant: str, tokens: int, slower: float = 1.0, kind: str = "request") -> None:
+        self._level = 0.995 * self._level + 0.02 * float(self._rng.standard_normal())
+        fixed_ms, per_token_ms = MS[variant]
+        ms = (fixed_ms + per_token_ms * tokens) * slower
+        if kind == "request":
+            ms *= float(np.exp(self._level + 0.2 * self._rng.standard_normal()))
+        self.device.run(variant, (1, tokens), ms, kind, joules=BUSY_W * ms / 1e3)
+
+    def calibrate(self) -> None:
+        for variant in MS:
+            for tokens in (8, 64, 96):
+                until_ms = self.device.now_ms + 300
+                while self.device.now_ms < until_ms:
+                    self.batch(variant, tokens, kind="warm-up")
+                self.device.rest(300)
+        self.device.rest(1000)
+
+    def serve(self, variants: list[str], seconds: float) -> None:
+        until_ms = self.device.now_ms + seconds * 1e3
+        while self.device.now_ms < until_ms:
+            variant = str(self._rng.choice(variants))
+            self.batch(variant, int(self._rng.choice([32, 64, 96])), SLOWER_LIVE[variant])
+
+
+@pytest.mark.parametrize("is_calibrated", [True, False])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_the_counter_cannot_split_is_split_by_time(seed: int, is_calibrated: bool) -> None:
+    busy = _Busy(seed)
+    if is_calibrated:
+        busy.calibrate()
+    busy.serve(["fp32"], 3.0)
+    before = len(busy.device.charges)
+    busy.serve(["fp32", "fp32", "bf16"], 5.0)
+    busy.device.rest(1000)
+    for variant in MS:
+        charges = [c for c in busy.device.charges[before:] if c.line.receipt.variant == variant]
+        told_uj = sum(charge.energy_uj or 0 for charge in charges)
+        true_uj = sum(busy.device.truth_uj[id(charge.line)] for charge in charges)
+        assert told_uj == pytest.approx(true_uj, rel=0.15)
