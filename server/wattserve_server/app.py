@@ -243,7 +243,9 @@ async def start(
         choices=plan.choices,
         default_variant=plan.default_variant,
         rules=plan.rules,
-        limits=EngineLimits(limits, config.max_queue_sequences, config.max_request_sequences),
+        limits=EngineLimits(
+            limits, config.max_queue_sequences, config.max_request_sequences, config.max_queue_ms * 1e6
+        ),
         book=book,
         metering={
             device.device: device.metering(model.facts.max_tokens, limits[device.device])
@@ -266,7 +268,7 @@ async def start(
         await loads.load_default()
     for device in plan.devices:
         await asyncio.to_thread(device.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
-    tokenizer = Tokenizer(model.tokenizer) if model.tokenizer is not None else None
+    tokenizer = Tokenizer(model.tokenizer, model.facts.max_tokens) if model.tokenizer is not None else None
     if tokenizer is not None:
         undo.callback(tokenizer.close)
     elif model.task.takes_text:
@@ -280,6 +282,9 @@ async def start(
             model=(model.name, model.source, model.task.name),
             variants=[_served(hosted) for hosted in engine.roster],
             devices=[device.state(book) for device in plan.devices],
+            queue_wait_s=engine.wait_ns() / 1e9,
+            tokenizer_characters=None if tokenizer is None else tokenizer.waiting,
+            abandoned=engine.abandoned,
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])

@@ -115,6 +115,12 @@ class ServerConfig:
     )
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
     max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N", least=1)
+    max_queue_ms: float = _setting(
+        10_000.0,
+        "for how long a request may have to wait when it comes; it is refused where that would be longer, or "
+        "longer than its deadline",
+        "MS",
+    )
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N", least=1)
     max_message_bytes: int = _setting(
         0,

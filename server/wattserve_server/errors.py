@@ -59,7 +59,21 @@ class NotPossibleHere(RequestError):
 
 
 class OverloadedError(WattserveError):
-    """The queue is full; nothing of the request ran."""
+    """There is no room for the request; nothing of it ran.
+
+    `retry_after_s`: when there will be, if nobody else comes; None where that is not known. `limit`: which
+    one it met, of `REFUSALS`.
+    """
+
+    def __init__(self, message: str, limit: str = "sequences", retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+
+
+# The limits that a request can meet: of the queue in sequences and in time, its own deadline, the tokeniser's
+# queue, and how many may watch.
+REFUSALS = ("sequences", "time", "deadline", "tokenizer", "watchers")
 
 
 class ShortageError(WattserveError):

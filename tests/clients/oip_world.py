@@ -39,6 +39,7 @@ def ready(
         model=model,
         roster=roster,
         hosted=lambda name: roster.named(name or "fp32"),
+        check_room=lambda *asked: None,
         default_variant="fp32",
         limits=EngineLimits({CPU: BatchLimits(32, 2048, 1_500_000)}, 1024, 3),
         loader=SimpleNamespace(rules=LoadingRules(**rules)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.engine.pace import Pace
 from wattserve_server.engine.policy import (
+    LAST_PRIORITY,
     NORMAL_PRIORITY,
     BatchCost,
     BatchLimits,
@@ -37,6 +39,9 @@ if TYPE_CHECKING:  # who simulates the queue needs no torch
     from wattserve_server.engine.lane import Lane
     from wattserve_server.engine.roster import Resident
     from wattserve_server.engine.tasks import Item
+
+# By so much more than was reckoned a request may take, and still be in time.
+HEADROOM = 1.15
 
 LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest waiting sequences
 
@@ -147,13 +152,23 @@ class Request:
 
 class Batcher:
     """limits: of every variant's batches. max_queue: sequences that may wait. on_expired: called by `take`
-    with a request whose deadline passed while it waited, and how many sequences of it left the queue."""
+    with a request whose deadline passed while it waited, and how many sequences of it left the queue.
+    max_queue_ns: for how long a request may have to wait when it comes."""
 
     def __init__(
-        self, limits: BatchLimits, max_queue: int, on_expired: Callable[[Request, int], object]
+        self,
+        limits: BatchLimits,
+        max_queue: int,
+        on_expired: Callable[[Request, int], object],
+        max_queue_ns: float = float("inf"),
     ) -> None:
         self.limits = limits
         self._max_queue = max_queue
+        self._max_queue_ns = max_queue_ns
+        self._pace = Pace()
+        self._tokens: Counter[tuple[str, int]] = Counter()  # that wait, by variant and priority
+        self._running: tuple[str, int, int] | None = None  # a batch's variant, its tokens, when it began
+        self._running_until_ns = 0  # when the batch that runs will have ended, as far as is known
         self._on_expired = on_expired
         self._costs: dict[str, BatchCost] = {}
         self._learned: dict[str, BatchLimits] = {}
@@ -180,22 +195,78 @@ class Batcher:
         with self._changed:
             self._learned[variant] = replace(self.limits, max_tokens=tokens)
 
-    def put(self, request: Request) -> None:
-        """Queue all sequences of a request, or none: OverloadedError when they do not fit."""
+    def put(self, request: Request, now_ns: int | None = None) -> None:
+        """Queue all sequences of a request, or none: OverloadedError when they do not fit, or would have to
+        wait for too long."""
         with self._changed:
             count = len(request.sequences)
-            if self._count + count > self._max_queue:
-                raise OverloadedError(
-                    f"the queue is full: {self._count} of {self._max_queue} sequences wait, and this "
-                    f"request has {count}; try again later"
-                )
+            tokens = sum(sequence.length for sequence in request.sequences)
+            wanted = (request.variant, request.priority, request.deadline_ns)
+            self._check(count, tokens, *wanted, time.monotonic_ns() if now_ns is None else now_ns)
             queue = self._waiting.setdefault((request.variant, request.priority), {})
             queue.update(dict.fromkeys(request.sequences))
             self._count += count
+            self._tokens[request.variant, request.priority] += tokens
             deadline_ns, first_ns = request.deadline_ns, self._first_deadline_ns
             if deadline_ns is not None and (first_ns is None or deadline_ns < first_ns):
                 self._first_deadline_ns = deadline_ns
             self._changed.notify()
+
+    def check_room(self, variant: str, priority: int, deadline_ns: int | None) -> None:
+        """Raises OverloadedError as `put` would for the smallest request."""
+        if self._count:
+            with self._changed:
+                self._check(1, 1, variant, priority, deadline_ns, time.monotonic_ns())
+
+    def wait_ns(self, now_ns: int) -> float:
+        """For how long a request that comes now will wait, as far as is known. Any thread."""
+        with self._changed:
+            return self._wait_ns(LAST_PRIORITY, now_ns)
+
+    def _check(
+        self, count: int, tokens: int, variant: str, priority: int, deadline_ns: int | None, now_ns: int
+    ) -> None:
+        wait_ns = self._wait_ns(priority, now_ns)
+        if (excess := self._count + count - self._max_queue) > 0:
+            until_ns = wait_ns * min(1.0, excess / max(1, self._count))
+            raise OverloadedError(
+                f"the queue is full: {self._count} of {self._max_queue} sequences wait, and this "
+                f"request has {count}; try again later",
+                "sequences",
+                until_ns / 1e9 or None,
+            )
+        if not self._count:  # then nobody's pace has to be believed
+            return
+        if wait_ns > self._max_queue_ns:
+            raise OverloadedError(
+                f"the queue is full: what waits will take {wait_ns / 1e9:.2g} s, and no more than "
+                f"{self._max_queue_ns / 1e9:g} s may wait; try again later",
+                "time",
+                (wait_ns - self._max_queue_ns) / 1e9,
+            )
+        if deadline_ns is None or deadline_ns <= now_ns:  # it expires in the queue
+            return
+        own_ns = self._ns(variant, count, tokens)
+        late_ns = HEADROOM * (wait_ns + own_ns) - (deadline_ns - now_ns)
+        if wait_ns and late_ns > 0:
+            raise OverloadedError(
+                f"the deadline cannot be met: what waits will take {wait_ns / 1e9:.2g} s, and the request "
+                f"has {(deadline_ns - now_ns) / 1e9:.2g} s; try again later, or with more time",
+                "deadline",
+                late_ns / HEADROOM / 1e9,
+            )
+
+    def _wait_ns(self, priority: int, now_ns: int) -> float:
+        """What waits before a request of that priority, and the rest of the batch that runs."""
+        return max(0, self._running_until_ns - now_ns) + sum(
+            self._ns(variant, len(queue), self._tokens[variant, level])
+            for (variant, level), queue in self._waiting.items()
+            if queue and level <= priority
+        )
+
+    def _ns(self, variant: str, sequences: int, tokens: int) -> float:
+        cost, limits = self._costs.get(variant, BatchCost()), self._learned.get(variant, self.limits)
+        return self._pace.ns(variant, sequences, tokens, cost, limits)
 
     def withdraw(self, request: Request) -> int:
         """Take a request's waiting sequences out of the queue; how many there were."""
@@ -218,6 +289,7 @@ class Batcher:
         """The next batch, its lines marked as running, or the next chore; blocks until there is one. None
         once closed."""
         with self._changed:
+            self.ended(time.monotonic_ns())
             while not self._is_closed:
                 if self._chores and self._is_chores_turn:
                     return self._next_chore()
@@ -227,6 +299,7 @@ class Batcher:
                     for sequence in batch:
                         sequence.line.batch_size = len(batch)
                     self._is_chores_turn = True
+                    self.began(batch, now_ns)
                     return batch
                 if self._chores:
                     return self._next_chore()
@@ -255,6 +328,19 @@ class Batcher:
         self._remove(batch)
         return batch
 
+    def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
+        """It runs from now on. Called as `take`."""
+        variant, tokens = batch[0].request.variant, sum(sequence.length for sequence in batch)
+        self._running = (variant, tokens, now_ns)
+        self._running_until_ns = now_ns + int(self._ns(variant, len(batch), tokens))
+
+    def ended(self, now_ns: int) -> None:
+        """What ran, if anything did, has ended. Called as `take`."""
+        if self._running is not None:
+            variant, tokens, begun_ns = self._running
+            self._pace.learn(variant, tokens, self._costs.get(variant, BatchCost()), now_ns - begun_ns)
+            self._running, self._running_until_ns = None, 0
+
     def _next_chore(self) -> Chore:
         self._is_chores_turn = False
         return self._chores.popleft()
@@ -267,6 +353,7 @@ class Batcher:
             if sequence in queue:
                 del queue[sequence]
                 removed += 1
+                self._tokens[sequence.request.variant, sequence.request.priority] -= sequence.length
         self._count -= removed
         return removed
 

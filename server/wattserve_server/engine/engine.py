@@ -41,6 +41,7 @@ class EngineLimits:
     batch: Mapping[torch.device, BatchLimits]
     max_queue: int  # sequences that may wait for each device
     max_request: int  # sequences of one request
+    max_queue_ns: float = float("inf")  # for which a request may have to wait when it comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Engine:
                     limits.batch[device],
                     limits.max_queue,
                     lambda request, count: soon(self._expire, request, count),
+                    limits.max_queue_ns,
                 ),
                 meter.run_log,
                 meter.laws,
@@ -96,6 +98,7 @@ class Engine:
         self.loader = Loader(model, materials, self.roster, self.lanes, rules, trials)
         self._arrivals: dict[Request, None] = {}  # to be queued soon
         self._open_requests = 0
+        self.abandoned = 0  # sequences computed for callers who had left
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -104,6 +107,19 @@ class Engine:
         """Sequences that wait. Any thread."""
         arrived = sum(len(request.sequences) for request in tuple(self._arrivals))
         return arrived + sum(len(lane.batcher) for lane in self.lanes.values())
+
+    def wait_ns(self) -> float:
+        """For how long a request that comes now will wait, on the device where that is longest. Any
+        thread."""
+        now_ns = time.monotonic_ns()
+        return max(lane.batcher.wait_ns(now_ns) for lane in self.lanes.values())
+
+    def check_room(self, hosted: HostedVariant, deadline_ns: int | None, priority: int) -> None:
+        """Raises OverloadedError where `predict` would refuse even the smallest request: before anything is
+        done for one."""
+        if hosted.resident is not None:
+            lane = self.lanes[hosted.choice.device]
+            lane.batcher.check_room(hosted.choice.name, priority, deadline_ns)
 
     def start(self) -> None:
         """Start the devices' threads. What runs on them has to be loaded."""
@@ -239,6 +255,7 @@ class Engine:
         finite = result.finite.tolist()
         for position, sequence in enumerate(result.sequences):
             line, request = sequence.line, sequence.request
+            self.abandoned += request.answer.cancelled()
             line.padded_tokens = padded[position]
             line.compute_ns = window.duration_ns
             line.provisional_uj = costs[position]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.attribution import IDLE_POLICY
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
+from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service import report
@@ -79,7 +80,7 @@ class InferenceService:
         """From a request's message to its answer's, which is filled in."""
         with self._predictor.accept(left_s) as prediction:
             host = prediction.host
-            prediction.hosted = host.engine.hosted(request.variant)
+            prediction.choose(host.engine.hosted(request.variant), request.priority or NORMAL_PRIORITY)
             answered = await prediction.answer(asked_of(request, host))
             write_response(message, request.request_id, host, answered)
 
@@ -148,7 +149,7 @@ def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse
         message=failure.message,
         reason=failure.reaction.reason,
         field=failure.field,
-        retry_after_ms=failure.reaction.retry_after_ms,
+        retry_after_ms=failure.retry_after_ms,
         receipt_id=failure.receipt_id,
     )
     return pb.PredictStreamResponse(request_id=request_id, error=told)

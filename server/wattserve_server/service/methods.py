@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.status import failure_of, forget_way, when_cut
-from wattserve_server.service.weight import check_weight
+from wattserve_server.service.weight import SMALL_BYTES, check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
@@ -76,7 +76,8 @@ def _parser(kind: Descriptor) -> Callable[[bytes], Message]:
     message = GetMessageClass(kind)
 
     def parse(data: bytes) -> Message:
-        check_weight(data, kind)
+        if len(data) > SMALL_BYTES:
+            check_weight(data, kind)
         try:
             return message.FromString(data)
         except DecodeError as error:  # it says the same of bytes that are wrong and of memory that is short
@@ -155,9 +156,9 @@ class CountedCall:
         if isinstance(error, grpc.aio.AbortError):  # the method has told the caller
             forget_way(error)
             return
-        failure = failure_of(error)
+        failure, left_s = failure_of(error), self._context.time_remaining()
         try:
-            await self._context.abort(failure.reaction.code, failure.message, failure.metadata())
+            await self._context.abort(failure.reaction.code, failure.message, failure.metadata(left_s))
         except grpc.aio.AbortError as aborted:
             forget_way(aborted)
         except grpc.aio.InternalError as gone:  # the call ended meanwhile: nobody is there to be told

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.engine.engine import Engine
-from wattserve_server.engine.policy import LAST_PRIORITY, NORMAL_PRIORITY
+from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL_PRIORITY
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
@@ -174,7 +174,8 @@ class OipService:
     async def _infer(self, request: oip.ModelInferRequest, left_s: float | None) -> oip.ModelInferResponse:
         with self._predictor.accept(left_s) as prediction:
             host = prediction.host
-            prediction.hosted = hosted_of(request, host.engine)
+            first = FIRST_PRIORITY if "priority" in request.parameters else NORMAL_PRIORITY
+            prediction.choose(hosted_of(request, host.engine), first)
             return response(request, host, await prediction.answer(asked_of(request, host)))
 
 

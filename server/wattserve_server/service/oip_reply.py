@@ -44,8 +44,8 @@ def stream_error(request: oip.ModelInferRequest, failure: Failure) -> oip.ModelS
         "receipt_id": failure.receipt_id,
     }
     parameters = {name: parameter(value) for name, value in told.items() if value}
-    if failure.reaction.retry_after_ms:
-        parameters["retry_after_ms"] = parameter(failure.reaction.retry_after_ms)
+    if failure.retry_after_ms:
+        parameters["retry_after_ms"] = parameter(failure.retry_after_ms)
     return oip.ModelStreamInferResponse(
         error_message=f"[{failure.reaction.code.name}] {failure.message}",
         infer_response=oip.ModelInferResponse(

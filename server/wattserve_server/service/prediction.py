@@ -22,7 +22,7 @@ from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.tasks.tokens import Tokenizer
-from wattserve_server.errors import NotPossibleHere, UnavailableError
+from wattserve_server.errors import NotPossibleHere, OverloadedError, UnavailableError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.checks import check_ids
 from wattserve_server.service.source import source_message
@@ -154,6 +154,11 @@ class AcceptedRequest:
         """Its variant's name; empty while it is not known to name one that exists."""
         return "" if self.hosted is None else self.hosted.choice.name
 
+    def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY) -> None:
+        """Its variant is known. Raises OverloadedError, before anything else is done for it."""
+        self.hosted = hosted
+        self.host.engine.check_room(hosted, self.deadline_ns, priority)
+
     async def answer(self, asked: Asked) -> Answered:
         """Raises WattserveError."""
         assert self.hosted is not None
@@ -190,7 +195,7 @@ class AcceptedRequest:
             raise NotPossibleHere(f"{name} has no tokenizer: send token ids", asked.place)
         facts = self.host.engine.model.facts
         most = facts.max_tokens if asked.options.truncates else None
-        sequences, cut_tokens = await self.host.tokenizer.encode(asked.texts, most)
+        sequences, cut_tokens = await self.host.tokenizer.encode(asked.texts, most, asked.place)
         check_ids(sequences, facts, asked.place, remedy="; shorten it, or ask for truncate")
         return sequences, cut_tokens
 
@@ -223,15 +228,17 @@ class Predictor:
         except Exception as error:
             if prediction.answered is not None:
                 error.receipt_id = prediction.answered.receipt.receipt_id  # type: ignore[attr-defined]
-            self._failed(prediction, reaction_of(error), str(error))
+            limit = error.limit if isinstance(error, OverloadedError) else ""
+            self._failed(prediction, reaction_of(error), str(error), limit)
             raise
         answered = prediction.answered
         assert answered is not None
         self._observer.answered(prediction.variant, len(answered.rows), answered.times, answered.receipt)
 
-    def _failed(self, prediction: AcceptedRequest, reaction: Reaction, message: str) -> None:
+    def _failed(self, prediction: AcceptedRequest, reaction: Reaction, message: str, limit: str = "") -> None:
         duration_ns = time.monotonic_ns() - prediction.begun_ns
-        self._observer.failed(prediction.variant, reaction.code.name, reaction.reason, message, duration_ns)
+        code, reason = reaction.code.name, reaction.reason
+        self._observer.failed(prediction.variant, code, reason, message, duration_ns, limit)
 
 
 Request = TypeVar("Request")

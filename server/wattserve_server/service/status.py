@@ -20,7 +20,10 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 DOMAIN = "wattserve"  # ErrorInfo.domain: whose reasons these are
 
-RETRY_AFTER_MS = 100  # that an overloaded server asks clients to wait; gRPC's own retries honour it
+# That an overloaded server asks clients to wait where it cannot reckon it; gRPC's own retries honour it.
+RETRY_AFTER_MS = 100
+LEAST_RETRY_MS = 10
+
 SHORTAGE_MS = 1000  # the same of one that has no memory
 
 MAX_MESSAGE = 600  # bytes of an error's message
@@ -65,9 +68,12 @@ class Failure:
     field: str = ""  # its path in the request, or empty
     description: str = ""
     receipt_id: str = ""  # of what ran before, and is charged; empty: nothing did
+    retry_after_ms: int = 0  # 0: it does not help
+    in_time: bool = True  # whether that may be within the same call
 
-    def metadata(self) -> Metadata:
-        """The trailing metadata: the rich details, and gRPC's own push-back."""
+    def metadata(self, left_s: float | None = None) -> Metadata:
+        """The trailing metadata: the rich details, and gRPC's own push-back. left_s: until the call's
+        deadline, after which gRPC must not wait for what it will not get any more."""
         status = status_pb2.Status(code=self.reaction.code.value[0], message=self.message)
         info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
         if self.receipt_id:
@@ -79,11 +85,12 @@ class Failure:
             )
             status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
         push_back: Metadata = ()
-        if self.reaction.retry_after_ms:
+        if self.retry_after_ms:
             retry = error_details_pb2.RetryInfo()
-            retry.retry_delay.FromMilliseconds(self.reaction.retry_after_ms)
+            retry.retry_delay.FromMilliseconds(self.retry_after_ms)
             status.details.add().Pack(retry)
-            push_back = (("grpc-retry-pushback-ms", str(self.reaction.retry_after_ms)),)
+            may_wait = self.in_time and (left_s is None or self.retry_after_ms < left_s * 1000)
+            push_back = (("grpc-retry-pushback-ms", str(self.retry_after_ms) if may_wait else "-1"),)
         return (("grpc-status-details-bin", status.SerializeToString()), *push_back)
 
 
@@ -125,10 +132,16 @@ def _failure_of(error: Exception) -> Failure:
         log.error("unexpected %s", type(error).__name__, exc_info=error)
         return Failure(BUG, INTERNAL_MESSAGE + charged, receipt_id=receipt_id)
     if isinstance(error, MemoryError):
-        return Failure(reaction, "the server has no memory left for this request; try again later")
+        message = "the server has no memory left for this request; try again later"
+        return Failure(reaction, message, retry_after_ms=reaction.retry_after_ms)
     field, description = _shortened(getattr(error, "field", "")), _shortened(str(error))
     message = _shortened(f"{field}: {error}" if field else str(error))
-    return Failure(reaction, message + charged, field, description, receipt_id)
+    after_ms, is_late = reaction.retry_after_ms, False
+    if isinstance(error, errors.OverloadedError):
+        is_late = error.limit == "deadline"  # what is too late for this call stays too late for it
+        if error.retry_after_s is not None:
+            after_ms = max(LEAST_RETRY_MS, round(error.retry_after_s * 1000))
+    return Failure(reaction, message + charged, field, description, receipt_id, after_ms, not is_late)
 
 
 def when_cut(left_s: float | None, total_s: float | None) -> tuple[Reaction, str]:

@@ -19,6 +19,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from wattserve_server.energy.receipt import Receipt, Window
+from wattserve_server.errors import REFUSALS
 from wattserve_server.telemetry import scrape, table
 from wattserve_server.telemetry.series import Counter, Counters, Histogram, Histograms
 from wattserve_server.telemetry.state import ServerState
@@ -170,6 +171,9 @@ class Observer:
                 counters[metric] = Counters(metric, registry)
         counters[table.BUILD].of(version, python).add()
         self._requests = counters[table.REQUESTS]
+        self._refused = counters[table.REFUSED]
+        for limit in REFUSALS:
+            self._refused.of(limit)
         self._durations = histograms[table.REQUEST_DURATION]
         self._stages = histograms[table.STAGE_DURATION]
         self._batches = histograms[table.BATCH_SEQUENCES]
@@ -205,8 +209,13 @@ class Observer:
         statistics.sequences += sequences
         statistics.last_unix_ms = time.time_ns() // 1_000_000
 
-    def failed(self, variant: str, code: str, reason: str, message: str, duration_ns: int) -> None:
-        """A request did. variant: empty when it named none that exists."""
+    def failed(
+        self, variant: str, code: str, reason: str, message: str, duration_ns: int, limit: str = ""
+    ) -> None:
+        """A request did. variant: empty when it named none that exists. limit: which one it met, where there
+        was no room for it."""
+        if limit:
+            self._refused.of(limit).add()
         self._requests.of(variant or NO_VARIANT, code).add()
         self._failures.append(FailedRequest(time.time(), variant, code, reason, message[:MAX_MESSAGE]))
         if variant:

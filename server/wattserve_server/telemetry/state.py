@@ -88,6 +88,9 @@ class ServerState:
     model: tuple[str, str, str]  # its name, source and task
     variants: Sequence[ServedVariant]
     devices: Sequence[DeviceState]
+    queue_wait_s: float = 0.0  # of a request that comes now
+    tokenizer_characters: int | None = None  # that wait for it; None: there is none
+    abandoned: int = 0  # sequences computed for callers who had left
 
 
 @dataclass(frozen=True, slots=True)

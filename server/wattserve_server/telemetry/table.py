@@ -151,6 +151,11 @@ PROVISIONAL_ERROR = _requests.add(HISTOGRAM, "wattserve_provisional_error_ratio"
 UNKNOWN_RECEIPTS = _requests.add(COUNTER, "wattserve_unknown_receipts_total", COUNTED,
     "Requests that ran and whose energy is not known.", absent="never")
 
+_refusals = Section[None]("Refusals", ("limit",), "never")
+REFUSED = _refusals.add(COUNTER, "wattserve_refused_requests_total", COUNTED,
+    "Requests for which there was no room, by the limit that they met: `sequences` and `time` of the queue, "
+    "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be.")
+
 _batches = Section[None]("Batches", ("variant",), "never")
 BATCH_SEQUENCES = _batches.add(HISTOGRAM, "wattserve_batch_sequences", COUNTED,
     "Sequences that ran together in one batch.", absent="until the first of this variant", buckets=SEQUENCES)
@@ -182,6 +187,14 @@ QUEUE = _server.add(GAUGE, "wattserve_queue_sequences", lambda server: server.qu
     "Sequences that wait, for any device.")
 QUEUE_LIMIT = _server.add(GAUGE, "wattserve_queue_limit_sequences", lambda server: server.queue_limit,
     "How many sequences may wait, in the queues of all devices together. Requests beyond are refused.")
+QUEUE_WAIT = _server.add(GAUGE, "wattserve_queue_wait_seconds", lambda server: server.queue_wait_s,
+    "For how long a request that comes now will wait, as the last batches tell.")
+TOKENIZER_QUEUE = _server.add(GAUGE, "wattserve_tokenizer_queue_characters",
+    lambda server: server.tokenizer_characters, "Characters of texts that wait for the tokeniser.",
+    absent="without a tokeniser")
+ABANDONED = _server.add(COUNTER, "wattserve_abandoned_sequences_total", lambda server: server.abandoned,
+    "Sequences that were computed although their caller had left: he did so while they ran.",
+    unit="sequences")
 PENDING_RECEIPTS = _server.add(GAUGE, "wattserve_pending_receipts", lambda server: server.pending_receipts,
     "Receipts that are not final yet.")
 MODEL = _server.add(INFO, "wattserve_model_info", lambda server: {server.model: 1},
@@ -320,8 +333,8 @@ GPU_MEMORY_TOTAL = BOARDS.add(GAUGE, "nv_gpu_memory_total_bytes", lambda board: 
 # fmt: on
 
 SECTIONS: tuple[Section[Any], ...] = (
-    _requests, _batches, _methods, _build, _server, _variants, _devices, _active, _energy, _meters, _probes,
-    BOARDS,
+    _requests, _refusals, _batches, _methods, _build, _server, _variants, _devices, _active, _energy, _meters,
+    _probes, BOARDS,
 )  # fmt: skip
 
 

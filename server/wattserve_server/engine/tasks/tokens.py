@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from wattserve_common.positions import longest_sequence
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
-from wattserve_server.errors import ConfigError
+from wattserve_server.errors import ConfigError, InvalidRequest, OverloadedError
+
+# Characters of all texts that may wait, the ones under way included: about a second's work.
+MOST_WAITING = 2_000_000
+CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026
+
+HEAD_CHARACTERS = 32  # per token that the model takes, after which a text is looked at
+SPECIAL = 8  # tokens around a text, which may fall away with its end
 
 _FEW = 16  # labels for which numpy's calls take longer than the arithmetic
 
@@ -75,23 +82,49 @@ def _pad_id(source: str, config: Any) -> int:
 
 
 class Tokenizer:
-    """The model's tokenizer on a thread of its own: tokenizers are not safe to share."""
+    """The model's tokenizer on a thread of its own: tokenizers are not safe to share. longest: the tokens
+    that the model takes of one text."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, longest: int, most_waiting: int = MOST_WAITING) -> None:
         self._tokenizer = tokenizer
+        self._longest = longest
+        self._most_waiting = most_waiting
+        self.waiting = 0  # characters, those under way included
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
 
     async def encode(
-        self, texts: Sequence[str], most: int | None = None
+        self, texts: Sequence[str], most: int | None = None, place: str = ""
     ) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Token ids of each text, special tokens included; and how many tokens each lost. most: to which they
-        are cut; None: to none."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, list(texts), most)
+        are cut; None: to none. place: of the texts in the request.
+
+        Raises OverloadedError when too much waits already; InvalidRequest for a text so long that only its
+        head was looked at.
+        """
+        characters = sum(map(len, texts))
+        if self.waiting and self.waiting + characters > self._most_waiting:
+            raise OverloadedError(
+                f"the tokeniser's queue is full: {self.waiting} of {self._most_waiting} characters wait, and "
+                f"this request has {characters}; try again later, or send token ids",
+                "tokenizer",
+                self.waiting / CHARACTERS_PER_S,
+            )
+        self.waiting += characters
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._encode, list(texts), most, place)
+        finally:
+            self.waiting -= characters
 
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def _encode(self, texts: list[str], most: int | None) -> tuple[list[NDArray[np.int64]], list[int]]:
+    def _encode(
+        self, texts: list[str], most: int | None, place: str
+    ) -> tuple[list[NDArray[np.int64]], list[int]]:
+        if most is None:
+            for index, text in enumerate(texts):
+                self._check_head(text, f"{place}[{index}]")
         whole = self._tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
         kept = [
             ids if most is None or len(ids) <= most else self._cut(text, most)
@@ -99,6 +132,19 @@ class Tokenizer:
         ]
         cut = [len(ids) - len(left) for ids, left in zip(whole, kept, strict=True)]
         return [np.array(ids, dtype=np.int64) for ids in kept], cut
+
+    def _check_head(self, text: str, field: str) -> None:
+        """So that one which cannot fit is not tokenised for nothing, to its end."""
+        if len(text) <= HEAD_CHARACTERS * self._longest:
+            return
+        head, _, _ = text[: HEAD_CHARACTERS * self._longest].rpartition(" ")
+        ids = self._tokenizer(head, truncation=False, padding=False, verbose=False)["input_ids"]
+        if len(ids) > self._longest + SPECIAL:
+            raise InvalidRequest(
+                f"of the text's {len(text)} characters the first {len(head)} are {len(ids)} tokens already; "
+                f"this model takes at most {self._longest}; shorten it, or ask for truncate",
+                field,
+            )
 
     def _cut(self, text: str, most: int) -> list[int]:
         """As `loadgen prepare` cuts it: the special tokens around a text stay."""

@@ -141,3 +141,22 @@ def test_a_want_of_memory_after_a_request_has_run_asks_nobody_to_send_it_again()
     error = MemoryError()
     error.receipt_id = "r-7"  # type: ignore[attr-defined]
     assert failure_of(error).reaction is BUG
+
+
+def push_back(failure: Failure, left_s: float | None) -> str | bytes:
+    return dict(failure.metadata(left_s))["grpc-retry-pushback-ms"]
+
+
+def test_an_overloaded_server_says_when_there_will_be_room() -> None:
+    failure = failure_of(errors.OverloadedError("the queue is full", "time", 1.25))
+    (retry,) = details(failure, error_details_pb2.RetryInfo)
+    assert retry.retry_delay.ToMilliseconds() == 1250
+    assert [push_back(failure, left_s) for left_s in (None, 2.0)] == ["1250", "1250"]
+
+
+def test_grpc_is_not_told_to_wait_for_what_its_call_will_not_get_any_more() -> None:
+    full = failure_of(errors.OverloadedError("the queue is full", "time", 1.25))
+    assert push_back(full, 1.0) == "-1"
+    late = failure_of(errors.OverloadedError("the deadline cannot be met", "deadline", 0.5))
+    assert push_back(late, 30.0) == "-1"
+    assert details(late, error_details_pb2.RetryInfo)[0].retry_delay.ToMilliseconds() == 500

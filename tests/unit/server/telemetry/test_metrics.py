@@ -55,7 +55,9 @@ BOARD = BoardGauges("GPU-5", lambda: BoardFigures(0.41, 81.619, 50_000_000, 150_
 def server_state(
     devices: Sequence[DeviceState], variants: Sequence[ServedVariant] = ()
 ) -> Callable[[], ServerState]:
-    return lambda: ServerState(3, 1024, 1, ("tiny", "folder", "classification"), variants, devices)
+    return lambda: ServerState(
+        3, 1024, 1, ("tiny", "folder", "classification"), variants, devices, 1.5, 77, 4
+    )
 
 
 def ledger() -> Ledger:

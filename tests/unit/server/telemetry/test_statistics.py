@@ -77,3 +77,12 @@ def test_a_sum_over_variants_adds_up_and_changes_none_of_them(monkeypatch: pytes
         assert whole.last_unix_ms == 5000  # the latest, not the last in the list
     assert observer.statistics(["bf16"]).sequences == 2
     assert observer.statistics(["bf16"]).last_unix_ms == 4000
+
+
+def test_a_request_for_which_there_was_no_room_counts_by_the_limit_that_it_met() -> None:
+    made = Observer("test")
+    made.failed("fp32", "RESOURCE_EXHAUSTED", "OVERLOADED", "full", 5, "deadline")
+    made.failed("fp32", "INVALID_ARGUMENT", "INVALID_REQUEST", "empty", 5)
+    page = made.page("")[1].decode()
+    assert 'wattserve_refused_requests_total{limit="deadline"} 1.0' in page
+    assert 'wattserve_refused_requests_total{limit="time"} 0.0' in page

@@ -1,0 +1,33 @@
+"""How fast a device works off its queue, as its last batches tell, and how long a queue will take. Pure."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from wattserve_server.engine.policy import BatchCost, BatchLimits
+
+DECAY = 0.9  # a batch counts for so much less with each that follows it
+
+
+class Pace:
+    """Of every variant that one device runs, in tokens as `BatchCost` counts them: those of the sequences,
+    and those that starting a batch costs. What padding takes is in the pace."""
+
+    def __init__(self) -> None:
+        self._spent: dict[str, tuple[float, float]] = {}  # nanoseconds, for tokens; of the last batches
+
+    def learn(self, variant: str, tokens: int, cost: BatchCost, duration_ns: int) -> None:
+        """A batch of so many tokens took so long, from being taken to the next one's turn."""
+        spent_ns, of_tokens = self._spent.get(variant, (0.0, 0.0))
+        self._spent[variant] = (
+            DECAY * spent_ns + duration_ns,
+            DECAY * of_tokens + tokens + cost.overhead_tokens,
+        )
+
+    def ns(self, variant: str, sequences: int, tokens: int, cost: BatchCost, limits: BatchLimits) -> float:
+        """What so many sequences of so many tokens together will take; 0 where nothing is known yet."""
+        if not sequences or variant not in self._spent:
+            return 0.0
+        spent_ns, of_tokens = self._spent[variant]
+        batches = max(ceil(sequences / limits.max_sequences), ceil(tokens / limits.max_tokens))
+        return (tokens + batches * cost.overhead_tokens) * spent_ns / of_tokens

@@ -1,0 +1,148 @@
+"""What a queue will take, as the batches before tell, and who is refused for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.queued import request
+from wattserve_server.engine.batcher import HEADROOM, Batcher
+from wattserve_server.engine.policy import (
+    FIRST_PRIORITY,
+    LAST_PRIORITY,
+    NORMAL_PRIORITY,
+    BatchCost,
+    BatchLimits,
+)
+from wattserve_server.errors import OverloadedError
+
+TOKEN_NS = 1_000_000
+LIMITS = BatchLimits(max_sequences=4, max_tokens=400)
+LENGTH = 100
+BATCH_NS = (4 * LENGTH + 100) * TOKEN_NS
+
+
+class Device:
+    """Runs batches at an even pace, by a clock of its own."""
+
+    def __init__(self, max_queue_ns: float = float("inf"), max_queue: int = 1000) -> None:
+        self.now_ns = 0
+        self.queue = Batcher(LIMITS, max_queue, lambda request, count: None, max_queue_ns)
+        self.queue.set_cost("fp32", BatchCost(overhead_tokens=100.0, packs=True))
+        for _ in range(3):
+            self.put(4)
+            self.run()
+
+    def put(self, count: int, left_ns: float | None = None, priority: int = NORMAL_PRIORITY) -> None:
+        deadline_ns = None if left_ns is None else self.now_ns + round(left_ns)
+        made = request([LENGTH] * count, at_ns=self.now_ns, deadline_ns=deadline_ns, priority=priority)
+        self.queue.put(made, self.now_ns)
+
+    def begin(self) -> int:
+        batch = self.queue.take(self.now_ns)
+        assert isinstance(batch, list)
+        self.queue.began(batch, self.now_ns)
+        return (sum(sequence.length for sequence in batch) + 100) * TOKEN_NS
+
+    def run(self) -> None:
+        self.now_ns += self.begin()
+        self.queue.ended(self.now_ns)
+
+    def refusal(
+        self, count: int, left_ns: float | None = None, priority: int = NORMAL_PRIORITY
+    ) -> OverloadedError:
+        with pytest.raises(OverloadedError) as caught:
+            self.put(count, left_ns, priority)
+        return caught.value
+
+
+def test_what_waits_and_what_runs_is_foreseen() -> None:
+    device = Device()
+    assert device.queue.wait_ns(device.now_ns) == 0
+    for _ in range(10):
+        device.put(4)
+    assert device.queue.wait_ns(device.now_ns) == pytest.approx(10 * BATCH_NS)
+    device.begin()
+    device.now_ns += BATCH_NS // 2
+    assert device.queue.wait_ns(device.now_ns) == pytest.approx(9.5 * BATCH_NS)
+
+
+def test_a_request_whose_deadline_cannot_be_met_is_refused_and_one_that_can_is_not() -> None:
+    device = Device()
+    for _ in range(10):
+        device.put(4)
+    done_ns = 10 * BATCH_NS + (LENGTH + 100) * TOKEN_NS
+    error = device.refusal(1, 0.99 * HEADROOM * done_ns)
+    assert error.limit == "deadline"
+    device.put(1, 1.01 * HEADROOM * done_ns)
+
+
+@pytest.mark.parametrize("limit", ["deadline", "time", "sequences"])
+def test_who_comes_back_when_he_was_told_is_taken_and_who_comes_at_half_of_it_is_not(limit: str) -> None:
+    limits = {"time": {"max_queue_ns": 6 * BATCH_NS}, "sequences": {"max_queue": 40}}
+    device = Device(**limits.get(limit, {}))
+    left_ns = 5.0 * BATCH_NS if limit == "deadline" else None
+    for _ in range(7 if limit == "time" else 10):
+        device.put(4)
+    error = device.refusal(16, left_ns)
+    assert error.limit == limit
+    assert error.retry_after_s is not None
+    begun_ns, retry_ns = device.now_ns, error.retry_after_s * 1e9
+    while device.now_ns + BATCH_NS <= begun_ns + retry_ns / 2:
+        device.run()
+    device.refusal(16, left_ns)
+    while device.now_ns < begun_ns + retry_ns:
+        device.run()
+    device.put(16, left_ns)
+
+
+def test_the_queue_is_bounded_in_time_for_requests_without_a_deadline_too() -> None:
+    device = Device(max_queue_ns=3 * BATCH_NS)
+    for _ in range(3):
+        device.put(4)
+    device.put(1)
+    assert device.refusal(1).limit == "time"
+
+
+def test_where_nothing_waits_nobodys_pace_is_believed() -> None:
+    device = Device(max_queue_ns=1)
+    device.put(4)
+    device.begin()
+    device.put(1, left_ns=10)
+    assert device.refusal(1).limit == "time"
+
+
+def test_who_is_asked_before_anything_is_done_gets_the_answer_of_the_queue() -> None:
+    device = Device(max_queue_ns=1)
+    device.queue.check_room("fp32", NORMAL_PRIORITY, None)
+    device.put(4)
+    with pytest.raises(OverloadedError, match="no more than 1e-09 s may wait"):
+        device.queue.check_room("fp32", NORMAL_PRIORITY, None)
+
+
+def test_only_what_goes_before_a_request_counts() -> None:
+    device = Device(max_queue_ns=2 * BATCH_NS)
+    for _ in range(3):
+        device.put(4, priority=LAST_PRIORITY)
+    device.put(1, priority=FIRST_PRIORITY)
+    assert device.refusal(1, priority=LAST_PRIORITY).limit == "time"
+
+
+def test_who_leaves_makes_room() -> None:
+    device = Device(max_queue_ns=2 * BATCH_NS)
+    waiting = [request([LENGTH] * 4, at_ns=device.now_ns) for _ in range(3)]
+    for each in waiting:
+        device.queue.put(each, device.now_ns)
+    device.refusal(1)
+    device.queue.withdraw(waiting[0])
+    device.put(1)
+
+
+def test_a_pace_that_changes_is_learned_again() -> None:
+    device = Device()
+    for _ in range(40):
+        device.put(4)
+        device.begin()
+        device.now_ns += 3 * BATCH_NS
+        device.queue.ended(device.now_ns)
+    device.put(4)
+    assert device.queue.wait_ns(device.now_ns) == pytest.approx(3 * BATCH_NS, rel=0.05)

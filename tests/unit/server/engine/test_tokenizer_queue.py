@@ -1,0 +1,77 @@
+"""What waits for the tokeniser is counted and bounded; a text that cannot fit is not tokenised to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from wattserve_server.engine.tasks.tokens import HEAD_CHARACTERS, SPECIAL, Tokenizer
+from wattserve_server.errors import InvalidRequest, OverloadedError
+
+LONGEST = 16
+
+
+class Words:
+    """A tokenizer of a token for each word, which can be held. `read`: characters that it looked at."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.is_open = threading.Event()
+        self.is_open.set()
+
+    def __call__(self, texts: str | list[str], **given: Any) -> dict[str, Any]:
+        assert self.is_open.wait(30)
+        if isinstance(texts, str):
+            self.read += len(texts)
+            ids = [1] * len(texts.split())
+            return {"input_ids": ids[: given.get("max_length", len(ids))]}
+        return {"input_ids": [self(text)["input_ids"] for text in texts]}
+
+
+async def test_what_waits_is_counted_and_more_is_refused() -> None:
+    words = Words()
+    tokenizer = Tokenizer(words, LONGEST, most_waiting=30)
+    words.is_open.clear()
+    waiting = [asyncio.create_task(tokenizer.encode(["x" * 10])) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert tokenizer.waiting == 30
+    with pytest.raises(OverloadedError, match="30 of 30 characters wait") as caught:
+        await tokenizer.encode(["x"])
+    assert caught.value.limit == "tokenizer"
+    assert caught.value.retry_after_s is not None
+    waiting.pop().cancel()
+    await asyncio.sleep(0)
+    assert tokenizer.waiting == 20
+    words.is_open.set()
+    await asyncio.gather(*waiting)
+    assert tokenizer.waiting == 0
+    await tokenizer.encode(["x" * 31])  # alone it may be as long as a request may
+    tokenizer.close()
+
+
+async def test_a_text_that_cannot_fit_is_refused_by_its_head() -> None:
+    words = Words()
+    tokenizer = Tokenizer(words, LONGEST)
+    with pytest.raises(InvalidRequest, match="this model takes at most 16; shorten it") as caught:
+        await tokenizer.encode(["a b", "a " * 50_000], place="text.texts")
+    assert caught.value.field == "text.texts[1]"
+    assert words.read <= HEAD_CHARACTERS * LONGEST
+    tokenizer.close()
+
+
+@pytest.mark.parametrize("text", ["a " * (LONGEST + SPECIAL) + " " * 5000, "x" * 5000, "x" * 5000 + " y"])
+async def test_a_long_text_that_may_fit_is_tokenised(text: str) -> None:
+    tokenizer = Tokenizer(Words(), LONGEST)
+    (ids,), _ = await tokenizer.encode([text])
+    assert len(ids) == len(text.split())
+    tokenizer.close()
+
+
+async def test_a_text_that_is_to_be_cut_is_not_refused() -> None:
+    tokenizer = Tokenizer(Words(), LONGEST)
+    (ids,), cut = await tokenizer.encode(["a " * 5000], LONGEST)
+    assert (len(ids), cut) == (LONGEST, [5000 - LONGEST])
+    tokenizer.close()
