@@ -26,7 +26,7 @@ GOAL_US = 10.0
 VARIANTS = ("fp32", "bf16", "int8", "fp32@cpu")
 REQUESTS = 20_000
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
-NO_DEADLINE: Any = SimpleNamespace(time_remaining=lambda: None)
+NO_DEADLINE: Any = SimpleNamespace(time_remaining=lambda: None, code=lambda: 0)
 """All that a call's context is asked for."""
 
 
