@@ -165,6 +165,7 @@ class ServingPlan:
     default_variant: str
     devices: list[MeteredDevice]  # that of the default variant first
     rules: LoadingRules
+    receipt_bytes: int
 
 
 def make_plan(config: ServerConfig) -> ServingPlan:
@@ -192,6 +193,7 @@ def make_plan(config: ServerConfig) -> ServingPlan:
         default,
         [MeteredDevice(config, device, device.type == main.type, len(devices) == 1) for device in devices],
         LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
+        parse_bytes(config.receipt_retention_bytes, "--receipt-retention-bytes"),
     )
 
 
@@ -228,7 +230,11 @@ async def start(
     model, materials = await asyncio.to_thread(_load, config, plan)
     loop = asyncio.get_running_loop()
     book = ReceiptBook(
-        config.receipt_retention_seconds, config.receipt_retention_count, observer.receipt_final
+        config.receipt_retention_seconds,
+        config.receipt_retention_count,
+        observer.receipt_final,
+        retention_bytes=plan.receipt_bytes,
+        max_watchers=config.max_watchers,
     )
 
     def on_charges(device: str, charges: Sequence[Charge], active_uj: int) -> None:
@@ -285,6 +291,8 @@ async def start(
             queue_wait_s=engine.wait_ns() / 1e9,
             tokenizer_characters=None if tokenizer is None else tokenizer.waiting,
             abandoned=engine.abandoned,
+            receipt_bytes=book.kept_bytes,
+            watchers=book.watchers,
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])

@@ -132,6 +132,10 @@ class ServerConfig:
     threads: int = _setting(0, "CPU threads that compute a batch (default, or 0: as many as pay)", "N")
     receipt_retention_seconds: float = _setting(600.0, "how long settled receipts can be fetched", "S")
     receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N", least=1)
+    receipt_retention_bytes: str = _setting(
+        "256MB", "memory for them at the most, of which one takes 1 kB and 231 B for each sequence", "BYTES"
+    )
+    max_watchers: int = _setting(16, "clients that may watch all receipts at once; more are refused", "N")
     drain_seconds: float = _setting(
         15.0, "how long a shutdown waits for accepted requests; settling them takes up to 10 s more", "S"
     )

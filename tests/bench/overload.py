@@ -1,8 +1,8 @@
 """`python -m tests.bench.overload`: what a server answers in time when it is offered more than it can do.
 
 Closed loops find what it can do; then requests come at fixed multiples of that, whether or not they are
-answered, each with a deadline, from one process whose CPU time is told, because it takes the server's. Goodput
-is what was answered within the deadline, counted from when it was due to be sent.
+answered, each with a deadline, from one process whose CPU time is told, because it takes the server's.
+Goodput is what was answered within the deadline, counted from when it was due to be sent.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # who simulates the queue needs no torch
     from wattserve_server.engine.tasks import Item
 
 # By so much more than was reckoned a request may take, and still be in time.
-HEADROOM = 1.15
+HEADROOM = 1.25
 
 LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest waiting sequences
 
@@ -246,7 +246,7 @@ class Batcher:
             )
         if deadline_ns is None or deadline_ns <= now_ns:  # it expires in the queue
             return
-        own_ns = self._ns(variant, count, tokens)
+        own_ns = max(self._ns(variant, count, tokens), self._pace.batch_ns)  # who comes later joins its batch
         late_ns = HEADROOM * (wait_ns + own_ns) - (deadline_ns - now_ns)
         if wait_ns and late_ns > 0:
             raise OverloadedError(
@@ -325,8 +325,23 @@ class Batcher:
         if wake_ns > now_ns:
             return wake_ns
         batch = choose_batch(waiting, limits, self._costs.get(variant, BatchCost()))
+        batch = self._without_late(batch, now_ns)
         self._remove(batch)
         return batch
+
+    def _without_late(self, batch: list[QueuedSequence], now_ns: int) -> list[QueuedSequence]:
+        """Every request leaves whose deadline passes before the batch ends: nobody would be there for it.
+        Where that is all of them the batch runs all the same: else a pace that is wrong would stay so."""
+        end_ns = now_ns + self._ns(batch[0].request.variant, len(batch), sum(each.length for each in batch))
+        late = {
+            each.request: None for each in batch if each.deadline_ns is not None and each.deadline_ns < end_ns
+        }
+        in_time = [sequence for sequence in batch if sequence.request not in late]
+        if not late or not in_time:
+            return batch
+        for request in late:
+            self._on_expired(request, self._remove(request.sequences))
+        return in_time
 
     def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
         """It runs from now on. Called as `take`."""

@@ -1,7 +1,7 @@
 """The receipt book: every receipt by its id and by its request's, for a stated time; who waits for which.
 
-Lives on the event loop. Final receipts are kept for `retention_s`, and no more than
-`retention_count` of them: the oldest leave first.
+Lives on the event loop. Final receipts are kept for `retention_s`, and no more than `retention_count` of them
+or `retention_bytes`: the oldest leave first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from wattserve_server.energy.receipt import Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
 _RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-f]+")
+
+# Of memory, as measured: a receipt, and each of its lines.
+RECEIPT_BYTES = 1000
+LINE_BYTES = 231
 
 WATCH_QUEUE = 100_000  # final receipts that may wait for a slow watcher before its stream is ended
 
@@ -118,9 +122,14 @@ class ReceiptBook:
         retention_count: int,
         on_final: Callable[[Receipt], None],
         clock: Callable[[], float] = time.monotonic,
+        retention_bytes: float = float("inf"),
+        max_watchers: float = float("inf"),
     ) -> None:
         self.retention_s = retention_s
         self.retention_count = retention_count
+        self._retention_bytes = retention_bytes
+        self._max_watchers = max_watchers
+        self.kept_bytes = 0  # of final receipts, about
         self.run = Run()
         self._on_final = on_final
         self._clock = clock
@@ -209,7 +218,8 @@ class ReceiptBook:
 
     @property
     def _bounds(self) -> str:
-        return f"older than {self.retention_s:g} s or the last {self.retention_count} receipts"
+        size = "" if self._retention_bytes == float("inf") else f" or {self._retention_bytes / 1e6:g} MB"
+        return f"older than {self.retention_s:g} s or the last {self.retention_count} receipts{size}"
 
     def _why_not(self, receipt_id: str) -> str:
         named = _RECEIPT_ID.fullmatch(receipt_id)
@@ -227,11 +237,23 @@ class ReceiptBook:
             await waiter
 
     def watch(self) -> ReceiptWatch:
-        """Every receipt that becomes final from now on, until the watch or the book is closed."""
+        """Every receipt that becomes final from now on, until the watch or the book is closed. Raises
+        OverloadedError where too many watch already: each costs the event loop a message for each receipt."""
+        if self.watchers >= self._max_watchers:
+            raise OverloadedError(
+                f"{self.watchers} watch all receipts already, and no more may (--max-watchers); watch "
+                "receipts by their ids",
+                "watchers",
+            )
         watch = ReceiptWatch(self._watches)
         if self._is_closed:
             watch.end()
         return watch
+
+    @property
+    def watchers(self) -> int:
+        """How many watch all receipts."""
+        return len(self._watches)
 
     def close(self) -> None:
         """End every watch after what it has still to be sent."""
@@ -242,6 +264,7 @@ class ReceiptBook:
     def _keep(self, receipt: Receipt) -> None:
         now_s = self._clock()
         self._final.append((now_s, receipt.receipt_id))
+        self.kept_bytes += _bytes_of(receipt)
         self._on_final(receipt)
         self._wake(receipt)
         for watch in self._watches:
@@ -255,8 +278,18 @@ class ReceiptBook:
 
     def _forget_old(self, now_s: float) -> None:
         oldest_s = now_s - self.retention_s
-        while self._final and (len(self._final) > self.retention_count or self._final[0][0] < oldest_s):
-            self._forget(self._final.popleft()[1])
+        while self._final and (
+            self._final[0][0] < oldest_s
+            or len(self._final) > self.retention_count
+            or self.kept_bytes > self._retention_bytes
+        ):
+            self.kept_bytes -= _bytes_of(self._forget(self._final.popleft()[1]))
 
-    def _forget(self, receipt_id: str) -> None:
-        self._by_request.remove(self._receipts.pop(receipt_id))
+    def _forget(self, receipt_id: str) -> Receipt:
+        receipt = self._receipts.pop(receipt_id)
+        self._by_request.remove(receipt)
+        return receipt
+
+
+def _bytes_of(receipt: Receipt) -> int:
+    return RECEIPT_BYTES + len(receipt.request_id) + LINE_BYTES * len(receipt.lines)

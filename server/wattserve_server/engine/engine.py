@@ -236,7 +236,9 @@ class Engine:
             self._expire(request, count)
 
     def _expire(self, request: Request, count: int) -> None:
-        error = ExpiredError("the deadline passed while the request waited in the queue")
+        error = ExpiredError(
+            "the deadline passed while the request waited in the queue, or would have while it ran"
+        )
         self._leave(request, count, error)
 
     def _finish(self, result: BatchResult) -> None:

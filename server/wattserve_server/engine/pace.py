@@ -6,7 +6,9 @@ from math import ceil
 
 from wattserve_server.engine.policy import BatchCost, BatchLimits
 
-DECAY = 0.9  # a batch counts for so much less with each that follows it
+# A batch counts for so much less with each that follows it: about the last three tell the pace, so that who
+# shares the machine is noticed within as many batches.
+DECAY = 0.7
 
 
 class Pace:
@@ -15,9 +17,11 @@ class Pace:
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, float]] = {}  # nanoseconds, for tokens; of the last batches
+        self.batch_ns = 0.0  # of one like the last ones
 
     def learn(self, variant: str, tokens: int, cost: BatchCost, duration_ns: int) -> None:
         """A batch of so many tokens took so long, from being taken to the next one's turn."""
+        self.batch_ns += (1 - DECAY) * (duration_ns - self.batch_ns) if self.batch_ns else duration_ns
         spent_ns, of_tokens = self._spent.get(variant, (0.0, 0.0))
         self._spent[variant] = (
             DECAY * spent_ns + duration_ns,

@@ -142,6 +142,8 @@ _REAL: _Datatypes = {"FP32": np.dtype("<f4")}
 
 _OF_TEXT = ("input_ids", "attention_mask", "token_type_ids")
 
+MAX_PIXEL = 65504.0  # the largest number of fp16: a larger one overflows before anything is computed
+
 MAX_IDS = 1 << 20  # of one tensor, padding included: more would keep the event loop from others for too long
 
 
@@ -239,10 +241,14 @@ def images_of_tensors(
             )
         check_count(shape[0], max_images, f"{tensor.field}.shape")
         images = _array(tensor, _REAL).astype(np.float32, copy=False)
-        finite = np.isfinite(images).all(axis=(1, 2, 3))
-        if not finite.all():
+        lowest, highest = images.min(axis=(1, 2, 3)), images.max(axis=(1, 2, 3))
+        sound = (lowest >= -MAX_PIXEL) & (highest <= MAX_PIXEL)  # nor is NaN
+        if not sound.all():
+            image = int(sound.argmin())
             raise InvalidRequest(
-                f"image {int(finite.argmin())} holds values that are not finite", tensor.data_field
+                f"image {image} holds values that are not finite, or beyond {MAX_PIXEL:g}: from "
+                f"{lowest[image]:g} to {highest[image]:g}; pixels are scaled and normalised",
+                tensor.data_field,
             )
     if images is None:
         raise InvalidRequest(f"tensor 'pixel_values' is missing; this model takes {wanted}", place)

@@ -17,7 +17,7 @@ from wattserve_server.energy.attribution import IDLE_POLICY
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.tasks import InputFacts, Item
-from wattserve_server.errors import InvalidRequest
+from wattserve_server.errors import InvalidRequest, OverloadedError
 from wattserve_server.service import report
 from wattserve_server.service.checks import (
     GivenTensor,
@@ -36,6 +36,8 @@ from wattserve_server.service.checks import (
 )
 from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving, answers
 from wattserve_server.service.status import failure_of
+
+MOST_WATCHED = 10_000  # receipts by one call
 
 MOST_FOUND = 100  # receipts of one request id in an answer
 
@@ -110,8 +112,17 @@ class InferenceService:
     ) -> AsyncIterator[pb.Receipt]:
         host = self._serving.get()
         book = host.engine.book
+        if len(request.receipt_ids) > MOST_WATCHED:
+            raise InvalidRequest(
+                f"{len(request.receipt_ids)} receipts; at most {MOST_WATCHED} are watched by one call",
+                "receipt_ids",
+            )
         if not request.receipt_ids:
-            watch = book.watch()
+            try:
+                watch = book.watch()
+            except OverloadedError as error:
+                self._predictor.refused(error)
+                raise
             try:
                 await context.send_initial_metadata(())  # from now on, nothing that settles is missed
                 async for receipt in watch:

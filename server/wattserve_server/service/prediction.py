@@ -235,6 +235,10 @@ class Predictor:
         assert answered is not None
         self._observer.answered(prediction.variant, len(answered.rows), answered.times, answered.receipt)
 
+    def refused(self, error: OverloadedError) -> None:
+        """What was refused is no prediction."""
+        self._observer.refused(error.limit)
+
     def _failed(self, prediction: AcceptedRequest, reaction: Reaction, message: str, limit: str = "") -> None:
         duration_ns = time.monotonic_ns() - prediction.begun_ns
         code, reason = reaction.code.name, reaction.reason

@@ -209,13 +209,17 @@ class Observer:
         statistics.sequences += sequences
         statistics.last_unix_ms = time.time_ns() // 1_000_000
 
+    def refused(self, limit: str) -> None:
+        """There was no room for a request, or a watcher, because of that limit."""
+        self._refused.of(limit).add()
+
     def failed(
         self, variant: str, code: str, reason: str, message: str, duration_ns: int, limit: str = ""
     ) -> None:
         """A request did. variant: empty when it named none that exists. limit: which one it met, where there
         was no room for it."""
         if limit:
-            self._refused.of(limit).add()
+            self.refused(limit)
         self._requests.of(variant or NO_VARIANT, code).add()
         self._failures.append(FailedRequest(time.time(), variant, code, reason, message[:MAX_MESSAGE]))
         if variant:

@@ -91,6 +91,8 @@ class ServerState:
     queue_wait_s: float = 0.0  # of a request that comes now
     tokenizer_characters: int | None = None  # that wait for it; None: there is none
     abandoned: int = 0  # sequences computed for callers who had left
+    receipt_bytes: int = 0  # of final receipts that are kept
+    watchers: int = 0  # of all receipts
 
 
 @dataclass(frozen=True, slots=True)

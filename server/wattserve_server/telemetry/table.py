@@ -197,6 +197,10 @@ ABANDONED = _server.add(COUNTER, "wattserve_abandoned_sequences_total", lambda s
     unit="sequences")
 PENDING_RECEIPTS = _server.add(GAUGE, "wattserve_pending_receipts", lambda server: server.pending_receipts,
     "Receipts that are not final yet.")
+RECEIPT_BYTES = _server.add(GAUGE, "wattserve_kept_receipt_bytes", lambda server: server.receipt_bytes,
+    "Memory of the final receipts that are kept, about.")
+WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: server.watchers,
+    "Who watches all receipts now.")
 MODEL = _server.add(INFO, "wattserve_model_info", lambda server: {server.model: 1},
     "The hosted model.", labels=("name", "source", "task"))
 

@@ -244,3 +244,25 @@ async def test_a_watch_of_a_closed_book_ends_at_once() -> None:
     receipts = book(Clock())
     receipts.close()
     assert [receipt async for receipt in receipts.watch()] == []
+
+
+def test_receipts_are_kept_up_to_so_many_bytes() -> None:
+    each_bytes = book_module.RECEIPT_BYTES + len("mine") + book_module.LINE_BYTES
+    receipts = ReceiptBook(60.0, 100, lambda receipt: None, Clock(), retention_bytes=2 * each_bytes)
+    first, second, third = (ran(receipts) for _ in range(3))
+    with pytest.raises(NotFound, match=r"or the last 100 receipts or 0.00247 MB"):
+        receipts.get(first.receipt_id)
+    assert [receipts.get(each.receipt_id) for each in (second, third)] == [second, third]
+    assert receipts.kept_bytes == 2 * each_bytes
+
+
+def test_so_many_may_watch_all_receipts_and_no_more() -> None:
+    receipts = ReceiptBook(60.0, 100, lambda receipt: None, Clock(), max_watchers=2)
+    watch = receipts.watch()
+    receipts.watch()
+    with pytest.raises(OverloadedError, match="2 watch all receipts already") as caught:
+        receipts.watch()
+    assert caught.value.limit == "watchers"
+    watch.close()
+    receipts.watch()
+    assert receipts.watchers == 2

@@ -70,7 +70,7 @@ def test_a_request_whose_deadline_cannot_be_met_is_refused_and_one_that_can_is_n
     device = Device()
     for _ in range(10):
         device.put(4)
-    done_ns = 10 * BATCH_NS + (LENGTH + 100) * TOKEN_NS
+    done_ns = 11 * BATCH_NS  # others will come, and run beside it
     error = device.refusal(1, 0.99 * HEADROOM * done_ns)
     assert error.limit == "deadline"
     device.put(1, 1.01 * HEADROOM * done_ns)
@@ -80,7 +80,7 @@ def test_a_request_whose_deadline_cannot_be_met_is_refused_and_one_that_can_is_n
 def test_who_comes_back_when_he_was_told_is_taken_and_who_comes_at_half_of_it_is_not(limit: str) -> None:
     limits = {"time": {"max_queue_ns": 6 * BATCH_NS}, "sequences": {"max_queue": 40}}
     device = Device(**limits.get(limit, {}))
-    left_ns = 5.0 * BATCH_NS if limit == "deadline" else None
+    left_ns = 8.0 * BATCH_NS if limit == "deadline" else None
     for _ in range(7 if limit == "time" else 10):
         device.put(4)
     error = device.refusal(16, left_ns)
@@ -146,3 +146,20 @@ def test_a_pace_that_changes_is_learned_again() -> None:
         device.queue.ended(device.now_ns)
     device.put(4)
     assert device.queue.wait_ns(device.now_ns) == pytest.approx(3 * BATCH_NS, rel=0.05)
+
+
+def test_who_cannot_be_in_time_any_more_is_not_computed() -> None:
+    gone: list[int] = []
+    device = Device()
+    device.queue._on_expired = lambda request, count: gone.append(count)
+    late = request([LENGTH] * 2, at_ns=device.now_ns, deadline_ns=device.now_ns + BATCH_NS // 2)
+    device.queue.put(late, device.now_ns)
+    device.put(2)
+    assert device.begin() == (2 * LENGTH + 100) * TOKEN_NS
+    assert (gone, len(device.queue)) == ([2], 0)
+
+
+def test_where_nobody_would_be_in_time_the_batch_runs_all_the_same() -> None:
+    device = Device()
+    device.put(4, left_ns=BATCH_NS // 2)
+    assert device.begin() == BATCH_NS

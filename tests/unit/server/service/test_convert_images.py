@@ -79,3 +79,10 @@ def test_what_is_not_an_image_of_the_models_size_names_its_field(
         convert.items_of(asked, IMAGES, 3)
     assert caught.value.field == field
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("pixel", [3e38, -7e4, np.nan, np.inf])
+def test_pixels_that_overflow_are_the_callers_mistake(pixel: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"image 1 .* not finite, or beyond 65504") as caught:
+        convert.items_of(request(tensor(spoiled(pixel))), IMAGES, 2)
+    assert caught.value.field == "tensors.tensors[0].data"

@@ -21,7 +21,7 @@ from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
 from wattserve_server.service import prediction
 from wattserve_server.service.checks import MAX_REQUEST_ID
-from wattserve_server.service.inference import MOST_FOUND, InferenceService
+from wattserve_server.service.inference import MOST_FOUND, MOST_WATCHED, InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
 
@@ -142,6 +142,13 @@ async def test_the_longest_id_is_found(host: Host, native: InferenceService) -> 
 async def test_an_id_of_which_nothing_ran_is_not_found(native: InferenceService) -> None:
     with pytest.raises(NotFound):
         await find(native, "mine")
+
+
+async def test_one_call_watches_so_many_receipts_and_no_more(native: InferenceService) -> None:
+    request = pb.WatchReceiptsRequest(receipt_ids=["x"] * (MOST_WATCHED + 1))
+    with pytest.raises(InvalidRequest, match="at most 10000 are watched") as caught:
+        await anext(aiter(native.WatchReceipts(request, CONTEXT)))
+    assert caught.value.field == "receipt_ids"
 
 
 def fails(host: Host) -> None:
