@@ -23,7 +23,7 @@ from wattserve_server.energy.costlaw import Array, LawView, features_of
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times
 from wattserve_server.energy.durations import Durations, own_seconds
 from wattserve_server.energy.edges import NS, EdgeFinder
-from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
+from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, PACE_SPREAD, within
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.firstideas import FirstIdeas
 from wattserve_server.energy.ledger import Books, Ledger
@@ -303,11 +303,15 @@ class Accountant:
             counts = np.array([len(entry.batches) for entry in entries], dtype=float)
             seconds = self._own_seconds(entries)
             are_trials = np.array([entry.kind.is_warmup for entry in entries])
-            excess = self._durations.excess(variants, features, seconds, counts, are_trials)
+            excess = self._durations.excess(variants, features, seconds, counts, are_trials, rests > 0)
             if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
                 excess = np.zeros(len(entries))
             self._open.add(entries)
             self._estimate.admit(variants, features, rests, counts, excess)
+            if change := self._durations.take_change():
+                # Where the counter has told what longer means, the pace explains it.
+                unknown_part = min(self._estimate.pace_deviation / PACE_SPREAD, 1.0)
+                self._filter.hear_pace(change * unknown_part)
         if first_runs := [batch for batch in new if batch.window.is_first_run]:
             assert self._ideas.usual_w is not None
             self._open.add([Entry([batch], [0.0]) for batch in first_runs])

@@ -8,6 +8,7 @@ relative to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,10 @@ FIRST = 64.0  # batches from which a duration is learned where there is no calib
 PRIOR = 0.1  # the first of them counts as so many more, half of its time fixed and half by its tokens
 # Of what a batch should take: no less and no more is believed to say something of its energy.
 LEAST, MOST = -0.8, 4.0
+# A device works at another pace when an edge's batches of all variants together take longer or shorter
+# than lately by so many standard deviations of what they deviate by as a rule, and by no less than so much.
+STEP, LEAST_STEP = 4.0, 0.05
+STEADY, FIRST_DEVIATION = 0.05, 0.03  # weight of the newest edge in that deviation, and what it is at first
 LATELY = 200.0  # batches over which a variant's level is a mean
 
 
@@ -62,6 +67,13 @@ class _Usual:
 class Durations:
     def __init__(self) -> None:
         self._usual: dict[str, _Usual] = {}
+        self._variance = FIRST_DEVIATION**2
+        self._changed = 0.0
+
+    def take_change(self) -> float:
+        """By how much the pace of the device has changed at the last edge, relatively; 0 where it has not."""
+        change, self._changed = self._changed, 0.0
+        return change
 
     @property
     def levels(self) -> dict[str, float]:
@@ -75,10 +87,12 @@ class Durations:
         seconds: Array,  # of each entry's batches, the mean
         counts: Array,  # of each entry's batches
         is_trial: NDArray[np.bool_],
+        has_rested: NDArray[np.bool_],  # the device, before them: what they take says nothing of its pace
     ) -> Array:
         """By how much longer each took than it should, relatively; trials say what it should."""
         names = np.array(variants)
         excess = np.zeros(len(variants))
+        apart, weight = 0.0, 0.0
         seconds = np.maximum(seconds, 1e-9)
         for name in dict.fromkeys(variants):
             mine = names == name
@@ -94,5 +108,20 @@ class Durations:
                 excess[told] = np.clip(seconds[told] / should - 1, LEAST, MOST)
                 count = float(counts[told].sum())
                 lately = float(np.average(excess[told], weights=counts[told]))
+                if usual.heard >= FIRST and (in_a_row := told & ~has_rested).any():
+                    now = float(np.average(excess[in_a_row], weights=counts[in_a_row]))
+                    apart += counts[in_a_row].sum() * math.log((1 + now) / (1 + usual.level))
+                    weight += float(counts[in_a_row].sum())
                 usual.level += count / (count + LATELY) * (lately - usual.level)
+        if weight:
+            self._look_for_step(apart / weight)
         return excess
+
+    def _look_for_step(self, apart: float) -> None:
+        """apart: the logarithm of what the batches of an edge took over what such batches took lately."""
+        most = max(STEP * self._variance**0.5, LEAST_STEP)
+        if abs(apart) > most:
+            self._changed = apart
+            for usual in self._usual.values():
+                usual.level = (1 + usual.level) * math.exp(apart) - 1
+        self._variance += STEADY * (min(apart**2, most**2) - self._variance)

@@ -84,7 +84,7 @@ class Estimate:
         self.x[PACE], self.p[PACE, PACE] = FIRST_PACE, PACE_SPREAD**2
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
-        self._is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
         self.known: set[str] = set()  # variants whose law tells a batch's energy well
         self.unheard_s: dict[str, float] = {}  # by variant: since one of its batches came
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
@@ -122,9 +122,13 @@ class Estimate:
         return float(self.x[PACE])
 
     @property
+    def pace_deviation(self) -> float:
+        return float(np.sqrt(max(self.p[PACE, PACE], 0.0)))
+
+    @property
     def has_first_runs(self) -> bool:
         """Whether one of them is a first run, which may have used anything."""
-        return bool(self._is_first_run.any())
+        return bool(self.is_first_run.any())
 
     def knows(self, variant: str) -> bool:
         """Whether there is a law of it, well known or not."""
@@ -234,7 +238,7 @@ class Estimate:
         self._append(
             usual_j, np.zeros((count, len(self.x))), FIRST_RUN * usual_j, np.ones(count), np.zeros(count)
         )
-        self._is_first_run[-count:] = True
+        self.is_first_run[-count:] = True
 
     def _append(self, joules: Array, rows: Array, scatter_j: Array, counts: Array, least_j: Array) -> None:
         """Entries of `counts` batches each. rows: how they depend on what is known. scatter_j: of one batch,
@@ -246,7 +250,7 @@ class Estimate:
         self.p = np.block([[self.p, cross], [cross.T, own]])
         self.counts = np.concatenate([self.counts, counts])
         self._least_j = np.concatenate([self._least_j, least_j])
-        self._is_first_run = np.concatenate([self._is_first_run, np.zeros(len(counts), dtype=bool)])
+        self.is_first_run = np.concatenate([self.is_first_run, np.zeros(len(counts), dtype=bool)])
         self.scatter_alone = np.concatenate([self.scatter_alone, scatter_j**2 * (1 - 1 / counts)])
 
     # -- what leaves
@@ -291,7 +295,7 @@ class Estimate:
         keep = np.logical_not(mask)
         self.counts = self.counts[keep[self.size :]]
         self._least_j = self._least_j[keep[self.size :]]
-        self._is_first_run = self._is_first_run[keep[self.size :]]
+        self.is_first_run = self.is_first_run[keep[self.size :]]
         self.scatter_alone = self.scatter_alone[keep[self.size :]]
         self.x = self.x[keep]
         self.p = self.p[np.ix_(keep, keep)]

@@ -49,6 +49,10 @@ TREND_LIMIT = 1.4  # a running mean beyond this, in standard deviations, says th
 # Relative deviation of laws that have changed from what they were: of all together, and of each alone.
 CHANGE, CHANGE_ALONE = 0.1, 0.03
 
+# At another pace a device takes other joules for the same work: relatively by about as much, or half as much
+# again, all variants together, and each alone by a tenth of that.
+GAIN_PER_PACE, ALONE_OF_GAIN, MOST_GAIN = 1.5, 0.1, 0.4
+
 FOREIGN_WALK = 0.3  # random walk of a foreign load per square root of a second, relative to the idle draw
 FOREIGN_JUMP = 3.0  # an edge this many standard deviations off means that the foreign load has changed
 LEAST_SPAN_S = 1e-3  # power is not told from edges closer than this
@@ -133,16 +137,28 @@ class EnergyFilter:
             drifts = self._unheard_s < DRIFTS_S
             estimate.p[IDLE, IDLE] += together * np.outer(drifts, drifts) + alone * np.diag(drifts)
 
-    def _doubt_laws(self, indices: Iterable[int], together_variance: float, alone_variance: float) -> None:
-        """Relative variances, of all of these laws together and of each alone."""
+    def hear_pace(self, change: float) -> None:
+        """The device works at another pace than before, by so much relatively: the gain common to all laws is
+        doubted, and with it that of the batches that are open."""
+        gain = min(GAIN_PER_PACE * abs(change), MOST_GAIN)
+        alone = ALONE_OF_GAIN * gain
+        self._doubt_laws(range(len(self.estimate.names)), gain**2, alone**2, with_open=True)
+
+    def _doubt_laws(
+        self, indices: Iterable[int], together_variance: float, alone_variance: float, with_open: bool = False
+    ) -> None:
+        """Relative variances, of all of these laws together and of each alone; with_open: and of the batches
+        that follow laws and are open."""
         estimate = self.estimate
-        together = np.zeros(estimate.size)
+        together = np.zeros(len(estimate.x))
+        if with_open:
+            together[estimate.size :] = np.where(estimate.is_first_run, 0.0, estimate.x[estimate.size :])
         for index in indices:
             start = estimate.block(index).start
             alone = slice(start, start + SMOOTH)
             together[alone] = estimate.x[alone]
             estimate.p[alone, alone] += alone_variance * np.outer(estimate.x[alone], estimate.x[alone])
-        estimate.p[: estimate.size, : estimate.size] += together_variance * np.outer(together, together)
+        estimate.p += together_variance * np.outer(together, together)
 
     def update(
         self,

@@ -8,40 +8,36 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.fixtures.lawful_device import LawfulDevice
+from tests.fixtures.lawful_device import BATCH_MS, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
-pytestmark = [
-    pytest.mark.xfail(
-        strict=True,
-        raises=AssertionError,
-        reason="issue 18: a change of all laws is booked to the idle draw",
-    ),
-    pytest.mark.parametrize("factor", [0.8, 1.25]),
-]
+# What all laws change by, and what all batches take from then on: a board at lower clocks works for longer.
+pytestmark = pytest.mark.parametrize(("factor", "slower"), [(0.8, 1.15), (1.25, 0.87)])
 
 
-def _errors_after_change(factor: float, pause_ms: float = 100.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of batches of 12 ms after the change: seconds since it, relative errors, whether the interval holds the
-    truth."""
+def _errors_after_change(
+    factor: float, slower: float, pause_ms: float = 100.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of batches of about 10 ms after the change: seconds since it, relative errors, whether the intervals
+    hold the truth."""
     rng = np.random.default_rng(1)
     laws = {"fp32": Coefficients(0.05, 0.002)}
     device = LawfulDevice(response=Response(0.02, 0.025), period_ms=10, laws=laws, step_ms=100.0)
     device.warm_up()
 
-    def serve(seconds: float) -> list[float]:
+    def serve(seconds: float, ms: float) -> list[float]:
         starts_s, until_ms = [], device.now_ms + seconds * 1e3
         while device.now_ms < until_ms:
             starts_s.append(device.now_ms / 1e3)
-            device.run("fp32", (4, int(rng.integers(12, 40))), 12.0)
+            device.run("fp32", (4, int(rng.integers(12, 40))), ms)
             device.rest(float(rng.exponential(pause_ms)))
         return starts_s
 
-    before = 4 * len(serve(8.0))
+    before = 4 * len(serve(8.0, BATCH_MS))
     device.laws["fp32"] = Coefficients(0.05 * factor, 0.002 * factor)
     changed_s = device.now_ms / 1e3
-    starts_s = np.array(serve(12.0)) - changed_s
+    starts_s = np.array(serve(8.0, BATCH_MS * slower)) - changed_s
     device.rest(1500.0)
     charges, errors = device.charges[before::4], device.errors(before)[::4]
     half = [1.96 * charge.deviation_uj / device.truth_uj[id(charge.line)] for charge in charges]
@@ -49,11 +45,11 @@ def _errors_after_change(factor: float, pause_ms: float = 100.0) -> tuple[np.nda
     return starts_s, errors, np.abs(errors) <= half
 
 
-def test_laws_that_change_at_low_load_are_followed_within_seconds(factor: float) -> None:
-    since_s, errors, _ = _errors_after_change(factor)
-    assert abs(errors[since_s > 5].mean()) < 0.06
+def test_laws_that_change_at_low_load_are_followed_within_seconds(factor: float, slower: float) -> None:
+    since_s, errors, _ = _errors_after_change(factor, slower)
+    assert abs(errors[since_s > 3].mean()) < 0.06
 
 
-def test_until_then_the_intervals_hold_the_truth(factor: float) -> None:
-    since_s, _, is_covered = _errors_after_change(factor)
-    assert is_covered[since_s < 5].mean() > 0.8
+def test_until_then_the_intervals_hold_the_truth(factor: float, slower: float) -> None:
+    since_s, _, is_covered = _errors_after_change(factor, slower)
+    assert is_covered[since_s < 5].mean() > 0.9

@@ -15,10 +15,19 @@ def usual_s(tokens: int) -> float:
     return 0.002 + tokens / 50_000
 
 
-def excess(durations: Durations, tokens: list[int], seconds: Array, is_trial: bool = False) -> Array:
+def excess(
+    durations: Durations, tokens: list[int], seconds: Array, is_trial: bool = False, has_rested: bool = False
+) -> Array:
     features = np.array([of_rows(each, 8) for each in tokens])
     count = len(tokens)
-    return durations.excess(["fp32"] * count, features, seconds, np.ones(count), np.full(count, is_trial))
+    return durations.excess(
+        ["fp32"] * count,
+        features,
+        seconds,
+        np.ones(count),
+        np.full(count, is_trial),
+        np.full(count, has_rested),
+    )
 
 
 def calibrated() -> Durations:
@@ -55,3 +64,34 @@ def test_without_trials_the_first_batches_say_what_is_usual() -> None:
     count = int(FIRST)
     assert excess(durations, [64] * count, np.full(count, usual_s(64))).max() == pytest.approx(0.0, abs=1e-9)
     assert excess(durations, [64], np.array([2 * usual_s(64)])) == pytest.approx([1.0], abs=0.05)
+
+
+@pytest.mark.parametrize("slower", [0.85, 1.15])
+def test_a_step_of_all_batches_is_another_pace_and_told_once(slower: float) -> None:
+    durations, rng = calibrated(), np.random.default_rng(1)
+
+    def edge(slower: float) -> float:
+        took_s = usual_s(64) * slower * np.exp(0.02 * rng.standard_normal(2))
+        excess(durations, [64] * 2, took_s)
+        return durations.take_change()
+
+    assert [edge(1.0) for _ in range(50)] == [0.0] * 50
+    assert edge(slower) == pytest.approx(np.log(slower), abs=0.04)
+    assert [edge(slower) for _ in range(50)] == [0.0] * 50
+
+
+def test_where_durations_wander_anyway_no_step_is_seen_in_them() -> None:
+    durations, rng = calibrated(), np.random.default_rng(1)
+    changes = []
+    for _ in range(200):
+        excess(durations, [64], usual_s(64) * np.exp(0.3 * rng.standard_normal(1)))
+        changes.append(durations.take_change())
+    assert np.count_nonzero(changes[50:]) <= 2
+
+
+def test_a_cold_batch_is_no_sign_of_another_pace() -> None:
+    durations = calibrated()
+    assert excess(durations, [64], np.array([1.3 * usual_s(64)]), has_rested=True) == pytest.approx(
+        [0.3], abs=0.02
+    )
+    assert durations.take_change() == 0.0
