@@ -22,9 +22,10 @@ PRIOR = 0.1  # the first of them counts as so many more, half of its time fixed 
 LEAST, MOST = -0.8, 4.0
 # A device works at another pace when an edge's batches of all variants together take longer or shorter
 # than lately by so many standard deviations of what they deviate by as a rule, and by no less than so much.
-STEP, LEAST_STEP = 4.0, 0.05
+STEP, LEAST_STEP = 5.0, 0.08
 STEADY, FIRST_DEVIATION = 0.05, 0.03  # weight of the newest edge in that deviation, and what it is at first
 LATELY = 200.0  # batches over which a variant's level is a mean
+FEW = 20.0  # with fewer of them nothing is held against that level
 
 
 def own_seconds(starts_s: Array, ends_s: Array) -> Array:
@@ -44,6 +45,7 @@ class _Usual:
         self.gram = np.zeros((SMOOTH, SMOOTH))
         self.sums = np.zeros(SMOOTH)
         self.heard = 0.0
+        self.told = 0.0  # batches that were held against it, at most `LATELY`
         self.level = 0.0  # by how much more they took lately
         self.coefficients = np.zeros(SMOOTH)
         self._scale = np.maximum(features, 1e-9)
@@ -108,11 +110,12 @@ class Durations:
                 excess[told] = np.clip(seconds[told] / should - 1, LEAST, MOST)
                 count = float(counts[told].sum())
                 lately = float(np.average(excess[told], weights=counts[told]))
-                if usual.heard >= FIRST and (in_a_row := told & ~has_rested).any():
+                if usual.told >= FEW and (in_a_row := told & ~has_rested).any():
                     now = float(np.average(excess[in_a_row], weights=counts[in_a_row]))
                     apart += counts[in_a_row].sum() * math.log((1 + now) / (1 + usual.level))
                     weight += float(counts[in_a_row].sum())
-                usual.level += count / (count + LATELY) * (lately - usual.level)
+                usual.level += count / (count + usual.told) * (lately - usual.level)
+                usual.told = min(usual.told + count, LATELY)
         if weight:
             self._look_for_step(apart / weight)
         return excess

@@ -91,6 +91,7 @@ def test_where_durations_wander_anyway_no_step_is_seen_in_them() -> None:
 
 def test_a_cold_batch_is_no_sign_of_another_pace() -> None:
     durations = calibrated()
+    excess(durations, [64] * 40, np.full(40, usual_s(64)))
     assert excess(durations, [64], np.array([1.3 * usual_s(64)]), has_rested=True) == pytest.approx(
         [0.3], abs=0.02
     )
