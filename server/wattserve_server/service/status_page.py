@@ -6,6 +6,7 @@ It says what GetServerInfo and GetEnergyReport say, with the watts of the last m
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -251,8 +252,10 @@ def accounts(ledger: pb.EnergyReport) -> list[AccountRow]:
 
 
 def top_watts(course: Sequence[Watts]) -> float:
-    """What the picture's upper edge stands for."""
-    return max((watts.active + watts.idle + watts.other for watts in course), default=0.0) or 1.0
+    """What the picture's upper edge stands for: a round number, 1, 2 or 5 of some power of ten."""
+    highest = max((watts.active + watts.idle + watts.other for watts in course), default=0.0) or 1.0
+    power = 10.0 ** math.floor(math.log10(highest))
+    return next(top for top in (power, 2 * power, 5 * power, 10 * power) if top >= highest)
 
 
 def areas(course: Sequence[Watts]) -> list[tuple[str, str]]:

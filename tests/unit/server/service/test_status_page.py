@@ -20,6 +20,7 @@ from wattserve_server.service.status_page import (
     areas,
     duration,
     render,
+    top_watts,
 )
 from wattserve_server.telemetry.observer import MAX_MESSAGE, FailedRequest, Observer, Times
 
@@ -160,9 +161,18 @@ def test_on_a_phone_a_row_is_a_card_whose_figures_keep_their_headings() -> None:
 
 def test_the_areas_of_the_picture_stack_up_and_end_now() -> None:
     idle, active, other = (points for _, points in areas(COURSE))
-    assert idle.split()[3] == f"{CHART_WIDTH}.0,61.5"  # 20 of 41 W
-    assert active.split()[3] == f"{CHART_WIDTH}.0,2.9"
-    assert other.split()[3] == f"{CHART_WIDTH}.0,0.0"
+    assert idle.split()[3] == f"{CHART_WIDTH}.0,72.0"  # 20 of 50 W
+    assert active.split()[3] == f"{CHART_WIDTH}.0,24.0"
+    assert other.split()[3] == f"{CHART_WIDTH}.0,21.6"
+
+
+def test_the_picture_has_an_axis_of_round_numbers() -> None:
+    device = DeviceFacts(pb.MeterInfo(source=SOURCE), LEDGER, None, COURSE)
+    html = render(PageFacts("ready", 60.0, [], INFO, [device])).decode()
+    assert re.findall(r'<span style="top: \d+%">([^<]+)</span>', html) == ["50 W", "25 W", "0 W"]
+    assert "<span>3 minutes ago</span><span>now</span>" in html
+    tops = [top_watts([Watts(2.0, 0.0, watts, 0.0, 0.0)]) for watts in (0.0, 0.3, 5.0, 5.1, 16.3, 700.0)]
+    assert tops == pytest.approx([1.0, 0.5, 5.0, 10.0, 20.0, 1000.0])
 
 
 def test_watts_are_over_the_last_seconds_and_between_readings() -> None:
