@@ -188,7 +188,8 @@ class Link:
                 hinted = explained(message, self._tls)
                 if hinted == message and never_sent:
                     so = ", so nothing ran" if may_have_run else ""
-                    hinted = f"no server took the call{so} ({message})"
+                    # gRPC nests the cause at the end: "Connection refused"
+                    hinted = f"no server took the call{so} ({message.rpartition(': ')[2].rstrip(']')})"
                 message = hinted if hinted != message else lost(message, may_have_run)
             elif code == "DEADLINE_EXCEEDED" and within_s is not None:
                 charged = "; it may have run, and is then charged" if may_have_run else ""

@@ -128,7 +128,8 @@ def _prepare(flags: argparse.Namespace) -> int:
             seed=options.seed,
             max_length=128 if options.max_length is None else options.max_length,
         )
-    print(f"{made.folder}: {made.rows} rows, {made.truncated} of them truncated; labels: {made.labels}")
+    to = f" to {made.max_length} tokens" if made.truncated else ""
+    print(f"{made.folder}: {made.rows} rows, {made.truncated} of them truncated{to}; labels: {made.labels}")
     if 0 < made.unlabelled < made.rows:
         print(f"loadgen: {words.unlabelled(made.unlabelled, made.rows)}", file=sys.stderr)
     elif made.unlabelled and not made.labels.startswith("none"):

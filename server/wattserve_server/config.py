@@ -264,7 +264,9 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
 def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, Any]]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
     settings = {key.replace("-", "_"): value for key, value in content.items()}
     unknown = sorted(set(settings) - set(kinds))

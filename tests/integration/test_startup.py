@@ -134,7 +134,7 @@ def test_weights_that_are_not_finite_are_counted_and_named(shell: Shell, tmp_pat
 
 def test_a_hub_model_without_a_network_says_what_there_is_instead(shell: Shell) -> None:
     line = shell.serve_refused("nobody/no-such-model")
-    assert "cannot load model 'nobody/no-such-model'" in line
+    assert "model 'nobody/no-such-model': there is no such folder, the hub's local cache does not" in line
     assert "built-in models: demo, random:distilbert-base" in line
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
+from wattserve_common.hub import hub_is_reachable
 from wattserve_common.positions import DEFAULT_LONGEST, longest_sequence, tokenizer_limit
 from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.data.tables import TextRow, TextTable, read_rows
@@ -39,6 +38,7 @@ class Prepared:
     folder: Path
     rows: int
     truncated: int
+    max_length: int  # in tokens, to which those were cut; 0: images
     labels: str
     unlabelled: int  # rows without a label
 
@@ -79,7 +79,7 @@ def prepare_file(
     }
     pad_id = encoder.pad_token_id
     dataset.save(out, token_rows, labels, description, pad_id=0 if pad_id is None else pad_id)
-    return Prepared(out, len(rows), truncated, origin, labels.count(NO_LABEL))
+    return Prepared(out, len(rows), truncated, longest, origin, labels.count(NO_LABEL))
 
 
 def prepare_random(
@@ -110,7 +110,7 @@ def prepare_random(
         "label_names": [],
     }
     dataset.save(out, token_rows, [NO_LABEL] * rows, description)
-    return Prepared(out, rows, 0, "none (random tokens: for speed and energy only)", rows)
+    return Prepared(out, rows, 0, max_length, "none (random tokens: for speed and energy only)", rows)
 
 
 def prepare_random_images(
@@ -131,7 +131,7 @@ def prepare_random_images(
         "label_names": [],
     }
     dataset.save_images(out, pixels, [NO_LABEL] * rows, description)
-    return Prepared(out, rows, 0, "none (random images: for speed and energy only)", rows)
+    return Prepared(out, rows, 0, 0, "none (random images: for speed and energy only)", rows)
 
 
 def _check_seed(seed: int) -> None:
@@ -152,7 +152,7 @@ def _load_tokenizer(name: str) -> Any:
         raise DatasetError(f"--tokenizer {name}: the folder holds no tokenizer that transformers can load")
     if name.startswith((".", "/", "~")):
         raise DatasetError(f"--tokenizer {name}: no such folder")
-    if not _hub_is_reachable():
+    if not hub_is_reachable():
         raise DatasetError(
             f"--tokenizer {name}: not in the local cache, and the hub cannot be reached from here"
         )
@@ -161,20 +161,6 @@ def _load_tokenizer(name: str) -> Any:
     except Exception as error:  # an unknown name, a private model, a torn download: all the user's to repair
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise DatasetError(f"--tokenizer {name}: no tokenizer could be loaded ({reason})") from None
-
-
-def _hub_is_reachable() -> bool:
-    """Whether the hub's name resolves: asked first, because its client retries for most of a minute."""
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return False
-    hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True
-    try:
-        socket.getaddrinfo(hub.hostname, hub.port or 443)
-    except OSError:
-        return False
-    return True
 
 
 def _load_config(model: str) -> Any | None:

@@ -49,9 +49,12 @@ def read_rows(path: Path, text_column: str, label_column: str | None, limit: int
         if not rows and label_column is None and "label" in record and text_column != "label":
             label_column = "label"
         where = f"{path}: {place}"
-        for column in filter(None, (text_column, label_column)):
-            if column not in record:
-                raise DatasetError(f"{where}: no column {column!r}; it has {', '.join(record) or 'none'}")
+        for column, kind in ((text_column, "text"), (label_column, "label")):
+            if column is not None and column not in record:
+                there = ", ".join(record) or "none"
+                raise DatasetError(
+                    f"{where}: no column {column!r}; it has {there}; --{kind}-column names the right one"
+                )
         text = record[text_column]
         if not isinstance(text, str):
             raise DatasetError(f"{where}: column {text_column!r} holds no text")

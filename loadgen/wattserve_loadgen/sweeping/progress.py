@@ -107,7 +107,7 @@ class TimeLeft:
 
 def describe_cell(cell: Cell) -> str:
     block = "heat-up" if cell.discarded else f"block {cell.block}"
-    return f"{block:<8} {cell.arm.name:<14} {cell.load.name:<15}"
+    return f"{block:<8} {cell.arm.name:<16} {cell.load.name:<17}"
 
 
 def describe_tick(tick: Tick) -> str:

@@ -83,7 +83,7 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
             f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
             f"try --task {' or '.join(name for name in TASKS if name != task.name)}"
         )
-    return ConfigError(f"cannot load model {place!r}: {first_line(error)}{_known_builtins(place)}")
+    return ConfigError(f"cannot load model {place!r}: {first_line(error)}{known_builtins(place)}")
 
 
 def check_finite(source: str, module: torch.nn.Module) -> None:
@@ -134,7 +134,8 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _known_builtins(place: str) -> str:
+def known_builtins(place: str) -> str:
+    """For the end of an error, where nothing of that name is here."""
     if Path(place).exists():
         return ""
     known = ", ".join([DEMO, *(RANDOM_PREFIX + name for name in RANDOM_MODELS)])

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 
+from wattserve_common.hub import hub_is_reachable
 from wattserve_server.engine import exported, prequantised
 from wattserve_server.engine.builtin.demo import demo_folder
 from wattserve_server.engine.builtin.random_weights import build_random_model, random_model
@@ -22,6 +25,7 @@ from wattserve_server.engine.checkpoint import (
     check_not_an_export,
     fingerprint,
     first_line,
+    known_builtins,
     load_checkpoint,
     skeleton,
 )
@@ -133,10 +137,15 @@ def _default_name(source: str) -> str:
 
 
 def _check_place(place: str) -> None:
-    """A local path must be a readable model folder; anything else is left to the hub."""
+    """A local path must be a readable model folder; anything else is left to the hub, or to its cache."""
     path = Path(place)
     looks_local = place.startswith((".", "/", "~")) or path.exists()
     if not looks_local:
+        if not _is_cached(place) and not hub_is_reachable():
+            raise ConfigError(
+                f"model {place!r}: there is no such folder, the hub's local cache does not have it, and the "
+                f"hub cannot be reached{known_builtins(place)}"
+            )
         return
     if not path.is_dir():
         raise ConfigError(f"model folder {place!r} does not exist or is not a folder")
@@ -144,6 +153,13 @@ def _check_place(place: str) -> None:
         raise ConfigError(f"model folder {place!r} cannot be read: permission denied")
     if not (path / "config.json").is_file():
         raise ConfigError(f"model folder {place!r} holds no config.json; is it a transformers model?")
+
+
+def _is_cached(name: str) -> bool:
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:  # no name that the hub could have
+        return False
 
 
 def _borrow_pad_id(config: Any, tokenizer: Any | None) -> None:
@@ -169,6 +185,7 @@ def made_of(source: str, task: Task, trust_remote_code: bool = False) -> Made | 
     a variant that cannot be served here."""
     if source == DEMO or source.startswith(RANDOM_PREFIX):
         return None
+    _check_place(source)
     return exported.made_of(source, task) or prequantised.made_of(source, task, trust_remote_code)
 
 

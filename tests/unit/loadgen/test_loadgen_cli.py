@@ -192,6 +192,14 @@ def test_prepare_says_what_it_made(capsys: pytest.CaptureFixture[str], tmp_path:
     )
 
 
+def test_prepare_says_to_what_it_cut(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source, model = tmp_path / "r.txt", make_tokenizer(tmp_path / "model", model_max_length=4)
+    source.write_text("good\na very very good film\n")
+    arguments = ["--input", source, "--tokenizer", model, "--out", tmp_path / "out"]
+    assert cli.main(["prepare", *map(str, arguments)]) == 0
+    assert "2 rows, 1 of them truncated to 4 tokens; labels: none" in capsys.readouterr().out
+
+
 def test_an_empty_list_is_not_taken_for_the_default(capsys: pytest.CaptureFixture[str]) -> None:
     line = complaint(capsys, "sweep", "--target", "h:1", "--dataset", "d", "--out", "o", "--variants", "")
     assert line.startswith("argument --variants: the list is empty; leave the option out for its default")

@@ -75,9 +75,11 @@ def test_a_log_gets_one_plain_line_per_cell() -> None:
     display.cell_passed(CELLS[2])
     display.end()
     first, second, third = file.getvalue().splitlines()
-    assert first.startswith("[  1/4] heat-up  fp32           concurrency 1   (not counted)  · ")
-    assert second.startswith("[  2/4] block 1  fp32           concurrency 1      80.0/s  p50  12.5 ms  p99")
-    assert third.startswith("[  3/4] block 2  fp32           concurrency 1   already measured  · ")
+    assert first.startswith("[  1/4] heat-up  fp32             concurrency 1     (not counted)  · ")
+    assert second.startswith(
+        "[  2/4] block 1  fp32             concurrency 1        80.0/s  p50  12.5 ms  p99"
+    )
+    assert third.startswith("[  3/4] block 2  fp32             concurrency 1     already measured  · ")
     assert third.endswith("s left")
     assert "\x1b" not in file.getvalue()
 
