@@ -1,7 +1,7 @@
 """Calibration: what a stretch of metered history says of a device, all at once.
 
-First the response: over a small grid of lags and ramps, which one lets batches and idle draw explain best
-what each interval counted. Then, with it, the idle draw and every variant's cost law by regularised least
+First the response: which lag, ramp and trailing average lets batches and idle draw explain best what each
+interval counted. Then, with it, the idle draw and every variant's cost law by regularised least
 squares. Pure functions of a `History`; the filter goes on from their result.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,20 @@ from wattserve_server.energy.costlaw import (
     factors_of,
     features_of,
 )
-from wattserve_server.energy.device import Response
+from wattserve_server.energy.device import DECAYS, Response
 from wattserve_server.energy.openbatches import TimedWindow
 
-LAGS_S = tuple(0.01 * step for step in range(10))
-RAMPS_S = (0.0, 0.01, 0.025, 0.05, 0.08)
+# What real sensors have: trailing averages over so long, or none, lags up to so much, and ramps. Of each
+# average the search begins at these lags and ramps and goes on to the best neighbour, in ever smaller steps.
+AVERAGES_S = (0.0, 0.025, 0.1, 1.0)
+MOST_LAG_S, MOST_RAMP_S = 0.3, 0.15
+MOST_REACH_S = Response(MOST_LAG_S, MOST_RAMP_S, AVERAGES_S[-1]).reach_s
+LAGS_S = (0.0, 0.04, 0.08, 0.12, 0.18, 0.24, MOST_LAG_S)
+RAMPS_S = (0.0, 0.03, 0.08)
+STEPS_S = (0.01, 0.005, 0.0025)
 
 CLEAR_GAIN = 12.0  # twice the log-likelihood ratio by which another response must be better than the present
+EARNED = 2.0  # the same, by which one with a longer average must be better than one with a shorter
 LEAST_INTERVALS = 12  # fewer intervals say nothing of a response
 MODEL_ERROR = 0.02  # relative deviation of an interval's energy from what any law of this form says of it
 
@@ -70,7 +77,7 @@ class History:
             intervals = [item for item in intervals if item[0].start_s > batches[0].end_s]
         if len(intervals) < LEAST_INTERVALS:
             return None
-        batches = [item for item in batches if item.end_s > intervals[0][0].start_s - 1.0]
+        batches = [item for item in batches if item.end_s > intervals[0][0].start_s - MOST_REACH_S]
         return Arrays(intervals, batches) if batches else None
 
 
@@ -111,11 +118,17 @@ class Arrays:
         """Each batch's factors of its law's smooth part, and the columns they stand in: [batches, 3]."""
         return self.features, self.variant[:, None] * SMOOTH + np.arange(SMOOTH)
 
+    def shape_columns(self) -> tuple[Array, NDArray[np.int64]]:
+        """A column for each shape of each variant, so that no form of a law is needed: [batches, 1]."""
+        shapes = np.column_stack([self.variant, self.features])
+        _, index = np.unique(shapes, axis=0, return_inverse=True)
+        return np.ones((len(shapes), 1)), index.reshape(-1, 1)
+
     def design(self, response: Response, factors: Array, columns: NDArray[np.int64], width: int) -> Array:
         """What each column deposits in each interval, whitened: [intervals, classes of rest + width]."""
         count = len(self.energy_j)
         first = np.searchsorted(self.edges_s, self.start_s, side="right")
-        last = np.searchsorted(self.edges_s, self.end_s + response.reach_s + 0.5 * response.ramp_s)
+        last = np.searchsorted(self.edges_s, self.end_s + response.reach_s + DECAYS * response.ramp_s)
         steps = int(np.max(last - first, initial=0)) + 1
         at = first[:, None] + np.arange(-1, steps)
         counted = response.counted(
@@ -157,27 +170,39 @@ def find_response(
     misfits = {present: misfit(present)}
 
     def best_of(candidates: Iterable[Response]) -> Response:
-        misfits.update({response: misfit(response) for response in candidates if response not in misfits})
-        return min(misfits, key=lambda response: misfits[response])
+        among = list(candidates)
+        misfits.update({response: misfit(response) for response in among if response not in misfits})
+        return min(among, key=lambda response: misfits[response])
 
     def is_clear(best: Response) -> bool:
         scale = max(misfits[best] / max(len(history.energy_j) - width, 1), 1.0)
         return (misfits[present] - misfits[best]) / scale > CLEAR_GAIN
 
-    if only_near and not is_clear(best_of(_around(present, 0.01))):
+    def best_with(average_s: float) -> Response:
+        best = best_of(Response(lag_s, ramp_s, average_s) for lag_s in LAGS_S for ramp_s in RAMPS_S)
+        for step_s in STEPS_S:
+            while (nearer := best_of(_around(best, step_s))) != best:
+                best = nearer
+        return best
+
+    if only_near and not is_clear(best_of(_around(present, STEPS_S[0]))):
         return present
-    best = best_of(Response(lag, ramp) for lag in LAGS_S for ramp in RAMPS_S)
-    for step_s in (0.005, 0.0025):
-        best = best_of(_around(best, step_s))
+    best, *longer = map(best_with, AVERAGES_S)
+    for averaged in longer:
+        best = averaged if misfits[best] - misfits[averaged] > EARNED else best
     return best if is_clear(best) else present
 
 
 def _around(response: Response, step_s: float) -> list[Response]:
-    steps = (-step_s, 0.0, step_s)
+    """Itself and its neighbours, one with as much more ramp as it has less lag among them."""
+    steps = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, -1), (-1, 1))
     return [
-        Response(max(response.lag_s + lag_step, 0.0), max(response.ramp_s + ramp_step, 0.0))
-        for lag_step in steps
-        for ramp_step in steps
+        replace(
+            response,
+            lag_s=min(max(response.lag_s + lag_steps * step_s, 0.0), MOST_LAG_S),
+            ramp_s=min(max(response.ramp_s + ramp_steps * step_s, 0.0), MOST_RAMP_S),
+        )
+        for lag_steps, ramp_steps in steps
     ]
 
 

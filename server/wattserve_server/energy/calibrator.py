@@ -15,7 +15,7 @@ from itertools import takewhile
 import numpy as np
 
 from wattserve_server.energy.calibration import Arrays, CounterInterval, History, find_response, fit
-from wattserve_server.energy.costlaw import SMOOTH, Array
+from wattserve_server.energy.costlaw import Array
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.estimate import CORRECTION, IDLE, Estimate
 from wattserve_server.energy.filter import EnergyFilter
@@ -77,16 +77,36 @@ class Calibrator:
         beside it; nothing where there is too little of that. `waiting` is in the order of starts. Work before
         it had ended at `last_end_s`."""
         warm_up = list(takewhile(lambda batch: batch.window.is_warmup, waiting))
-        trials = [batch for batch in warm_up if not batch.window.is_first_run]
-        if not trials:
+        if all(batch.window.is_first_run for batch in warm_up):
             return
         until_s = waiting[len(warm_up)].start_s if len(warm_up) < len(waiting) else math.inf
+        heard = list(takewhile(lambda edge: edge.end_s <= until_s, edges))
+        echo_s = FIRST_RUN_ECHO_S
+        # Of figures that no law fits nothing is learned at once: the filter goes on from its first ideas.
+        with contextlib.suppress(np.linalg.LinAlgError):
+            # Once more without the first runs' echo, where it turns out to be longer.
+            while (arrays := self._arrays(warm_up, heard, last_end_s, echo_s)) is not None:
+                self._find_response(arrays)
+                if self.response.reach_s <= echo_s:
+                    idle_w, idle_covariance = to.estimate.idle_w, to.estimate.p[IDLE, IDLE]
+                    to.start_from(fit(arrays, self.response, idle_w, idle_covariance, CORRECTION))
+                    return
+                echo_s = self.response.reach_s
+
+    def _arrays(
+        self,
+        warm_up: Sequence[TimedWindow],
+        edges: Sequence[CounterInterval],
+        last_end_s: float,
+        echo_s: float,
+    ) -> Arrays | None:
+        """What was heard of the trials, once nothing of the first runs can be in it."""
         history = History(MOST_HELD, CALIBRATION_BATCHES)
-        history.batches.extend(trials)
+        history.batches.extend(batch for batch in warm_up if not batch.window.is_first_run)
         first_runs = [batch.end_s for batch in warm_up if batch.window.is_first_run]
-        first_s = max(first_runs) + FIRST_RUN_ECHO_S if first_runs else 0.0
+        first_s = max(first_runs) + echo_s if first_runs else 0.0
         remaining = deque(warm_up)
-        for edge in takewhile(lambda edge: edge.end_s <= until_s, edges):
+        for edge in edges:
             while remaining and remaining[0].end_s <= edge.start_s:
                 remaining.popleft()
             busy = busy_spans(remaining, edge.start_s, edge.end_s)
@@ -96,20 +116,12 @@ class Calibrator:
                 history.intervals.clear()
             else:
                 history.intervals.append((edge, rest_s))
-        arrays = history.arrays()
-        if arrays is None:
-            return
-        # Of figures that no law fits nothing is learned at once: the filter goes on from its first ideas.
-        with contextlib.suppress(np.linalg.LinAlgError):
-            self._learn(arrays, to)
+        return history.arrays()
 
-    def _learn(self, history: Arrays, to: EnergyFilter) -> None:
+    def _find_response(self, history: Arrays) -> None:
         if not self._is_model:
-            factors, columns = history.smooth_columns()
-            width = SMOOTH * len(history.variants)
-            self.response = find_response(history, factors, columns, width, self.response)
-        idle_w, idle_covariance = to.estimate.idle_w, to.estimate.p[IDLE, IDLE]
-        to.start_from(fit(history, self.response, idle_w, idle_covariance, CORRECTION))
+            factors, columns = history.shape_columns()
+            self.response = find_response(history, factors, columns, int(columns.max()) + 1, self.response)
 
     def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
         """One more interval of serving."""

@@ -55,7 +55,7 @@ def _rest(times: Array, since_s: float, until_s: float, last_end_s: float) -> No
 
 # -- response
 # A batch's energy is drawn evenly over its window, smeared by the device's rise and decay (a first-order time
-# constant), and counted a lag later.
+# constant) and by the sensor's trailing average, and counted a lag later.
 
 DECAYS = 3.5  # after this many time constants 97 % of a batch's energy has been drawn
 LEAST_S = 1e-6  # a batch is taken to last at least this long
@@ -65,23 +65,33 @@ LEAST_S = 1e-6  # a batch is taken to last at least this long
 class Response:
     lag_s: float = 0.0  # from drawing to being counted
     ramp_s: float = 0.0  # time constant of rise and decay
+    average_s: float = 0.0  # over which the sensor counts the mean of the power; 0: the power itself
 
     @property
     def reach_s(self) -> float:
         """How long after its window's end nearly all of a batch's energy has been counted."""
-        return self.lag_s + DECAYS * self.ramp_s
+        return self.lag_s + DECAYS * self.ramp_s + self.average_s
 
     def counted(self, at_s: Array | float, start_s: Array, end_s: Array) -> Array:
         """Which fraction of a window's energy the counter holds at an instant; broadcasts."""
         end_s = np.maximum(end_s, start_s + LEAST_S)
         duration = end_s - start_s
-        since_start = np.maximum(at_s - self.lag_s - start_s, 0.0)
-        since_end = np.maximum(at_s - self.lag_s - end_s, 0.0)
-        fraction = (self._drawn(since_start) - self._drawn(since_end)) / duration
+        drawn_s = at_s - self.lag_s
+        fraction = (self._drawn(drawn_s - start_s) - self._drawn(drawn_s - end_s)) / duration
         return np.clip(fraction, 0.0, 1.0)
 
     def _drawn(self, for_s: Array) -> Array:
         """The integral of the answer to a unit step, this long after it."""
+        if not self.average_s:
+            return self._risen(np.maximum(for_s, 0.0))
+        # The integral of `_risen` over the average's width, without the difference of two large squares.
+        until_s, since_s = np.maximum(for_s, 0.0), np.maximum(for_s - self.average_s, 0.0)
+        evenly = (until_s - since_s) * (until_s + since_s) / 2
+        drawn: Array = evenly - self.ramp_s * (self._risen(until_s) - self._risen(since_s))
+        return drawn / self.average_s
+
+    def _risen(self, for_s: Array) -> Array:
+        """The same before any average is taken, from the step on."""
         if self.ramp_s <= 0.0:
             return for_s
         return for_s + self.ramp_s * np.expm1(-for_s / self.ramp_s)

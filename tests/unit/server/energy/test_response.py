@@ -6,7 +6,10 @@ import pytest
 from wattserve_server.energy.device import Response
 
 START, END = np.array([2.0]), np.array([2.5])
-RESPONSES = [Response(), Response(0.03), Response(0.0, 0.05), Response(0.02, 0.08)]
+RESPONSES = [
+    Response(), Response(0.03), Response(0.0, 0.05), Response(0.02, 0.08),
+    Response(0.0, 0.0, 0.1), Response(0.15, 0.03, 0.025), Response(0.02, 0.05, 1.0),
+]  # fmt: skip
 
 
 def counted(response: Response, at_s: float) -> float:
@@ -16,6 +19,7 @@ def counted(response: Response, at_s: float) -> float:
 def test_nearly_all_is_counted_a_lag_and_three_and_a_half_time_constants_after_the_end() -> None:
     assert Response(0.02, 0.04).reach_s == pytest.approx(0.02 + 3.5 * 0.04)
     assert Response().reach_s == 0.0
+    assert Response(0.02, 0.04, 1.0).reach_s == pytest.approx(1.02 + 3.5 * 0.04)
 
 
 @pytest.mark.parametrize("response", RESPONSES)
@@ -31,7 +35,7 @@ def test_nothing_is_counted_before_the_lag_and_everything_long_after(response: R
 def test_what_is_counted_only_grows(response: Response) -> None:
     at_s = np.linspace(1.5, 4.0, 2001)
     parts = response.counted(at_s, START, END)
-    assert np.diff(parts).min() >= 0
+    assert np.diff(parts).min() >= -1e-12
     assert parts.min() >= 0
     assert parts.max() <= 1
 
@@ -53,10 +57,21 @@ def test_with_a_ramp_it_comes_as_a_first_order_answer_to_a_box(ramp_s: float) ->
     assert np.abs(closed - energy).max() < 2e-3
 
 
+@pytest.mark.parametrize(("ramp_s", "average_s"), [(0.0, 0.1), (0.03, 0.1), (0.05, 1.0)])
+def test_a_trailing_average_counts_the_mean_of_what_was_drawn_lately(ramp_s: float, average_s: float) -> None:
+    step_s, at_s = 1e-3, np.arange(0.0, 6.0, 1e-3)
+    drawn = Response(0.0, ramp_s).counted(at_s, START, END)
+    over = round(average_s / step_s)
+    padded = np.concatenate([np.zeros(over), drawn])
+    mean = np.array([padded[index : index + over + 1].mean() for index in range(len(at_s))])
+    assert Response(0.0, ramp_s, average_s).counted(at_s, START, END) == pytest.approx(mean, abs=6e-3)
+
+
 def test_a_short_batch_is_counted_in_full() -> None:
     instant = np.array([2.0 + 1e-6])
     assert Response(0.0, 0.05).counted(4.0, START, instant) == pytest.approx([1.0], abs=1e-6)
     assert Response().counted(2.1, START, instant) == pytest.approx([1.0])
+    assert Response(0.0, 0.05, 1.0).counted(4.0, START, instant) == pytest.approx([1.0], abs=1e-6)
 
 
 def test_what_intervals_next_to_each_other_counted_sums_to_one() -> None:
