@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_client.errors import WattserveError
-from wattserve_common.words import origin
+from wattserve_common.words import APPORTIONED, origin, share_of
 
 
 class EnergyState(StrEnum):
@@ -28,7 +28,7 @@ class EnergyState(StrEnum):
 
 
 class EnergyQuality(StrEnum):
-    """How far a figure may be trusted."""
+    """What the sum is of which a request's figure is a share: the share itself is never measured."""
 
     UNSPECIFIED = "unspecified"
     MEASURED = "measured"  # a hardware sensor
@@ -74,7 +74,7 @@ def format_joules(uj: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EnergySource:
-    """Where figures come from."""
+    """Where figures come from: what the sum is (`quality`), and how it became a request's (`method`)."""
 
     name: str  # which meter, e.g. "nvml:GPU-5f0c..." or "estimate"
     method: str  # e.g. "apportioned counter"
@@ -141,12 +141,24 @@ class Receipt:
     idle_share_joules = joules_of("idle_share_uj")
     provisional_energy_joules = joules_of("provisional_energy_uj")
 
+    @property
+    def origin(self) -> str:
+        """What kind of figure it is, and of which sum: `apportioned from joules measured by nvml:GPU-5`."""
+        is_share = self.source.method.startswith(APPORTIONED)
+        if self.energy_uj is None or not is_share or self.source.quality is EnergyQuality.NONE:
+            return str(self.source)
+        if self.state is EnergyState.PROVISIONAL:
+            return f"predicted from joules {self.source}"
+        return share_of(self.source.method, str(self.source))
+
     def __str__(self) -> str:
         if self.energy_uj is None:
             text = f"energy unknown: {self.unknown_reason or 'the server gave no reason'}"
         else:
             text = f"{format_joules(self.energy_uj)} J"
-        remarks = [f"{self.state}, {self.source}"]
+            if self.idle_share_uj is not None:
+                text += f" + {format_joules(self.idle_share_uj)} J idle"
+        remarks = [f"{self.state}, {self.origin}"]
         if self.energy_low_uj is not None and self.energy_high_uj is not None:
             remarks.append(f"95 % {format_joules(self.energy_low_uj)}-{format_joules(self.energy_high_uj)} J")
         if self.outcome in (Outcome.CANCELLED, Outcome.FAILED):

@@ -3,6 +3,8 @@ from, what a wrong port answers, plural forms."""
 
 from __future__ import annotations
 
+APPORTIONED = "apportioned"  # begins the method of every source whose figures are shares of a sum
+
 ACTIVE = "on the receipts of requests, above idle"
 # The ledger's other accounts, by their names in GetEnergyReport: the name for people, and what it means.
 ACCOUNTS = {
@@ -23,6 +25,13 @@ def origin(quality: str, meter: str) -> str:
     if (meter, quality.lower()) == ("estimate", "estimated"):
         return f"{quality} from CPU time"
     return f"{quality} by {meter or 'an unnamed source'}"
+
+
+def share_of(method: str, whence: str) -> str:
+    """How a request's part came out of a sum, where its method says so: `apportioned from joules measured by
+    nvml:GPU-5f`; else what the sum is. whence: see `origin`."""
+    way = method.partition(" ")[0]
+    return f"{way} from joules {whence}" if way == APPORTIONED else whence
 
 
 def wrong_port(message: str) -> str:

@@ -142,7 +142,7 @@ def _cost(receipt: Receipt) -> list[tuple[str, str]]:
     if receipt.energy_uj is None:
         total = f"{words.UNKNOWN}: {receipt.unknown_reason or 'the server gave no reason'}{ended}"
     else:
-        trust = f"({receipt.state}, {receipt.source.quality}{ended})"
+        trust = f"({receipt.state}, {receipt.origin}{ended})"
         total = f"{words.energy(receipt.energy_uj)} J above idle {trust}"
     return [
         ("energy", total),

@@ -26,7 +26,6 @@ UNKNOWN = "unknown"
 NOTHING = "-"
 LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
 _NO_LIMIT = 10**9  # columns, where the output is no terminal
-_SAID_BY_THE_QUALITY = ("", "none", "apportioned estimate", "apportioned simulation")  # methods
 _ARGUMENTS = (
     ("pass tls=", "pass --tls"),
     ("(timeout_s)", "(--timeout)"),
@@ -154,9 +153,9 @@ def moment(unix_ns: int) -> str:
 
 
 def source(of: EnergySource) -> str:
-    """Its quality first, then which one, how, and what must be known of it."""
+    """Its quality first, then which one, how it becomes a request's, and what must be known of it."""
     text = str(of)
-    if of.method not in _SAID_BY_THE_QUALITY:
+    if of.method not in ("", "none"):
         text += f", {of.method}"
     return f"{text}: {of.note}" if of.note else text
 

@@ -40,9 +40,10 @@ from wattserve_server.telemetry import table as metrics
 # fmt: off
 
 BOTH = f'{DEVICE}, variant=~"$variant"'
-ON_INSTANCE = "{{device}} on {{instance}}"
+ON_INSTANCE, PLACE = "{{device}} on {{instance}}", "instance, device"
 
 WHENCE = "Whether it is measured, estimated or simulated, the panel Figures are says."
+SHARED = "A share, apportioned from what the meters counted; see the panel Figures are."
 SETTLED = "Energy comes into its account when it is settled, mostly within a second after it was drawn."
 
 
@@ -53,9 +54,9 @@ EXACT_RESIDUAL = f"round({now(RESIDUAL, DEVICE, 'instance, device')}, 0.000001)"
 
 OVERVIEW = (
     stat("Figures are",
-        "Where joules come from. `measured`: a counter of the hardware, apportioned to requests."
-        " `estimated`: from CPU time and a declared power. `simulated`: an imagined device. Compare like"
-        " with like only.", "none",
+        "What the sums are that the meters count. `measured`: by a counter of the hardware. `estimated`: from"
+        " CPU time and a declared power. `simulated`: of an imagined device. What a request or a variant used"
+        " is apportioned from them, never measured. Compare like with like only.", "none",
         query(f"{metrics.METER}{{{DEVICE}}}", "{{device}}: {{quality}} ({{source}})"), text="name", width=8),
     stat("Power", f"Of the metered devices, all accounts. {WHENCE}", "watt",
         query(total(metrics.MEASURED, DEVICE), "power")),
@@ -90,7 +91,7 @@ POWER = (
             ],
         }]),
     variant_lines("Active power by variant",
-        f"Above idle, by the variant whose requests caused it. {SETTLED}",
+        f"Above idle, by the variant whose requests caused it. {SHARED} {SETTLED}",
         "watt", total(metrics.ACTIVE_ENERGY, BOTH, "variant"), stacked=True),
     lines("Power and idle draw by device",
         "The idle draw is what the server takes for it now: found at start-up, followed since.", "watt",
@@ -101,15 +102,27 @@ POWER = (
 COST = (
     row("What a request costs"),
     variant_lines("Energy per request, by variant",
-        f"Settled active energy: without idle draw. {SETTLED} It moves with lengths and batch sizes as well"
-        " as with the variant: look at energy per token beside"
-        " it.", "joule", mean(metrics.REQUEST_ENERGY, VARIANT, "variant")),
+        f"Settled active energy: without idle draw. {SHARED} {SETTLED} It moves with lengths and batch sizes"
+        " as well as with the variant: look at energy per token beside"
+        " it.", "joule", mean(metrics.REQUEST_ENERGY, VARIANT, "variant"), width=6),
     variant_lines("Energy per token, by variant",
         "Settled active energy over the real tokens it was for; padding costs and does not count.", "joule",
-        per(metrics.ACTIVE_ENERGY, metrics.SETTLED_TOKENS, BOTH, "variant")),
+        per(metrics.ACTIVE_ENERGY, metrics.SETTLED_TOKENS, BOTH, "variant"), width=6),
+    lines("Energy per sequence, with idle",
+        "Active, and with what the device drew anyway while batches ran, which receipts show as their idle"
+        " share. A small model on a large board uses mostly that.", "joule",
+        query(per(metrics.ACTIVE_ENERGY, metrics.SETTLED_SEQUENCES, DEVICE, PLACE), f"active, {ON_INSTANCE}"),
+        query(
+            ratio(
+                f"({total(metrics.ACTIVE_ENERGY, DEVICE, PLACE)}"
+                f" + {total(metrics.IDLE_SHOWN, DEVICE, PLACE)})",
+                total(metrics.SETTLED_SEQUENCES, DEVICE, PLACE),
+            ),
+            f"with idle, {ON_INSTANCE}",
+        ), width=6),
     heatmap("Energy per request, distribution",
         "How many requests cost how much. An exemplar names a request by its receipt_id.",
-        metrics.REQUEST_ENERGY, "joule", exemplar=True),
+        metrics.REQUEST_ENERGY, "joule", exemplar=True, width=6),
 )
 
 TRUST = (

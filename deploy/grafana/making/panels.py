@@ -240,7 +240,9 @@ def stat(
     return _panel("stat", title, description, [target], defaults, options, width, 4)
 
 
-def heatmap(title: str, description: str, histogram: MetricSpec, unit: str, exemplar: bool = False) -> Json:
+def heatmap(
+    title: str, description: str, histogram: MetricSpec, unit: str, exemplar: bool = False, width: int = 8
+) -> Json:
     """How many observations of the chosen variants fell into each bucket."""
     shown = query(buckets(histogram, VARIANT), "{{le}}", exemplar=exemplar, form="heatmap")
     options: Json = {
@@ -259,7 +261,7 @@ def heatmap(title: str, description: str, histogram: MetricSpec, unit: str, exem
         "yAxis": {"axisPlacement": "left", "unit": unit, "reverse": False},
     }  # fmt: skip
     defaults: Json = {"custom": {"scaleDistribution": {"type": "linear"}}}
-    return _panel("heatmap", title, description, [shown], defaults, options, 8, 8)
+    return _panel("heatmap", title, description, [shown], defaults, options, width, 8)
 
 
 def timeline(

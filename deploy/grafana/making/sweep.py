@@ -71,7 +71,8 @@ LATENCY = (
 ENERGIES = (
     row("Energy"),
     variant_lines("Energy per request",
-        "Settled active energy; whether measured, estimated or simulated, the dashboard Energy says."
+        "Settled active energy, without idle draw: a share, apportioned from what the meters counted. Whether"
+        " that is measured, estimated or simulated, the dashboard Energy says, which shows idle beside it."
         f" {TURNS}",
         "joule", mean(metrics.REQUEST_ENERGY, VARIANT, "variant")),
     variant_lines("Energy per request, against $baseline",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from wattserve_common.stats import SAMPLE_FLOORS
+from wattserve_common.words import share_of
 from wattserve_loadgen import words
 from wattserve_loadgen.model.results import Point, Results
 from wattserve_loadgen.plan.load import OFFLINE
@@ -11,7 +12,7 @@ from wattserve_loadgen.report.page import marked
 from wattserve_loadgen.report.scene import loads_of, point_of, twin_of_baseline
 from wattserve_loadgen.report.text import headline, search_sentence, told_codes
 
-_FIGURES = range(2, 8)  # columns of the table
+_FIGURES = range(2, 9)  # columns of the table
 
 
 def summary(results: Results) -> list[str]:
@@ -26,7 +27,7 @@ def summary(results: Results) -> list[str]:
     lines = [search_sentence(search) for search in results.searches]
     if rows:
         against = f"against {results.baseline}"
-        head = ("load", "variant", "answers/s", "p50", "p99", "J/request", against, "accuracy")
+        head = ("load", "variant", "answers/s", "p50", "p99", "J/request", "+ idle", against, "accuracy")
         verdict = "verdict" if any(row[-1] for row in rows) else ""
         lines += words.in_columns([(*head, verdict), *rows], _FIGURES)
         lines += [*_meanings(results), headline(results)]
@@ -35,7 +36,7 @@ def summary(results: Results) -> list[str]:
 
 def _row(results: Results, point: Point) -> tuple[str, ...]:
     figures, accuracy = point.figures, results.accuracy.get(point.arm)
-    shown = [words.ABSENT] * 5
+    shown = [words.ABSENT] * 6
     if figures is not None:
         rate, ratio = figures.rate_per_second, figures.ratios.active_energy
         shown = [
@@ -43,6 +44,7 @@ def _row(results: Results, point: Point) -> tuple[str, ...]:
             words.milliseconds(figures.latency.p50_ns),
             words.milliseconds(figures.latency.p99_ns),
             words.mean_energy(figures.active_uj),
+            words.mean_energy(figures.idle_uj if figures.active_uj else None),
             f"{words.times(ratio)} {words.bounds(ratio)}".rstrip(),
         ]
         if point.arm == results.baseline and figures.active_uj is not None:
@@ -56,9 +58,11 @@ def _meanings(results: Results) -> list[str]:
     told = [point.figures for point in results.points if point.figures is not None]
     lines, twin = [], twin_of_baseline(results)
     if any(figures.active_uj is not None for figures in told):
-        quality = energy_sources(results)[0].get("quality")
         blocks = words.counted(results.plan.blocks, "block")
-        lines.append(f"J/request is active energy, {quality}; its ratio has a 95 % interval over {blocks}.")
+        source = energy_sources(results)[0]
+        share = share_of(source.get("method", ""), str(source.get("quality")))
+        lines.append(f"J/request is active energy, {share}; its ratio has a 95 % interval over {blocks}.")
+        lines.append("+ idle is a request's share of what the device draws anyway, beside its J/request.")
         if twin is not None:
             lines.append(
                 f"{twin}: {results.baseline} once more. A difference below its own means nothing here."

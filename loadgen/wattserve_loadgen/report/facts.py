@@ -100,14 +100,13 @@ def energy_sources(results: Results) -> list[dict[str, Any]]:
 
 
 def origin_of(source: Mapping[str, Any]) -> str:
-    """`measured by rapl:package-0 (apportioned counter)`; of others the quality says the method."""
-    text = origin(source["quality"], source["name"])
-    return f"{text} ({source['method']})" if source["quality"] == "measured" else text
+    """What the sum is, and how it became a request's: `measured by rapl:package-0 (apportioned counter)`."""
+    return f"{origin(source['quality'], source['name'])} ({source['method']})"
 
 
 def source_line(results: Results) -> str:
-    """`MEASURED by rapl:package-0 (apportioned counter)`, `ESTIMATED from CPU time`: what every caption
-    carries.
+    """`MEASURED by rapl:package-0 (apportioned counter)`, `ESTIMATED from CPU time (apportioned estimate)`:
+    what every caption carries.
     """
     own = [
         (target.meter.get("source") or {}).get("name")

@@ -174,6 +174,7 @@ class Sheet:
 # Energies first, and what should rise behind what should fall.
 METRICS = sorted(COMPARED.values(), key=lambda figure: (not figure.of_energy, figure.better == "↑"))
 ACTIVE, P50, RATE = COMPARED["active_energy"], COMPARED["p50"], COMPARED["rate"]
+TOTAL = COMPARED["total_energy"]
 
 
 def finest(results: Results, load: Load, metric: Compared) -> float | None:

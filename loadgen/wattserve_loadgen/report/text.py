@@ -54,7 +54,10 @@ def _alone(base: ShownPoint) -> str:
     figures = base.figures
     if figures.rate_per_second is None:
         return f"{base.arm} answered nothing"
-    cost = f" at {words.mean_energy(figures.active_uj)} each" if figures.active_uj else ""
+    cost = ""
+    if figures.active_uj:
+        idle = f" + {words.mean_energy(figures.idle_uj)} idle" if figures.idle_uj else ""
+        cost = f" at {words.mean_energy(figures.active_uj)}{idle} each"
     return f"{base.arm} answers {words.significant(figures.rate_per_second.mean)} requests per second{cost}"
 
 
@@ -88,7 +91,19 @@ def _claims(results: Results, best: ShownPoint) -> str:
         text = f"{best.arm} saves {share} of the active energy per request{kind} of {results.baseline}"
     else:
         text = f"{best.arm} needs {share} more active energy per request{kind} than {results.baseline}"
+    text += _with_idle(results, best)
     return f"{text} and {speed}" if speed else f"{text}; no difference in speed could be shown"
+
+
+def _with_idle(results: Results, best: ShownPoint) -> str:
+    """What is left of it where the idle draw is shared out too, which is most of what a small model uses."""
+    total = best.figures.ratios.total_energy
+    if total is None:
+        return ""
+    if not scene.resolved(results, best.load, total, scene.TOTAL):
+        return " (with its share of the idle draw no difference could be shown)"
+    change = words.percent(abs(total.mean - 1), 0)
+    return f" ({change} {'less' if total.mean < 1 else 'more'} with its share of the idle draw)"
 
 
 def _speed(results: Results, best: ShownPoint) -> str:
@@ -187,7 +202,7 @@ def _energy_banner(results: Results) -> Banner:
         about += f" Metered: {sentence(results.boundary)}"
     worst = sources[0]
     if worst["quality"] == "measured":
-        return Banner("Energy was measured", about, "calm")
+        return Banner("The sums were measured, and apportioned to requests", about, "calm")
     alike = all(source["quality"] == worst["quality"] for source in sources)
     origin = "No sensor was read."
     if worst["quality"] == "simulated":
@@ -312,10 +327,11 @@ def how_to_read(results: Results) -> list[str]:
         "A percentile is a value that was really seen. It is left out below the sample that bounds it with 99"
         " % confidence: 11 independent answers for p50, 64 for p90, 130 for p95, 662 for p99, 6,636 for"
         " p99.9. “≤” is that bound.",
-        "Energy per request by receipts is the mean of the settled receipts of the timed requests. It is"
-        " active energy: what the device draws above its idle power. A failed request has no latency here;"
-        " the answered requests carry the energy that it burned. Energy per request by the meter is the"
-        " meter's own count over the window, divided by the answers.",
+        "Energy per request by receipts is the mean of the settled receipts of the timed requests. A receipt"
+        " is a share: what is measured, estimated or simulated is the sum that the meter counted, which is"
+        " then apportioned to requests. It is active energy: what the device draws above its idle power. A"
+        " failed request has no latency here; the answered requests carry the energy that it burned. Energy"
+        " per request by the meter is the meter's own count over the window, divided by the answers.",
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
         f"Intervals are 95 %, over {words.counted(results.plan.blocks, 'block')}. Ratios are relative to"
         f" {results.baseline}, paired block by block.",

@@ -65,7 +65,7 @@ class _EnergyQualityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     """no meter"""
 
 class EnergyQuality(_EnergyQuality, metaclass=_EnergyQualityEnumTypeWrapper):
-    """How far a figure may be trusted."""
+    """What the sum is that the meter counted. A request's figure is a share of it: see EnergySource.method."""
 
 ENERGY_QUALITY_UNSPECIFIED: EnergyQuality.ValueType  # 0
 ENERGY_QUALITY_MEASURED: EnergyQuality.ValueType  # 1
@@ -460,9 +460,9 @@ class EnergySource(google.protobuf.message.Message):
     name: builtins.str
     """which meter, e.g. "nvml:GPU-5f0c..." or "estimate" """
     method: builtins.str
-    """"apportioned counter", "apportioned integrated power","""
+    """what a request's figure is, and of what: "apportioned counter", "apportioned"""
     quality: Global___EnergyQuality.ValueType
-    """"apportioned estimate", "apportioned simulation" or "none" """
+    """integrated power", "apportioned estimate", "apportioned simulation" or "none" """
     note: builtins.str
     """what a reader must know, e.g. the configured watts"""
     def __init__(

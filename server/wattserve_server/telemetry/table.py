@@ -229,7 +229,8 @@ _active = Section[VariantTotals]("Energy of variants", ("device", "variant"), _N
         for device in server.devices if device.is_counted
         for variant in server.variants if variant.device == device.device])
 ACTIVE_ENERGY = _active.add(COUNTER, "wattserve_energy_active_joules_total",
-    lambda totals: totals.active_uj / 1e6, "Settled active energy of a variant.")
+    lambda totals: totals.active_uj / 1e6,
+    "Settled active energy of a variant: its share of what the meter counted, above idle.")
 SETTLED_SEQUENCES = _active.add(COUNTER, "wattserve_settled_sequences_total", lambda totals: totals.sequences,
     "Sequences whose energy is in wattserve_energy_active_joules_total.")
 SETTLED_TOKENS = _active.add(COUNTER, "wattserve_settled_tokens_total", lambda totals: totals.tokens,
@@ -264,7 +265,8 @@ METER_GAP_SECONDS = _energy.add(COUNTER, "wattserve_meter_gap_seconds_total",
 
 _meters = Section[DeviceState]("Meters", ("device",), "never", _devices.subjects)
 METER = _meters.add(INFO, "wattserve_meter_info", DeviceState.source_labels,
-    "Where the energy figures come from. `quality` is measured, estimated, simulated or none.",
+    "Where the energy figures come from. `quality` says what the sum is that the meter counted: measured, "
+    "estimated, simulated or none. `method` says how it became a request's: apportioned.",
     labels=("source", "method", "quality"))
 METER_UP = _meters.add(GAUGE, "wattserve_meter_up", lambda device: not device.meter.last_error,
     "1 when the last read of the meter succeeded.", unit="0 or 1")

@@ -65,19 +65,24 @@ def test_texts_are_one_request_with_a_row_each_and_one_receipt(capsys: Output, s
         "positive  0.900       3       3  0.0412  settled  a delightful film",
         "negative  0.900       1       3  0.0021  settled  bad",
         "",
-        "energy        0.0433 J above idle (settled, simulated)",
+        "energy        0.0433 J above idle (settled, apportioned from joules simulated by fake)",
         "interval      95 % 0.0433 to 0.0433 J of the apportioning, without the sensor's own error",
     ]
-    assert any(line.startswith("source        simulated by fake: a fake server for tests") for line in lines)
+    assert any(
+        line.startswith("source        simulated by fake, apportioned simulation: a fake server for tests")
+        for line in lines
+    )
     assert len(server.requests) == 1
     assert server.requests[0].wait_for_settled_energy
 
 
 def test_a_provisional_figure_says_how_to_get_the_settled_one(capsys: Output, server: FakeServer) -> None:
     out = shown(capsys, server, "predict", "bad")
-    assert "0.0021 J above idle (provisional, simulated)" in out
+    assert "0.0021 J above idle (provisional, predicted from joules simulated by fake)" in out
     receipt_id = out.partition("`receipt ")[2].split()[0]
-    assert "0.0021 J above idle (settled, simulated)" in shown(capsys, server, "receipt", receipt_id)
+    assert "0.0021 J above idle (settled, apportioned from joules simulated by fake)" in shown(
+        capsys, server, "receipt", receipt_id
+    )
 
 
 def test_options_may_stand_among_the_texts_and_behind_the_command(capsys: Output, server: FakeServer) -> None:
@@ -172,11 +177,15 @@ def test_a_receipt_can_be_waited_for(capsys: Output) -> None:
     with FakeServer(settles=False) as server, Client(server.target) as client:
         server.otherwise(label="positive")
         receipt_id = client.predict("a film").receipt.receipt_id
-        assert "(provisional, simulated)" in shown(capsys, server, "receipt", receipt_id)
+        assert "(provisional, predicted from joules simulated by fake)" in shown(
+            capsys, server, "receipt", receipt_id
+        )
         arguments = "--target", server.target, "--timeout", "0.2", "receipt", receipt_id, "--wait"
         assert "no answer within 0.2 s (--timeout) (DEADLINE" in complaint(capsys, 1, *arguments)
         server.settle()
-        assert "(settled, simulated)" in shown(capsys, server, "receipt", receipt_id, "--wait")
+        assert "(settled, apportioned from joules simulated by fake)" in shown(
+            capsys, server, "receipt", receipt_id, "--wait"
+        )
 
 
 def test_the_receipts_of_a_request_id_are_shown_newest_first(capsys: Output, server: FakeServer) -> None:
@@ -184,8 +193,8 @@ def test_the_receipts_of_a_request_id_are_shown_newest_first(capsys: Output, ser
         shown(capsys, server, "predict", text, "--request-id", "mine")
     out = shown(capsys, server, "receipt", "--request-id", "mine", "--wait")
     newest, older = out.removeprefix("== ").split("\n\n== ")
-    assert "0.0412 J above idle (settled, simulated)" in newest
-    assert "0.0021 J above idle (settled, simulated)" in older
+    assert "0.0412 J above idle (settled, apportioned from joules simulated by fake)" in newest
+    assert "0.0021 J above idle (settled, apportioned from joules simulated by fake)" in older
     assert "left out" not in out
     told = as_json(capsys, server, "receipt", "--request-id", "mine")
     assert [each["energy_uj"] for each in told["receipts"]] == [41_200, 2100]

@@ -122,7 +122,8 @@ def test_a_full_receipt_says_all_of_it_in_words_and_in_joules() -> None:
     )
     receipt = from_message(Receipt, message)
     assert str(receipt) == (
-        "0.0003 J (settled, measured by nvml:GPU-5; 95 % 0.00025-0.00035 J; "
+        "0.0003 J + 0.00004 J idle (settled, apportioned from joules measured by nvml:GPU-5; "
+        "95 % 0.00025-0.00035 J; "
         "PROXY: weights rounded to int8, products in fp32; unverified precision; "
         "warning: another process used the device)"
     )
@@ -156,7 +157,7 @@ def test_a_measured_zero_stays_a_zero_and_an_absent_energy_stays_none() -> None:
         ),
         (
             pb.Receipt(state=pb.ENERGY_STATE_PROVISIONAL, source=SOURCE, energy_uj=2_500_000),
-            "2.5 J (provisional, measured by nvml:GPU-5)",
+            "2.5 J (provisional, predicted from joules measured by nvml:GPU-5)",
         ),
         (
             pb.Receipt(
@@ -167,13 +168,19 @@ def test_a_measured_zero_stays_a_zero_and_an_absent_energy_stays_none() -> None:
             "energy unknown: this server has no meter (unknown, no meter)",
         ),
         (
+            pb.Receipt(state=pb.ENERGY_STATE_UNKNOWN, source=SOURCE, unknown_reason="the meter was lost"),
+            "energy unknown: the meter was lost (unknown, measured by nvml:GPU-5)",
+        ),
+        (
             pb.Receipt(
                 state=pb.ENERGY_STATE_SETTLED,
-                source=pb.EnergySource(name="simulated", quality=pb.ENERGY_QUALITY_SIMULATED),
+                source=pb.EnergySource(
+                    name="simulated", method="apportioned simulation", quality=pb.ENERGY_QUALITY_SIMULATED
+                ),
                 energy_uj=7,
                 outcome=pb.OUTCOME_CANCELLED,
             ),
-            "0.000007 J (settled, simulated; request cancelled)",
+            "0.000007 J (settled, apportioned from joules simulated; request cancelled)",
         ),
     ],
 )

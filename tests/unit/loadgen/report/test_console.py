@@ -38,24 +38,34 @@ def judged(verdicts: list[Verdict], **more: Any) -> Results:
 
 def test_every_point_is_a_line_with_its_figures_in_the_order_of_the_loads() -> None:
     assert summary(make_results()) == [
-        "load           variant     answers/s      p50      p99  J/request        against fp32  accuracy",
-        "concurrency 1  fp32             80.0  12.5 ms  22.0 ms    20.0 mJ                   1    92.0 %",
-        "concurrency 1  int8              160  6.25 ms  11.0 ms    10.0 mJ  0.500× 0.490–0.510    90.0 %",
-        "concurrency 1  fp32 (A/A)       80.0  12.5 ms  22.0 ms    20.0 mJ    1.00× 0.980–1.02    92.0 %",
-        "concurrency 4  fp32              320  12.5 ms  22.0 ms    20.0 mJ                   1    92.0 %",
-        "concurrency 4  int8              640  6.25 ms  11.0 ms    10.0 mJ  0.500× 0.490–0.510    90.0 %",
-        "concurrency 4  fp32 (A/A)        320  12.5 ms  22.0 ms    20.0 mJ    1.00× 0.980–1.02    92.0 %",
-        "J/request is active energy, measured; its ratio has a 95 % interval over 3 blocks.",
+        "load           variant     answers/s      p50      p99"
+        "  J/request   + idle        against fp32  accuracy",
+        "concurrency 1  fp32             80.0  12.5 ms  22.0 ms"
+        "    20.0 mJ  62.5 mJ                   1    92.0 %",
+        "concurrency 1  int8              160  6.25 ms  11.0 ms"
+        "    10.0 mJ  31.2 mJ  0.500× 0.490–0.510    90.0 %",
+        "concurrency 1  fp32 (A/A)       80.0  12.5 ms  22.0 ms"
+        "    20.0 mJ  62.5 mJ    1.00× 0.980–1.02    92.0 %",
+        "concurrency 4  fp32              320  12.5 ms  22.0 ms"
+        "    20.0 mJ  15.6 mJ                   1    92.0 %",
+        "concurrency 4  int8              640  6.25 ms  11.0 ms"
+        "    10.0 mJ  7.81 mJ  0.500× 0.490–0.510    90.0 %",
+        "concurrency 4  fp32 (A/A)        320  12.5 ms  22.0 ms"
+        "    20.0 mJ  15.6 mJ    1.00× 0.980–1.02    92.0 %",
+        "J/request is active energy, apportioned from joules measured; its ratio has a 95 % interval over 3"
+        " blocks.",
+        "+ idle is a request's share of what the device draws anyway, beside its J/request.",
         "fp32 (A/A): fp32 once more. A difference below its own means nothing here.",
-        "At concurrency 4, int8 saves 50 % of the active energy per request of fp32 and answers 2.00× as many"
-        " requests per second; accuracy 90.0 % against 92.0 %.",
+        "At concurrency 4, int8 saves 50 % of the active energy per request of fp32 (50 % less with its"
+        " share of the idle draw) and answers 2.00× as many requests per second;"
+        " accuracy 90.0 % against 92.0 %.",
     ]
 
 
 def test_a_point_whose_figures_are_withheld_has_dashes_and_its_verdicts() -> None:
     _, _, line, _, *meanings = summary(judged([SHORT, DRIFT]))
-    assert line.split() == ["concurrency", "4", "int8", *"–––––", "90.0", "%", "too", "short,", "drift"]
-    assert len(meanings) == 3
+    assert line.split() == ["concurrency", "4", "int8", *"––––––", "90.0", "%", "too", "short,", "drift"]
+    assert len(meanings) == 4
 
 
 def test_a_verdict_on_the_joules_alone_is_named_beside_what_stands() -> None:
@@ -84,11 +94,13 @@ def test_what_no_sample_carries_and_no_meter_counted_is_a_dash_with_its_reason()
         "p50",
         "p99",
         "J/request",
+        "+",
+        "idle",
         "against",
         "fp32",
         "accuracy",
     ]
-    assert line.split() == ["concurrency", "1", "fp32", "80.0", "12.5", "ms", "–", "–", "–", "–"]
+    assert line.split() == ["concurrency", "1", "fp32", "80.0", "12.5", "ms", *"–––––"]
     assert meanings == [
         "p99 –: too few independent answers, 662 are needed (p50: 11).",
         "accuracy –: no labels.",
@@ -110,7 +122,9 @@ def test_a_proxy_is_marked_and_estimated_joules_are_called_so() -> None:
     server["variants"][1]["proxy"] = "fp32 kernels"
     lines = summary(make_results(server=server))
     assert any("int8 (proxy)" in line for line in lines)
-    assert any(line.startswith("J/request is active energy, estimated;") for line in lines)
+    assert any(
+        line.startswith("J/request is active energy, apportioned from joules estimated;") for line in lines
+    )
 
 
 def test_each_arm_may_have_a_load_of_its_own() -> None:

@@ -112,8 +112,11 @@ def test_an_estimate_is_said_to_come_from_cpu_time_and_not_from_an_estimate() ->
         quality="estimated", name="estimate", method="apportioned estimate", note="7.5 W a core"
     )
     results = make_results(server=server)
-    assert dict(facts(results))["Energy source"] == "ESTIMATED from CPU time"
-    assert "Estimated from CPU time. 7.5 W a core." in report_text.banners(results)[0].text
+    assert dict(facts(results))["Energy source"] == "ESTIMATED from CPU time (apportioned estimate)"
+    assert (
+        "Estimated from CPU time (apportioned estimate). 7.5 W a core."
+        in report_text.banners(results)[0].text
+    )
 
 
 def test_a_replay_is_announced_as_one_and_not_as_a_power_law() -> None:
@@ -234,8 +237,9 @@ def test_the_page_shows_the_highest_concurrency_and_one() -> None:
 
 def test_the_headline_compares_the_thriftiest_variant_with_the_baseline() -> None:
     assert headline(make_results()) == (
-        "At concurrency 4, int8 saves 50 % of the active energy per request of fp32 and answers 2.00× as many"
-        " requests per second; accuracy 90.0 % against 92.0 %."
+        "At concurrency 4, int8 saves 50 % of the active energy per request of fp32 (50 % less with its"
+        " share of the idle draw) and answers 2.00× as many requests per second;"
+        " accuracy 90.0 % against 92.0 %."
     )
     estimated = headline(make_results(server=with_source(quality="estimated")))
     assert "saves 50 % of the active energy per request (estimated) of fp32" in estimated
@@ -243,7 +247,7 @@ def test_the_headline_compares_the_thriftiest_variant_with_the_baseline() -> Non
 
 def test_the_headline_holds_for_one_variant_and_for_nothing() -> None:
     assert headline(make_results(arms=[FP32])) == (
-        "At concurrency 4, fp32 answers 320 requests per second at 20.0 mJ each."
+        "At concurrency 4, fp32 answers 320 requests per second at 20.0 mJ + 15.6 mJ idle each."
     )
     assert headline(make_results(points=[])) == "Nothing was measured."
 

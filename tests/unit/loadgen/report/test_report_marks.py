@@ -82,7 +82,9 @@ def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone(
         {"device": "cuda:1", "source": {"name": "elsewhere", "method": "none", "quality": "none"}},
     ]
     results = make_results(server=server)
-    assert source_line(results) == ("SIMULATED by law and MEASURED by rapl:package-0 (apportioned counter)")
+    assert source_line(results) == (
+        "SIMULATED by law (apportioned simulation) and MEASURED by rapl:package-0 (apportioned counter)"
+    )
     banner = report_text.banners(results)[0]
     assert (banner.kind, banner.title) == ("loud", "Some joules here are SIMULATED")
     assert "elsewhere" not in banner.text
