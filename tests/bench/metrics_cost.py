@@ -61,7 +61,7 @@ class Work:
 def _request(number: int) -> tuple[str, Receipt, Times]:
     variant = VARIANTS[number % len(VARIANTS)]
     receipt = Receipt(f"0123456789ab-{number:x}", f"request-{number}", variant, "cpu", 0)
-    receipt.lines.append(Line(receipt, 12, 16, 1, provisional_uj=90 + number * number))
+    receipt.lines.append(Line(receipt, 12, 16, 1, windows=1, provisional_uj=90 + number * number))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], 100 + number * number, 1.0, 0, "")
     part_ns = 1000 * (1 + number) ** 2 // 16

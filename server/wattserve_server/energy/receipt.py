@@ -1,8 +1,8 @@
 """A receipt: what one request is told it cost, with a line for each of its sequences; and what fills it:
 the window in which a batch ran, and the charge that a window's settlement gives to a line.
 
-A receipt is provisional until every line that ran is settled; then it is settled, or unknown
-with a reason when any of its lines is unknown. Owned by one thread (the event loop).
+A receipt is provisional until every window of every line is settled; then it is settled, or unknown
+with a reason when any of them is unknown. Owned by one thread (the event loop).
 """
 
 from __future__ import annotations
@@ -32,18 +32,56 @@ NEVER_RAN = "the request never ran"
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One sequence. Energies are None while not known; `batch_size` is 0 until it has run."""
+    """One sequence, and what the windows that it runs in charge it: one for a batch of rows, one for each
+    step of a sequence that runs in steps. Energies are None while not known, and for good once a window has
+    none."""
 
     receipt: Receipt
     tokens: int
-    padded_tokens: int = 0
-    batch_size: int = 0
+    padded_tokens: int = 0  # of all its windows, as is compute_ns
+    batch_size: int = 0  # of the last window that it entered; 0: it never ran
     compute_ns: int = 0
+    windows: int = 0  # that it has entered
+    ended: int = 0  # of these
+    charged: int = 0  # of these
     provisional_uj: int | None = None
     energy_uj: int | None = None
     deviation_uj: float = 0.0
     idle_share_uj: int | None = None
-    is_settled: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every window that it has entered has charged it."""
+        return self.charged == self.windows > 0
+
+    def enter(self, batch_size: int) -> None:
+        """It runs in one more window, with so many sequences."""
+        self.windows += 1
+        self.batch_size = batch_size
+
+    def ran(self, padded_tokens: int, compute_ns: int, provisional_uj: int | None) -> None:
+        """A window of it has ended, which is foreseen to cost so much."""
+        is_first = self.ended == 0
+        self.ended += 1
+        self.padded_tokens += padded_tokens
+        self.compute_ns += compute_ns
+        self.provisional_uj = _plus(self.provisional_uj, provisional_uj, is_first)
+
+    def charge(self, energy_uj: int | None, deviation_uj: float, idle_share_uj: int | None) -> None:
+        """One of its windows is settled. Windows are wrong together (one law, one idle draw, one response),
+        so their deviations add up: they cannot be further off than that, however they hang together."""
+        is_first = self.charged == 0
+        self.charged += 1
+        self.energy_uj = _plus(self.energy_uj, energy_uj, is_first)
+        self.idle_share_uj = _plus(self.idle_share_uj, idle_share_uj, is_first)
+        self.deviation_uj += deviation_uj
+
+
+def _plus(sum_uj: int | None, more_uj: int | None, is_first: bool) -> int | None:
+    """None for good once an amount was not known."""
+    if is_first:
+        return more_uj
+    return None if sum_uj is None or more_uj is None else sum_uj + more_uj
 
 
 @dataclass(slots=True, eq=False)
@@ -72,26 +110,23 @@ class Receipt:
     def charge(
         self, line: Line, energy_uj: int | None, deviation_uj: float, idle_share_uj: int | None, reason: str
     ) -> None:
-        """Settle one line, once. Raises ValueError if it is settled already."""
-        if line.is_settled:
-            raise ValueError(f"a line of receipt {self.receipt_id} was charged twice")
-        line.is_settled = True
-        line.energy_uj = energy_uj
-        line.deviation_uj = deviation_uj
-        line.idle_share_uj = idle_share_uj
+        """One of a line's windows is settled. Raises ValueError where the line owes none of them."""
+        if line.charged >= line.windows:
+            raise ValueError(f"a line of receipt {self.receipt_id} was charged twice by one of its windows")
+        line.charge(energy_uj, deviation_uj, idle_share_uj)
         if energy_uj is None:
-            self.unknown_reason = reason
+            self.unknown_reason = self.unknown_reason or reason
 
     @property
     def ran(self) -> list[Line]:
-        return [line for line in self.lines if line.batch_size]
+        return [line for line in self.lines if line.windows]
 
     @property
     def is_final(self) -> bool:
         """The request has ended and nothing of it will be charged any more."""
         if self.outcome is Outcome.OPEN:
             return False
-        return not [line for line in self.lines if line.batch_size and not line.is_settled]
+        return all(line.is_settled for line in self.ran)
 
     @property
     def state(self) -> State:
@@ -125,7 +160,7 @@ class Receipt:
 
     def interval_uj(self) -> tuple[int, int] | None:
         """The 95 % interval of a settled figure; None for any other state. Lines of one batch are wrong
-        together, so their deviations add up."""
+        together, as are the windows of a line, so their deviations add up."""
         if self.state is not State.SETTLED:
             return None
         energy = self.energy_uj

@@ -297,7 +297,7 @@ class Batcher:
                 batch = self.take(now_ns)
                 if isinstance(batch, list):
                     for sequence in batch:
-                        sequence.line.batch_size = len(batch)
+                        sequence.line.enter(len(batch))
                     self._is_chores_turn = True
                     self.began(batch, now_ns)
                     return batch

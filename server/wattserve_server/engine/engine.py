@@ -258,9 +258,7 @@ class Engine:
         for position, sequence in enumerate(result.sequences):
             line, request = sequence.line, sequence.request
             self.abandoned += request.answer.cancelled()
-            line.padded_tokens = padded[position]
-            line.compute_ns = window.duration_ns
-            line.provisional_uj = costs[position]
+            line.ran(padded[position], window.duration_ns, costs[position])
             if result.rows is None:
                 is_over = request.leave(1, result.error)
             elif finite[position]:

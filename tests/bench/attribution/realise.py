@@ -89,7 +89,7 @@ def _window(batch: Batch, rested_ns: int) -> Window:
     if not batch.is_calibration:
         receipt = Receipt("r", "", batch.variant, "simulated", 0)
         size, padded = len(batch.lengths), batch.padded_length
-        lines = tuple(Line(receipt, length, padded, size) for length in batch.lengths)
+        lines = tuple(Line(receipt, length, padded, size, windows=1) for length in batch.lengths)
         receipt.lines.extend(lines)
     start_ns, end_ns = to_ns(batch.start_s), to_ns(batch.end_s)
     return Window(

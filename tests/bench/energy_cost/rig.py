@@ -229,9 +229,7 @@ class Rig:
         block.ns["run log"] += self._lap_ns()
         for window in windows:
             for line, cost in zip(window.lines, provisional_uj(self.sampler.law, window), strict=False):
-                line.padded_tokens = window.padded_length
-                line.compute_ns = window.duration_ns
-                line.provisional_uj = cost
+                line.ran(window.padded_length, window.duration_ns, cost)
         block.ns["provisional"] += self._lap_ns()
         for receipt in receipts:
             receipt.end(Outcome.COMPLETED)
@@ -259,7 +257,7 @@ class Rig:
         receipts: list[Receipt] = []
         for length in batch.lengths:
             receipt = self.book.open("", batch.variant, "cuda:0")
-            receipt.lines.append(Line(receipt, length, batch_size=len(batch.lengths)))
+            receipt.lines.append(Line(receipt, length, batch_size=len(batch.lengths), windows=1))
             receipts.append(receipt)
         return receipts
 

@@ -65,7 +65,7 @@ def test_a_receipt_is_provisional_until_every_line_that_ran_is_settled() -> None
     receipt = receipt_with(5, 6)
     first, second = receipt.lines
     for line in receipt.lines:
-        line.batch_size = 2
+        line.enter(2)
         line.provisional_uj = 100
     receipt.end(Outcome.COMPLETED)
     assert (receipt.state, receipt.energy_uj) == (State.PROVISIONAL, 200)
@@ -79,15 +79,60 @@ def test_a_receipt_is_provisional_until_every_line_that_ran_is_settled() -> None
 def test_one_unknown_line_makes_the_receipt_unknown_with_its_reason() -> None:
     receipt = receipt_with(5, 6)
     for line in receipt.lines:
-        line.batch_size = 1
+        line.enter(1)
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
     receipt.charge(receipt.lines[1], None, 0.0, None, "the GPU is lost")
     assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, "the GPU is lost")
 
 
-def test_a_line_is_charged_once() -> None:
+def in_steps(count: int) -> tuple[Receipt, Line]:
+    """Of one sequence that ran in so many windows, of 100 uJ each as foreseen."""
     receipt = receipt_with(5)
+    (line,) = receipt.lines
+    for _ in range(count):
+        line.enter(2)
+        line.ran(7, 1000, 100)
+    return receipt, line
+
+
+def test_a_line_that_runs_in_steps_is_settled_when_all_its_windows_are() -> None:
+    receipt, line = in_steps(3)
+    assert (receipt.energy_uj, line.padded_tokens, line.compute_ns) == (300, 21, 3000)
+    receipt.charge(line, 70, 3.0, 7, "")
+    receipt.charge(line, 80, 4.0, 8, "")
+    line.enter(1)  # the next step begins before the last one is charged
+    line.ran(7, 1000, 100)
+    receipt.end(Outcome.COMPLETED)
+    assert (receipt.state, receipt.energy_uj, line.is_settled) == (State.PROVISIONAL, 400, False)
+    receipt.charge(line, 60, 5.0, 6, "")
+    receipt.charge(line, 90, 0.0, 9, "")
+    assert (receipt.state, receipt.energy_uj, receipt.idle_share_uj) == (State.SETTLED, 300, 30)
+    assert receipt.interval_uj() == (276, 324)  # 1.96 x (3 + 4 + 5) = 23.5: windows are wrong together
+
+
+def test_one_window_without_a_figure_makes_a_line_of_many_unknown_with_its_reason() -> None:
+    receipt, line = in_steps(3)
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(line, 70, 3.0, 7, "")
+    receipt.charge(line, None, 0.0, None, "the GPU is lost")
+    assert (receipt.state, receipt.energy_uj) == (State.PROVISIONAL, None)
+    receipt.charge(line, 80, 4.0, 8, "")
+    assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, "the GPU is lost")
+
+
+def test_a_step_that_no_law_foresees_leaves_the_line_without_a_provisional_figure() -> None:
+    receipt, line = in_steps(1)
+    line.enter(1)
+    line.ran(7, 1000, None)
+    line.enter(1)
+    line.ran(7, 1000, 100)
+    assert receipt.provisional_uj is None
+
+
+def test_a_line_is_charged_once_by_a_window() -> None:
+    receipt = receipt_with(5)
+    receipt.lines[0].enter(1)
     receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
     with pytest.raises(ValueError, match="charged twice"):
         receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
@@ -102,7 +147,7 @@ def test_a_receipt_ends_once() -> None:
 
 def test_a_cancelled_request_is_charged_for_what_had_run() -> None:
     receipt = receipt_with(5, 6)
-    receipt.lines[0].batch_size = 1
+    receipt.lines[0].enter(1)
     receipt.end(Outcome.CANCELLED)
     assert receipt.state is State.PROVISIONAL
     receipt.charge(receipt.lines[0], 70, 0.0, 1, "")

@@ -25,7 +25,7 @@ def book(clock: Clock, count: int = 10, final: list[Receipt] | None = None) -> R
 
 def ran(receipts: ReceiptBook, settled: bool = True, request_id: str = "mine") -> Receipt:
     receipt = receipts.open(request_id, "fp32", "cpu")
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipts.ended(receipt)
     if settled:
@@ -59,7 +59,7 @@ def test_a_run_has_one_clock() -> None:
 
 def waiting(receipts: ReceiptBook, device: str = "cpu") -> Line:
     receipt = receipts.open("mine", "fp32", device)
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     return receipt.lines[0]
 
@@ -143,9 +143,9 @@ def test_what_runs_is_found_and_what_waits_or_never_ran_is_not() -> None:
     with pytest.raises(NotFound, match="nothing of one ran") as caught:
         receipts.find("mine", 10)
     assert caught.value.field == "request_id"
-    line.batch_size = 1
+    line.enter(1)
     assert receipts.find("mine", 10) == [receipt]
-    line.batch_size = 0
+    line.windows = 0
     receipt.end(Outcome.CANCELLED)
     receipts.ended(receipt)
     with pytest.raises(NotFound):
@@ -191,7 +191,7 @@ def test_a_receipt_that_is_charged_before_its_request_ends_is_final_then() -> No
     final: list[Receipt] = []
     receipts = book(Clock(), final=final)
     receipt = receipts.open("", "fp32", "cpu")
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
     assert final == []
     receipt.end(Outcome.COMPLETED)

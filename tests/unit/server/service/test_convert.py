@@ -155,7 +155,7 @@ def test_logits_travel_as_little_endian_float32() -> None:
 
 def test_an_unknown_energy_is_absent_with_a_reason() -> None:
     receipt = Receipt("r-1", "mine", "fp32", "cpu", 5)
-    receipt.lines.append(Line(receipt, 3, padded_tokens=4, batch_size=2))
+    receipt.lines.append(Line(receipt, 3, padded_tokens=4, batch_size=2, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], None, 0.0, None, "the GPU is lost")
     message = convert.receipt_message(receipt, pb.EnergySource(name="nvml"))
@@ -168,7 +168,7 @@ def test_an_unknown_energy_is_absent_with_a_reason() -> None:
 
 def test_a_provisional_receipt_without_a_law_says_that_it_will_settle() -> None:
     receipt = Receipt("r-1", "mine", "fp32", "cpu", 5)
-    receipt.lines.append(Line(receipt, 3, batch_size=1))
+    receipt.lines.append(Line(receipt, 3, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     message = convert.receipt_message(receipt, pb.EnergySource(name="nvml"))
     assert message.state == pb.ENERGY_STATE_PROVISIONAL

@@ -27,7 +27,8 @@ def receipt(**figures: Any) -> Receipt:
     """Of two sequences that ran in batches of four and of one. figures: of each line."""
     made = Receipt("server-1", "mine", "bf16", "cpu", 0)
     for tokens, batch in ((3, 4), (5, 1)):
-        made.lines.append(Line(made, tokens, padded_tokens=6, batch_size=batch, compute_ns=9, **figures))
+        line = Line(made, tokens, padded_tokens=6, batch_size=batch, compute_ns=9, windows=1, **figures)
+        made.lines.append(line)
     made.end(Outcome.COMPLETED)
     return made
 

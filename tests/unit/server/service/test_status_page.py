@@ -58,7 +58,7 @@ COURSE = [Watts(2.0, 30.0, 10.0, 20.0, 0.0), Watts(2.0, 41.0, 20.0, 20.0, 1.0)]
 
 def final_receipt(energy_uj: int | None) -> Receipt:
     receipt = Receipt("r", "", "fp32", "cpu", 0)
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "")
     return receipt

@@ -59,7 +59,7 @@ def wired(host: Host) -> tuple[Serving, Predictor]:
 def ran(host: Host, request_id: str = "mine") -> Receipt:
     """The receipt of a request that has run, not settled."""
     receipt = host.engine.book.open(request_id, "fp32", "cpu")
-    receipt.lines.append(Line(receipt, 2, batch_size=1))
+    receipt.lines.append(Line(receipt, 2, batch_size=1, windows=1))
     receipt.end(Outcome.CANCELLED)
     host.engine.book.ended(receipt)
     return receipt

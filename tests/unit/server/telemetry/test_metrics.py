@@ -78,7 +78,7 @@ def metrics() -> Observer:
     state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), 3)
     made.serve_state(server_state([state], [fp32, int8]), [BOARD])
     receipt = Receipt("r", "", "fp32", "cpu", 0)
-    receipt.lines.append(Line(receipt, 5, batch_size=1, provisional_uj=110))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1, provisional_uj=110))
     made.answered("fp32", 1, Times(1000, 2_000_000, 3_000_000, 4000, 6_000_000), receipt)
     made.failed("", "NOT_FOUND", "NOT_FOUND", "no such variant", 1000)
     made.batch_ran(Window("fp32", 0, 3_000_000, (4, 6), 8))
@@ -165,7 +165,7 @@ def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
 def test_an_unknown_receipt_is_counted_and_not_observed_as_zero() -> None:
     made = metrics()
     receipt = Receipt("r", "", "fp32", "cpu", 0)
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], None, 0.0, None, "lost")
     made.receipt_final(receipt)

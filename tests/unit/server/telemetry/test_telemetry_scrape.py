@@ -49,7 +49,7 @@ def test_the_accept_header_decides(accept: str, wants: bool) -> None:
 def answered(request_id: str, energy_uj: int | None = 2000) -> Observer:
     made = Observer("1.2.3")
     receipt = Receipt("0123456789ab-1f", request_id, "fp32", "cpu", 0)
-    receipt.lines.append(Line(receipt, 5, batch_size=1))
+    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "" if energy_uj is not None else "lost")
     made.answered("fp32", 1, Times(0, 0, 0, 0, 1_200_000), receipt)
