@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -35,6 +36,7 @@ from wattserve_server.errors import ConfigError
 from wattserve_server.loading import FirstLoads
 from wattserve_server.meters.choose import JOIN, device_type_of
 from wattserve_server.meters.sampler import Sampler
+from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.listen import CertificateFiles, Listener
 from wattserve_server.service.oip import OipService
@@ -42,7 +44,9 @@ from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predic
 from wattserve_server.service.report import static_info
 from wattserve_server.service.status_page import StatusPage
 from wattserve_server.telemetry.exposition import Exposition
+from wattserve_server.telemetry.fresh import Fresh
 from wattserve_server.telemetry.observer import Observer
+from wattserve_server.telemetry.scrape import wants_openmetrics
 from wattserve_server.telemetry.state import ServedVariant, ServerState
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -66,6 +70,7 @@ async def serve(config: ServerConfig) -> None:
     for number in SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     plan = make_plan(config)
+    _raise_file_limit()
     gc.freeze()  # the 390,000 objects of what is imported: looking through them stopped everything for 0.2 s
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with AsyncExitStack() as undo:
@@ -85,7 +90,7 @@ async def serve(config: ServerConfig) -> None:
                 else None
             ),
         )
-        pages = {"/": status_page.page, "/metrics": observer.page}
+        pages = {"/": Fresh(status_page.page), "/metrics": Fresh(observer.page, wants_openmetrics)}
         exposition = Exposition(pages, config.metrics_address, config.metrics_port)
         undo.callback(exposition.close)
         await listener.start()
@@ -117,6 +122,13 @@ async def serve(config: ServerConfig) -> None:
         os._exit(0)  # on a thread that cannot be cancelled, for nobody any more
 
 
+def _raise_file_limit() -> None:
+    """Each connection takes a file descriptor, and 1024 are what a shell gives; more may be taken."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: Listener) -> None:
     """Refuse new work, answer what was accepted, settle its energy, then end.
 
@@ -131,8 +143,9 @@ async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: L
             await serving.until_idle()
             await host.engine.until_idle()
     except TimeoutError:
-        say(f"some requests did not end within {config.drain_seconds:g} s; they are cancelled")
-        await listener.stop(0)
+        say(f"some requests did not end within {config.drain_seconds:g} s; they are told UNAVAILABLE")
+        serving.is_cut = True
+        await listener.cut()
         await host.engine.until_idle()  # what runs is still charged
     host.engine.loader.give_up()
     samplers = [meter.sampler for meter in host.meters.values()]
@@ -293,6 +306,7 @@ async def start(
             abandoned=engine.abandoned,
             receipt_bytes=book.kept_bytes,
             watchers=book.watchers,
+            lines_left_out=RARE_LINES.left_out,
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])

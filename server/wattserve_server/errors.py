@@ -10,6 +10,7 @@
     ├── OverloadedError      the caller, later: the queue is full
     ├── ShortageError        the operator: this process has no memory left; the caller, later
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
+    ├── CutError             nobody: the server shut down under the request, which may have run
     ├── ExpiredError         nobody: the caller's deadline passed while the request waited
     ├── UnsupportedError     nobody: a method of the protocol that this server does not offer
     ├── InferenceError       the operator: the model failed on a batch (the details are in the log)
@@ -82,6 +83,10 @@ class ShortageError(WattserveError):
 
 class UnavailableError(WattserveError):
     """The server is starting or shutting down; nothing of the request ran."""
+
+
+class CutError(WattserveError):
+    """The server shut down before it could finish; what ran of the request is charged."""
 
 
 class ExpiredError(WattserveError):

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
-from wattserve_server.service.methods import CountedCall
+from wattserve_server.service.methods import CountedCall, OpenCalls
 from wattserve_server.telemetry.observer import Observer, Times
 
 GOAL_US = 10.0
@@ -35,6 +35,7 @@ class Work:
 
     def __init__(self) -> None:
         self.observer = Observer("bench", "bench")
+        self.open_calls = OpenCalls()
         self.call = self.observer.method("unary", "wattserve.v1.Inference", "Predict")
         self.requests = [_request(number) for number in range(512)]
 
@@ -42,7 +43,7 @@ class Work:
         pass
 
     def grpc(self, variant: str, receipt: Receipt, times: Times) -> None:
-        with CountedCall(self.call, NO_DEADLINE):
+        with CountedCall(self.call, self.open_calls, NO_DEADLINE):
             pass
 
     def answer(self, variant: str, receipt: Receipt, times: Times) -> None:

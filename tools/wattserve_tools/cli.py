@@ -17,12 +17,15 @@ from wattserve_common.errors import UserError, incomplete
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meter_commands import add_meter_commands
+from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.variant_commands import add_variant_commands
 from wattserve_tools.inspect.cli import add_inspection_commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RARE_LINES)
     logging.getLogger("wattserve_server").setLevel(logging.INFO)
     # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.
     for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed

@@ -27,7 +27,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import ConfigError, NotFound
 from wattserve_server.service.checks import shown
 from wattserve_server.service.inference import InferenceService
-from wattserve_server.service.methods import handlers
+from wattserve_server.service.methods import OpenCalls, handlers
 from wattserve_server.service.oip import OipService
 from wattserve_server.telemetry.observer import Observer
 
@@ -85,14 +85,14 @@ class Listener:
         names = (NATIVE_PATH, OIP_PATH, _HEALTH.full_name, *REFLECTION_PATHS)
         pool = reflection_pool(_REFLECTED)
         mirror = reflection.aio.ReflectionServicer(names, pool)
-        self._server.add_generic_rpc_handlers(
-            (
-                handlers(NATIVE_PATH, _NATIVE, native, observer),
-                handlers(OIP_PATH, _OIP, oip, observer),
-                handlers(_HEALTH.full_name, _HEALTH, self._health, observer),
-                *(handlers(path, _REFLECTION, mirror, observer) for path in REFLECTION_PATHS),
-            )
+        self._calls = OpenCalls()
+        registered = (
+            (NATIVE_PATH, _NATIVE, native),
+            (OIP_PATH, _OIP, oip),
+            (_HEALTH.full_name, _HEALTH, self._health),
+            *((path, _REFLECTION, mirror) for path in REFLECTION_PATHS),
         )
+        self._server.add_generic_rpc_handlers([handlers(*each, observer, self._calls) for each in registered])
         shown = f"[{host}]" if ":" in host else host
         credentials = tls.credentials() if tls else None
         try:
@@ -114,10 +114,15 @@ class Listener:
         """What the health service answers, for the server as a whole and for its services."""
         self._health.say(serving)
 
+    async def cut(self) -> None:
+        """Tell every call in progress UNAVAILABLE. New ones are still taken."""
+        await self._calls.end(0)
+
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls at once; give those in progress `grace_s` to end."""
+        """Give calls in progress `grace_s` to end, and tell the others UNAVAILABLE; then take no more."""
         self._health.end()
-        await self._server.stop(grace_s)
+        await self._calls.end(grace_s)
+        await self._server.stop(0)
 
 
 _Status = health_pb2.HealthCheckResponse

@@ -9,9 +9,10 @@ its descriptor's.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
@@ -19,16 +20,20 @@ from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDesc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from wattserve_server.errors import InvalidRequest
+from wattserve_server.errors import CutError, InvalidRequest
 from wattserve_server.service.status import failure_of, forget_way, when_cut
 from wattserve_server.service.weight import SMALL_BYTES, check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
+
+Begin = Callable[[Any], "CountedCall"]  # of a call, with its context
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
 _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
 
 # Of memory, which is more than any message needs that `check_weight` lets pass, beside its own bytes.
 PARSED_BYTES = 32 * 1024 * 1024
+
+CUT_S = 1.0  # for which a call that was cut may take to tell its caller
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -40,16 +45,21 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def handlers(
-    path: str, service: ServiceDescriptor, servicer: object, observer: Observer
+    path: str,
+    service: ServiceDescriptor,
+    servicer: object,
+    observer: Observer,
+    calls: OpenCalls | None = None,
 ) -> grpc.GenericRpcHandler:
-    """servicer: has async methods of the names of the service's."""
+    """servicer: has async methods of the names of the service's. calls: where those in progress are kept."""
     _GRPC_LOG.addFilter(_is_news)
     registered = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
             continue
         counted = observer.method(_kind(method), path, method.name)
-        registered[method.name] = _handler(method, getattr(servicer, method.name), counted)
+        begin = functools.partial(CountedCall, counted, OpenCalls() if calls is None else calls)
+        registered[method.name] = _handler(method, getattr(servicer, method.name), begin)
     return grpc.method_handlers_generic_handler(path, registered)
 
 
@@ -60,16 +70,16 @@ def _kind(method: MethodDescriptor) -> str:
     return "server_stream" if method.server_streaming else "unary"
 
 
-def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], calls: MethodCalls) -> Any:
+def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], begin: Begin) -> Any:
     parse = _parser(method.input_type)
     write = GetMessageClass(method.output_type).SerializeToString
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            _streaming(behaviour, lambda requests: _parsed(requests, parse), calls), None, write
+            _streaming(behaviour, lambda requests: _parsed(requests, parse), begin), None, write
         )
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, parse, calls), None, write)
-    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, calls), None, write)
+        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, parse, begin), None, write)
+    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, begin), None, write)
 
 
 def _parser(kind: Descriptor) -> Callable[[bytes], Message]:
@@ -97,12 +107,14 @@ async def _parsed(
 def _unary(
     behaviour: Callable[[Any, Any], Awaitable[Message]],
     parse: Callable[[bytes], Message],
-    calls: MethodCalls,
+    begin: Begin,
 ) -> Callable[[bytes, Any], Awaitable[Message | None]]:
     async def handle(data: bytes, context: Any) -> Message | None:
-        with CountedCall(calls, context) as call:
+        with begin(context) as call:
             try:
                 return await behaviour(parse(data), context)
+            except asyncio.CancelledError:
+                ended: Exception = call.why_cut()
             except Exception as error:
                 ended = error
             await call.refuse(ended)
@@ -114,15 +126,17 @@ def _unary(
 def _streaming(
     behaviour: Callable[[Any, Any], AsyncGenerator[Message, None]],
     parse: Callable[[Any], Any],
-    calls: MethodCalls,
+    begin: Begin,
 ) -> Callable[[Any, Any], AsyncIterator[Message]]:
     async def handle(data: Any, context: Any) -> AsyncIterator[Message]:
-        with CountedCall(calls, context) as call:
+        with begin(context) as call:
             try:
                 async with aclosing(behaviour(parse(data), context)) as replies:
                     async for reply in replies:
                         yield reply
                     return
+            except asyncio.CancelledError:
+                ended: Exception = call.why_cut()
             except Exception as error:
                 ended = error
             await call.refuse(ended)
@@ -130,22 +144,70 @@ def _streaming(
     return handle
 
 
+class OpenCalls:
+    """The calls in progress."""
+
+    def __init__(self) -> None:
+        self._calls: set[CountedCall] = set()
+        self._none = asyncio.Event()
+
+    def add(self, call: CountedCall) -> None:
+        self._calls.add(call)
+
+    def discard(self, call: CountedCall) -> None:
+        self._calls.discard(call)
+        if not self._calls:
+            self._none.set()
+
+    async def end(self, within_s: float) -> None:
+        """Wait for so long until there is none, then tell the others UNAVAILABLE; and until they know."""
+        await self._until_none(within_s)
+        for call in tuple(self._calls):
+            call.cut()
+        await self._until_none(CUT_S)
+
+    async def _until_none(self, within_s: float) -> None:
+        self._none.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._calls:
+                    self._none.clear()
+                    await self._none.wait()
+
+
 class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
-    __slots__ = ("_begun_ns", "_calls", "_context", "_total_s")
+    __slots__ = ("_begun_ns", "_calls", "_context", "_is_cut", "_open", "_task", "_total_s")
 
-    def __init__(self, calls: MethodCalls, context: Any) -> None:
+    def __init__(self, calls: MethodCalls, open_calls: OpenCalls, context: Any) -> None:
         self._calls = calls
+        self._open = open_calls
         self._context = context
         self._total_s = context.time_remaining()
+        self._is_cut = False
 
     def __enter__(self) -> CountedCall:
         self._begun_ns = self._calls.start()
+        self._task = asyncio.current_task()
+        self._open.add(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._open.discard(self)
         self._calls.end(self._begun_ns, self._code(kind))
+
+    def cut(self) -> None:
+        """End it as the server's doing, where it has not ended when its task is next at work."""
+        if self._task is not None:
+            self._is_cut = True
+            self._task.cancel()
+
+    def why_cut(self) -> CutError:
+        """Of a call that was cancelled: by its caller, or its deadline, raises CancelledError again."""
+        if not self._is_cut:
+            raise asyncio.CancelledError
+        return CutError("the server has shut down before this was done; what ran of it is charged")
 
     async def refuse(self, error: Exception) -> None:
         """Tell the caller, and let the handler return: then grpc ends the call.

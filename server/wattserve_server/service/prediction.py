@@ -22,11 +22,11 @@ from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.tasks.tokens import Tokenizer
-from wattserve_server.errors import NotPossibleHere, OverloadedError, UnavailableError
+from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, UnavailableError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.service.checks import check_ids
 from wattserve_server.service.source import source_message
-from wattserve_server.service.status import Reaction, reaction_of, when_cut
+from wattserve_server.service.status import REACTIONS, Reaction, reaction_of, when_cut
 from wattserve_server.telemetry.observer import Observer, Times
 
 SETTLEMENT_LIMIT_S = 10.0  # for how long a call waits for settled energy at the most
@@ -70,6 +70,7 @@ class Serving:
 
     host: Host | None = None  # until the model is warm
     draining: asyncio.Event = field(default_factory=asyncio.Event)  # set once the server shuts down
+    is_cut: bool = False  # once what is not done is told so
     _accepted: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -223,6 +224,8 @@ class Predictor:
             if prediction.deadline_ns is not None:
                 own_left_s = (prediction.deadline_ns - time.monotonic_ns()) / 1e9
             reaction, why = when_cut(own_left_s, left_s)
+            if self._serving.is_cut:
+                reaction, why = REACTIONS[CutError], "the server has shut down"
             self._failed(prediction, reaction, why)
             raise
         except Exception as error:

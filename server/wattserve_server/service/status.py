@@ -47,6 +47,7 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
     errors.ShortageError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "SHORT_OF_MEMORY", SHORTAGE_MS),
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
+    errors.CutError: Reaction(grpc.StatusCode.UNAVAILABLE, "CUT_BY_SHUTDOWN"),
     errors.ExpiredError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
     errors.UnsupportedError: Reaction(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
     errors.InferenceError: Reaction(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),

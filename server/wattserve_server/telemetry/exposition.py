@@ -7,12 +7,15 @@ Python's `http.server` keeps none of these limits, and answers requests whose en
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from socketserver import BaseRequestHandler, TCPServer, ThreadingMixIn
 from typing import Any
@@ -30,9 +33,25 @@ ASK_S = 5.0
 ANSWER_S = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 
+NO_FILES = (errno.EMFILE, errno.ENFILE)
+NO_FILES_LEFT = (
+    "no file descriptors are left: new connections are refused, or wait for one; raise the limit "
+    "(ulimit -n), or find out who holds so many connections"
+)
+LOOK_S = 1.0  # between two looks whether there are any
+PAUSE_S = 0.5
+
 _REQUEST_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (\S+) HTTP/1\.[01]")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _METHODS = ("GET", "HEAD")
+
+
+def has_files_left() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno not in NO_FILES
+    return True
 
 
 class Exposition:
@@ -68,10 +87,53 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
         self.routes = routes
+        self._spare: int | None = None
+        self._look_s = 0.0
+        self._keep_spare()
         self._room = threading.BoundedSemaphore(CONNECTIONS)
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = addresses[0]
         super().__init__(address, _Connection)  # type: ignore[arg-type]  # of IPv6 there are four
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in NO_FILES:
+                self._refuse_one()
+            raise
+
+    def _refuse_one(self) -> None:
+        """Close who waits to be let in, by the descriptor that is kept for this. He is told at once, and this
+        thread does not find him at the door for ever."""
+        log.error(NO_FILES_LEFT)
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+            with suppress(OSError):
+                super().get_request()[0].close()
+        self._keep_spare()
+        if self._spare is None:
+            time.sleep(PAUSE_S)
+
+    def _keep_spare(self) -> None:
+        with suppress(OSError):
+            self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def service_actions(self) -> None:
+        """Look now and then, because gRPC, which is asked more often, says nothing when it cannot let in."""
+        if time.monotonic() < self._look_s:
+            return
+        self._look_s = time.monotonic() + LOOK_S
+        if self._spare is None:
+            self._keep_spare()
+        if not has_files_left():
+            log.error(NO_FILES_LEFT)
+
+    def server_close(self) -> None:
+        super().server_close()
+        if self._spare is not None:
+            os.close(self._spare)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):

@@ -93,6 +93,7 @@ class ServerState:
     abandoned: int = 0  # sequences computed for callers who had left
     receipt_bytes: int = 0  # of final receipts that are kept
     watchers: int = 0  # of all receipts
+    lines_left_out: int = 0  # of the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,9 @@ RECEIPT_BYTES = _server.add(GAUGE, "wattserve_kept_receipt_bytes", lambda server
     "Memory of the final receipts that are kept, about.")
 WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: server.watchers,
     "Who watches all receipts now.")
+LINES_LEFT_OUT = _server.add(COUNTER, "wattserve_log_lines_left_out_total",
+    lambda server: server.lines_left_out,
+    "Lines that the log leaves out because enough of their kind were in it in the last minute.", unit="lines")
 MODEL = _server.add(INFO, "wattserve_model_info", lambda server: {server.model: 1},
     "The hosted model.", labels=("name", "source", "task"))
 

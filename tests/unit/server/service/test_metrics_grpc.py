@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotFound, OverloadedError
 from wattserve_server.service import methods
-from wattserve_server.service.methods import CountedCall, handlers
+from wattserve_server.service.methods import CountedCall, OpenCalls, handlers
 from wattserve_server.service.weight import SMALL_BYTES
 from wattserve_server.telemetry.observer import Observer, go_name
 
@@ -79,7 +79,9 @@ class Rig:
         self.observer = Observer("test")
         self.servicer = Servicer()
         self.server = grpc.aio.server()
-        self.server.add_generic_rpc_handlers((handlers(PATH, SERVICE, self.servicer, self.observer),))
+        self.calls = OpenCalls()
+        served = handlers(PATH, SERVICE, self.servicer, self.observer, self.calls)
+        self.server.add_generic_rpc_handlers((served,))
         self.channel: grpc.aio.Channel
 
     async def __aenter__(self) -> Rig:
@@ -224,6 +226,31 @@ async def test_a_call_whose_deadline_passes_is_told_from_one_that_is_canceled() 
         }
 
 
+async def test_calls_that_a_shutdown_cannot_finish_end_as_unavailable() -> None:
+    async with Rig() as rig:
+        calls = []
+        for each in (ended_as(rig.predict("wait")), read(rig.watch("wait"))):
+            calls.append(asyncio.create_task(each))
+            await rig.servicer.entered.wait()
+            rig.servicer.entered.clear()
+        await rig.calls.end(0)
+        assert [(await call).name for call in calls] == ["UNAVAILABLE"] * 2
+        assert (await ended_as(rig.predict(""))).name == "OK"
+        assert await rig.handled("Predict", "WatchReceipts") == {
+            ("unary", "Predict", "Unavailable"): 1,
+            ("unary", "Predict", "OK"): 1,
+            ("server_stream", "WatchReceipts", "Unavailable"): 1,
+        }
+
+
+async def test_a_shutdown_waits_for_calls_that_end_by_themselves() -> None:
+    async with Rig() as rig:
+        call = asyncio.create_task(ended_as(rig.predict("wait", timeout=0.3)))
+        await rig.servicer.entered.wait()
+        await rig.calls.end(60)
+        assert (await call).name == "DEADLINE_EXCEEDED"
+
+
 async def test_a_stream_that_its_caller_leaves_is_counted_with_its_whole_length() -> None:
     async with Rig() as rig:
         begun = time.monotonic()
@@ -298,7 +325,7 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
 
     observer = Observer("test")
     calls = observer.method("unary", "Inference", "Predict")
-    with pytest.raises(asyncio.CancelledError), CountedCall(calls, Gone()) as call:
+    with pytest.raises(asyncio.CancelledError), CountedCall(calls, OpenCalls(), Gone()) as call:
         await call.refuse(NotFound("no such thing"))
 
 

@@ -54,6 +54,7 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "OverloadedError": ("RESOURCE_EXHAUSTED", "OVERLOADED"),
         "ShortageError": ("RESOURCE_EXHAUSTED", "SHORT_OF_MEMORY"),
         "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
+        "CutError": ("UNAVAILABLE", "CUT_BY_SHUTDOWN"),
         "ExpiredError": ("DEADLINE_EXCEEDED", "EXPIRED_IN_QUEUE"),
         "UnsupportedError": ("UNIMPLEMENTED", "NOT_OFFERED"),
         "InferenceError": ("INTERNAL", "INFERENCE_FAILED"),

@@ -56,7 +56,7 @@ def server_state(
     devices: Sequence[DeviceState], variants: Sequence[ServedVariant] = ()
 ) -> Callable[[], ServerState]:
     return lambda: ServerState(
-        3, 1024, 1, ("tiny", "folder", "classification"), variants, devices, 1.5, 77, 4, 5000, 2
+        3, 1024, 1, ("tiny", "folder", "classification"), variants, devices, 1.5, 77, 4, 5000, 2, 9
     )
 
 

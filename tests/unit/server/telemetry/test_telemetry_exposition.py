@@ -1,11 +1,13 @@
 """The HTTP server of the metrics: a few pages, read only, whoever asks."""
 
 import contextlib
+import errno
 import http.client
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from socketserver import TCPServer
 
 import pytest
 
@@ -223,3 +225,31 @@ def test_it_listens_on_ipv6_too() -> None:
     assert made.url.startswith("http://[::1]:")
     assert ask(made, "GET", "/metrics")[0] == 200
     made.close()
+
+
+def test_without_file_descriptors_who_comes_is_refused_and_the_thread_does_not_spin(
+    exposition: Exposition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept, asked = TCPServer.get_request, []
+
+    def short(server: TCPServer) -> object:
+        asked.append(server)
+        if len(asked) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(server)
+
+    monkeypatch.setattr(TCPServer, "get_request", short)
+    assert say(exposition, b"GET /metrics HTTP/1.1\r\n\r\n") == b""
+    assert len(asked) == 2
+    assert [record.message for record in caplog.records] == [module.NO_FILES_LEFT]
+    monkeypatch.undo()
+    assert ask(exposition, "GET", "/metrics")[0] == 200
+
+
+def test_a_want_of_file_descriptors_is_told_by_whoever_looks(
+    exposition: Exposition, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "has_files_left", lambda: False)
+    exposition._server._look_s = 0.0
+    exposition._server.service_actions()
+    assert module.NO_FILES_LEFT in [record.message for record in caplog.records]
