@@ -52,6 +52,9 @@ FIRST_GAIN, FIRST_FORM = 0.7, 1.0  # of a law that was never heard: as a whole, 
 
 ROUNDING = 1e-4  # relative deviation of any sum of joules, at the least: floats are not exact
 
+ROOM = 64  # more entries than this are given room for at a time
+EVEN_OUT = 64  # draws are booked so often until the covariance is made exactly symmetric again
+
 # A law is known once it tells a batch's energy this well (relative deviation).
 KNOWN = 0.3
 
@@ -75,9 +78,10 @@ class Estimate:
 
     def __init__(self, after_rest: float = AFTER_REST) -> None:
         self.names: list[str] = []
-        self.bases: list[Array] = []
+        self.bases: Array = np.zeros((0, SMOOTH))  # smooth parts that corrections are relative to
         self.x: Array = np.zeros(LAWS)
-        self.p: Array = np.zeros((LAWS, LAWS))
+        self._room: Array = np.zeros((LAWS + ROOM, LAWS + ROOM))  # `p` is its corner
+        self.p: Array = self._room[:LAWS, :LAWS]
         self.size = LAWS  # of what is not a batch
         self.after_rest_spread = after_rest
         self.p[RESTED, RESTED] = after_rest**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
@@ -87,6 +91,7 @@ class Estimate:
         self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
         self.known: set[str] = set()  # variants whose law tells a batch's energy well
         self.unheard_s: dict[str, float] = {}  # by variant: since one of its batches came
+        self._booked = 0  # draws since the covariance was made symmetric
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
 
     # -- what it says
@@ -141,20 +146,24 @@ class Estimate:
 
     def laws(self) -> dict[str, Coefficients]:
         laws: dict[str, Coefficients] = {}
-        for index, name in enumerate(self.names):
-            theta = self.x[self.block(index)].tolist()
-            base = self.bases[index]
-            laws[name] = Coefficients(
-                theta[0], theta[1], theta[2], (base[0], base[1], base[2]), tuple(theta[SMOOTH:])
-            )
+        for name, (a, b, c), theta in zip(self.names, self.bases.tolist(), self.thetas.tolist(), strict=True):
+            laws[name] = Coefficients(theta[0], theta[1], theta[2], (a, b, c), tuple(theta[SMOOTH:]))
         return laws
+
+    @property
+    def thetas(self) -> Array:
+        """The coefficients of every law: [variants, SIZE], a view."""
+        return self.x[LAWS : self.size].reshape(-1, SIZE)
 
     def predict(self, variant: str, features: Array) -> Array:
         """What the law of a variant says of its batches, in joules. features: [batches, SMOOTH]."""
         index = self.names.index(variant)
-        rows = factors_of(self.bases[index], features)
-        theta = self.x[self.block(index)]
-        return np.maximum(rows @ theta, LEAST * (rows[:, :SMOOTH] @ theta[:SMOOTH]))
+        return self._told(np.full(len(features), index), factors_of(self.bases[index], features))
+
+    def _told(self, of: NDArray[np.int64], factors: Array) -> Array:
+        """What laws say of batches, by the factors of their coefficients. of: the index of each variant."""
+        parts = factors * self.thetas[of]
+        return np.asarray(np.maximum(parts.sum(axis=1), LEAST * parts[:, :SMOOTH].sum(axis=1)))
 
     # -- what enters
 
@@ -184,10 +193,10 @@ class Estimate:
         else:
             index = len(self.names)
             self.names.append(name)
-            self.bases.append(smooth)
+            self.bases = np.vstack([self.bases, smooth])
             at = self.size
             self.x = np.insert(self.x, at, np.zeros(SIZE))
-            self.p = np.insert(np.insert(self.p, [at] * SIZE, 0.0, axis=0), [at] * SIZE, 0.0, axis=1)
+            self._hold(np.insert(np.insert(self.p, [at] * SIZE, 0.0, axis=0), [at] * SIZE, 0.0, axis=1))
             self.size += SIZE
         block = self.block(index)
         self.pin(block, 0.0)
@@ -206,48 +215,57 @@ class Estimate:
         excess: Array,  # by how much longer each took than it should, relatively
     ) -> None:
         """New entries: each is `counts` batches alike, each of them what its law predicts, give or take."""
-        rows = np.zeros((len(variants), len(self.x)))
-        predicted = np.zeros(len(variants))
         self.unheard_s |= dict.fromkeys(variants, 0.0)
-        for name in dict.fromkeys(variants):
-            index = self.names.index(name)
-            mine = np.flatnonzero([variant == name for variant in variants])
-            block = self.block(index)
-            rows[mine, block] = factors_of(self.bases[index], features[mine])
-            predicted[mine] = self.predict(name, features[mine])
+        place = {name: index for index, name in enumerate(self.names)}
+        of = np.array([place[name] for name in variants])
+        factors = factors_of(self.bases[of], features)
+        predicted = self._told(of, factors)
+        shared = np.zeros((len(variants), LAWS - RESTED.start))  # factors of what all variants share
         rested = np.flatnonzero(rests)
-        at = RESTED.start - 1 + rests[rested]
-        rows[rested, at] = predicted[rested]
-        rows[:, PACE] = predicted * excess
+        shared[rested, rests[rested] - 1] = predicted[rested]
+        shared[:, -1] = predicted * excess
         more = self.pace * excess
-        more[rested] += self.x[at]
+        more[rested] += self.x[RESTED.start - 1 + rests[rested]]
         predicted *= np.maximum(1 + more, LEAST)
+        cross = shared @ self.p[RESTED.start : LAWS]
+        theirs = [(np.flatnonzero(of == index), self.block(index)) for index in np.unique(of).tolist()]
+        for mine, block in theirs:
+            cross[mine] += factors[mine] @ self.p[block]
+        own = shared @ cross[:, RESTED.start : LAWS].T
+        for mine, block in theirs:
+            own[mine] += factors[mine] @ cross[:, block].T
         if uncertain := self.uncertain.intersection(variants):
-            deviations = np.sqrt(np.maximum(np.sum((rows @ self.p) * rows, axis=1), 0.0))
+            deviations = np.sqrt(np.maximum(np.diagonal(own), 0.0))
             is_told = deviations < KNOWN * predicted
             names = np.array(variants)
             self.known |= {name for name in uncertain if is_told[names == name].all()}
-        rows *= counts[:, None]
+        cross *= counts[:, None]
+        own *= np.outer(counts, counts)
         sums = counts * predicted
-        self._append(sums, rows, BATCH_NOISE * predicted, counts, LEAST * sums)
+        self._append(sums, cross, own, BATCH_NOISE * predicted, counts, LEAST * sums)
 
     def admit_first_runs(self, usual_j: Array) -> None:
         """New entries of one batch each, of which no law tells anything; a device usually draws this much in
         the time that they took."""
         count = len(usual_j)
-        self._append(
-            usual_j, np.zeros((count, len(self.x))), FIRST_RUN * usual_j, np.ones(count), np.zeros(count)
-        )
+        unknown = np.zeros((count, len(self.x))), np.zeros((count, count))
+        self._append(usual_j, *unknown, FIRST_RUN * usual_j, np.ones(count), np.zeros(count))
         self.is_first_run[-count:] = True
 
-    def _append(self, joules: Array, rows: Array, scatter_j: Array, counts: Array, least_j: Array) -> None:
-        """Entries of `counts` batches each. rows: how they depend on what is known. scatter_j: of one batch,
-        from that."""
-        cross = self.p @ rows.T
-        own = rows @ cross
+    def _append(
+        self, joules: Array, cross: Array, own: Array, scatter_j: Array, counts: Array, least_j: Array
+    ) -> None:
+        """Entries of `counts` batches each. cross, own: covariance with what is there and with each other,
+        by what is known of laws. scatter_j: of one batch, from that."""
         own[np.diag_indices_from(own)] += counts * scatter_j**2 + 1e-12
+        old, new = len(self.x), len(self.x) + len(joules)
         self.x = np.concatenate([self.x, joules])
-        self.p = np.block([[self.p, cross], [cross.T, own]])
+        if new > len(self._room):
+            self._hold(self.p, new)
+        self._room[:old, old:new] = cross.T
+        self._room[old:new, :old] = cross
+        self._room[old:new, old:new] = own
+        self.p = self._room[:new, :new]
         self.counts = np.concatenate([self.counts, counts])
         self._least_j = np.concatenate([self._least_j, least_j])
         self.is_first_run = np.concatenate([self.is_first_run, np.zeros(len(counts), dtype=bool)])
@@ -275,7 +293,9 @@ class Estimate:
         self.x[CARRY] += float(seconds @ self.x[:LAWS]) - booked_j
         self.p[CARRY, :] += seconds @ self.p[:LAWS, :]
         self.p[:, CARRY] += self.p[:, :LAWS] @ seconds
-        self.p = (self.p + self.p.T) / 2
+        self._booked += 1
+        if self._booked % EVEN_OUT == 0:
+            self.p[:] = (self.p + self.p.T) / 2
 
     def restart(self) -> None:
         """After a gap: nothing is carried."""
@@ -298,4 +318,18 @@ class Estimate:
         self.is_first_run = self.is_first_run[keep[self.size :]]
         self.scatter_alone = self.scatter_alone[keep[self.size :]]
         self.x = self.x[keep]
-        self.p = self.p[np.ix_(keep, keep)]
+        stay = np.flatnonzero(keep[self.size :]) + self.size
+        end = self.size + len(stay)
+        among = self.p[np.ix_(stay, stay)]
+        self.p[: self.size, self.size : end] = self.p[: self.size, stay]
+        self.p[self.size : end, : self.size] = self.p[stay, : self.size]
+        self.p[self.size : end, self.size : end] = among
+        self.p = self._room[:end, :end]
+
+    def _hold(self, covariance: Array, least: int = 0) -> None:
+        """Give a covariance new room: for its own values, at least so many, and some entries more."""
+        count = len(covariance)
+        size = max(count, least) + ROOM
+        self._room = np.zeros((size, size))
+        self._room[:count, :count] = covariance
+        self.p = self._room[:count, :count]

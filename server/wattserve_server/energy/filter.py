@@ -15,13 +15,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from wattserve_server.energy.calibration import Fit
-from wattserve_server.energy.costlaw import CLASSES, SMOOTH, Array
+from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
 from wattserve_server.energy.estimate import (
     AFTER_REST,
     CARRY,
     FOREIGN,
     IDLE,
+    LAWS,
     PACE,
     REST_SPREAD,
     RESTED,
@@ -150,15 +151,20 @@ class EnergyFilter:
         """Relative variances, of all of these laws together and of each alone; with_open: and of the batches
         that follow laws and are open."""
         estimate = self.estimate
-        together = np.zeros(len(estimate.x))
+        values = np.zeros_like(estimate.thetas)
+        at = list(indices)
+        values[at, :SMOOTH] = estimate.thetas[at, :SMOOTH]
+        together = values.ravel()
         if with_open:
-            together[estimate.size :] = np.where(estimate.is_first_run, 0.0, estimate.x[estimate.size :])
-        for index in indices:
-            start = estimate.block(index).start
-            alone = slice(start, start + SMOOTH)
-            together[alone] = estimate.x[alone]
-            estimate.p[alone, alone] += alone_variance * np.outer(estimate.x[alone], estimate.x[alone])
-        estimate.p += together_variance * np.outer(together, together)
+            is_lawful = np.logical_not(estimate.is_first_run)
+            together = np.concatenate([together, np.where(is_lawful, estimate.x[estimate.size :], 0.0)])
+        reached = slice(LAWS, LAWS + len(together))
+        estimate.p[reached, reached] += together_variance * np.outer(together, together)
+        places = LAWS + SIZE * np.array(at, dtype=int)[:, None] + np.arange(SMOOTH)
+        smooth = values[at, :SMOOTH]
+        estimate.p[places[:, :, None], places[:, None, :]] += (
+            alone_variance * smooth[:, :, None] * smooth[:, None, :]
+        )
 
     def update(
         self,
@@ -190,7 +196,8 @@ class EnergyFilter:
             return 0.0
         excess_j = 0.0 if may_be_anything else float(max(off_j - OUTLIER * deviation_j, 0.0))
         estimate.x += spread * ((off_j - excess_j) / variance)
-        estimate.p -= np.outer(spread, spread / variance)
+        told = spread / variance**0.5
+        estimate.p -= np.outer(told, told)
         self._keep_positive()
         if counted.any() and not may_be_anything:
             surprise = min(max(off_j / variance**0.5, -OUTLIER), OUTLIER)
@@ -243,9 +250,7 @@ class EnergyFilter:
         least[IDLE] = least[FOREIGN] = 0.0
         least[RESTED] = LEAST_AFTER_REST
         least[PACE] = 0.0
-        for index in range(len(estimate.names)):
-            start = estimate.block(index).start
-            least[start : start + SMOOTH] = 0.0
+        least[LAWS:].reshape(-1, SIZE)[:, :SMOOTH] = 0.0
         for at in np.flatnonzero(estimate.x[: estimate.size] < least):
             short = float(least[at] - estimate.x[at])
             if short > 0 and estimate.p[at, at] > 0:
