@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-model serve test test-docs test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics test-gpu image image-test clean
+.PHONY: help setup demo demo-model serve test test-docs test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -102,6 +102,9 @@ bench-attribution: $(READY) ## Hold the attribution against simulated worlds wit
 
 bench-energy: $(READY) ## What accounting for energy costs: CPU per request, throughput on and off, memory
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.energy_cost $(ARGS)
+
+bench-overload: $(READY) ## What is answered in time at multiples of what the server can do
+	$(BIN)/python -m tests.bench.overload $(ARGS)
 
 bench-metrics: $(READY) ## What the metrics take of a request: less than 10 us
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.metrics_cost $(ARGS)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class UserError(Exception):
     """Base of every error that is the user's to repair. Its message is one line that says what to do."""
+
+
+def full_disk(error: BaseException) -> str:
+    """What to say of an error that comes from a disk without room, or another that was met on the way; empty
+    for any other error."""
+    met: BaseException | None = error
+    while met is not None:
+        if getattr(met, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(met):
+            where = getattr(met, "filename", None)
+            return f"no room is left on the disk{f' of {where}' if where else ''}: make some, and try again"
+        met = met.__cause__ or met.__context__
+    return ""
 
 
 def incomplete(error: ModuleNotFoundError, extra: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from wattserve_common.arguments import Parser
-from wattserve_common.errors import UserError, incomplete
+from wattserve_common.errors import UserError, full_disk, incomplete
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meter_commands import add_meter_commands
@@ -44,6 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if not (told := full_disk(error)):
+            raise
+        print(f"wattserve: error: {told}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> Parser:

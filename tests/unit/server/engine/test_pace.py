@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+
 import pytest
 
 from tests.fixtures.queued import request
@@ -163,3 +166,55 @@ def test_where_nobody_would_be_in_time_the_batch_runs_all_the_same() -> None:
     device = Device()
     device.put(4, left_ns=BATCH_NS // 2)
     assert device.begin() == BATCH_NS
+
+
+@dataclass
+class Offered:
+    """What became of requests of one sequence that came at an even pace, each with the same deadline."""
+
+    in_time: int = 0
+    late: int = 0  # computed for callers who had left
+    refused: int = 0
+    ran: int = 0
+
+
+def offered(times: float, noise: float, deadline_ns: int = 5 * BATCH_NS, batches: int = 400) -> Offered:
+    """times: of what the device can do in full batches. noise: how far batches are from the law, as a part of
+    it: their slowest and fastest."""
+    device, told, draws = Device(), Offered(), random.Random(1)
+    device.queue._on_expired = lambda request, count: None
+    begun_ns, end_ns, sent = device.now_ns, device.now_ns + batches * BATCH_NS, 0
+    gap_ns = BATCH_NS / LIMITS.max_sequences / times
+    while device.now_ns < end_ns:
+        while begun_ns + sent * gap_ns <= device.now_ns:  # they came while the last batch ran
+            came_ns = begun_ns + round(sent * gap_ns)
+            made = request([LENGTH], at_ns=came_ns, deadline_ns=came_ns + deadline_ns)
+            sent += 1
+            try:
+                device.queue.put(made, came_ns)
+            except OverloadedError:
+                told.refused += 1
+        batch = device.queue.take(device.now_ns)
+        if not isinstance(batch, list):
+            device.now_ns = begun_ns + round(sent * gap_ns)
+            continue
+        device.queue.began(batch, device.now_ns)
+        took_ns = (sum(each.length for each in batch) + 100) * TOKEN_NS
+        device.now_ns += round(took_ns * (1 + noise * draws.uniform(-1, 1)))
+        device.queue.ended(device.now_ns)
+        on_time = [each for each in batch if (each.deadline_ns or 0) >= device.now_ns]
+        told.ran += len(batch)
+        told.in_time += len(on_time)
+        told.late += len(batch) - len(on_time)
+    return told
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+@pytest.mark.parametrize("times", [4, 10])
+def test_under_overload_what_can_be_done_in_time_is_done_and_hardly_anything_else(
+    times: float, noise: float
+) -> None:
+    peak, found = offered(1, noise), offered(times, noise)
+    assert found.in_time >= 0.9 * peak.in_time
+    assert found.late <= 0.03 * found.ran
+    assert found.refused >= 0.7 * (1 - 1 / times) * (found.refused + found.ran)
