@@ -72,7 +72,8 @@ class QueuedSequence:
 
     @property
     def deadline_ns(self) -> int | None:
-        return self.request.deadline_ns
+        """By when it has to run."""
+        return self.request.leaves_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +87,7 @@ class Request:
     deadline_ns: int | None  # on the monotonic clock, as `accepted_ns`; None: no deadline
     answer: asyncio.Future[Answer]
     priority: int = NORMAL_PRIORITY
+    waits_until_ns: int | None = None  # which its deadline may be before; None: until then
     sequences: list[QueuedSequence] = field(default_factory=list)
     remaining: int = 0  # sequences that have neither run nor left the queue
     _rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by the sequence's index
@@ -98,6 +100,12 @@ class Request:
     def variant(self) -> str:
         """The name under which it runs."""
         return self.receipt.variant
+
+    @property
+    def leaves_ns(self) -> int | None:
+        """When it leaves the queue without having run; None: never."""
+        ends_ns = [end_ns for end_ns in (self.deadline_ns, self.waits_until_ns) if end_ns is not None]
+        return min(ends_ns, default=None)
 
     def add(self, item: Item, length: int) -> None:
         line = Line(self.receipt, length)
@@ -207,9 +215,9 @@ class Batcher:
             queue.update(dict.fromkeys(request.sequences))
             self._count += count
             self._tokens[request.variant, request.priority] += tokens
-            deadline_ns, first_ns = request.deadline_ns, self._first_deadline_ns
-            if deadline_ns is not None and (first_ns is None or deadline_ns < first_ns):
-                self._first_deadline_ns = deadline_ns
+            leaves_ns, first_ns = request.leaves_ns, self._first_deadline_ns
+            if leaves_ns is not None and (first_ns is None or leaves_ns < first_ns):
+                self._first_deadline_ns = leaves_ns
             self._changed.notify()
 
     def check_room(self, variant: str, priority: int, deadline_ns: int | None) -> None:
@@ -334,7 +342,9 @@ class Batcher:
         Where that is all of them the batch runs all the same: else a pace that is wrong would stay so."""
         end_ns = now_ns + self._ns(batch[0].request.variant, len(batch), sum(each.length for each in batch))
         late = {
-            each.request: None for each in batch if each.deadline_ns is not None and each.deadline_ns < end_ns
+            each.request: None
+            for each in batch
+            if each.request.deadline_ns is not None and each.request.deadline_ns < end_ns
         }
         in_time = [sequence for sequence in batch if sequence.request not in late]
         if not late or not in_time:
@@ -375,12 +385,12 @@ class Batcher:
     def _expire(self, now_ns: int) -> None:
         """Every request leaves whose deadline has passed."""
         timed = {
-            sequence.request: sequence.request.deadline_ns
+            sequence.request: leaves_ns
             for queue in self._waiting.values()
             for sequence in queue
-            if sequence.request.deadline_ns is not None
+            if (leaves_ns := sequence.request.leaves_ns) is not None
         }
-        expired = [request for request, deadline_ns in timed.items() if deadline_ns <= now_ns]
+        expired = [request for request, leaves_ns in timed.items() if leaves_ns <= now_ns]
         for request in expired:
             self._on_expired(request, self._remove(request.sequences))
             del timed[request]

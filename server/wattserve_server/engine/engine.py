@@ -146,15 +146,17 @@ class Engine:
         request_id: str = "",
         deadline_ns: int | None = None,
         priority: int = NORMAL_PRIORITY,
+        waits_until_ns: int | None = None,
     ) -> Answer:
-        """Run checked items.
+        """Run checked items. waits_until_ns: when it leaves the queue, if not at its deadline.
 
         Raises NotPossibleHere for a variant that is not in memory and cannot be; OverloadedError,
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
         has started is still charged.
         """
         accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
-        resident = hosted.resident or await self._loaded(hosted, deadline_ns)
+        ends_ns = [end_ns for end_ns in (deadline_ns, waits_until_ns) if end_ns is not None]
+        resident = hosted.resident or await self._loaded(hosted, min(ends_ns, default=None))
         variant = resident.variant
         lane = self.lanes[variant.device]
         receipt = self.book.open(request_id, variant.name, str(variant.device))
@@ -162,6 +164,7 @@ class Engine:
         receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
         answer: asyncio.Future[Answer] = self._loop.create_future()
         request = Request(receipt, resident, lane, accepted_ns, deadline_ns, answer, priority)
+        request.waits_until_ns = waits_until_ns
         for item in items:
             request.add(item, self.model.task.length(item))
         resident.enter()
@@ -169,8 +172,8 @@ class Engine:
         self._idle.clear()
         self._queue_soon(request)
         expiry = None  # the lane looks between two batches only
-        if deadline_ns is not None:
-            expiry = self._loop.call_at(deadline_ns / 1e9, self._expire_waiting, request)
+        if (leaves_ns := request.leaves_ns) is not None:
+            expiry = self._loop.call_at(leaves_ns / 1e9, self._expire_waiting, request)
         try:
             return await answer
         except asyncio.CancelledError:

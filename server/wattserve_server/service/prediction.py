@@ -168,12 +168,11 @@ class AcceptedRequest:
         if asked.texts:
             items, cut_tokens = await self._encode(asked)
             tokenize_ns = time.monotonic_ns() - self.begun_ns
-        deadlines_ns = [] if self.deadline_ns is None else [self.deadline_ns]
-        if options.timeout_ns is not None:
-            deadlines_ns.append(self.begun_ns + options.timeout_ns)
-        deadline_ns = min(deadlines_ns, default=None)
+        waits_until_ns = None if options.timeout_ns is None else self.begun_ns + options.timeout_ns
         try:
-            ran = await engine.predict(items, self.hosted, options.request_id, deadline_ns, options.priority)
+            ran = await engine.predict(
+                items, self.hosted, options.request_id, self.deadline_ns, options.priority, waits_until_ns
+            )
         except NotPossibleHere as error:
             error.field = error.field or asked.variant_field
             raise

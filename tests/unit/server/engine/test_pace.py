@@ -218,3 +218,12 @@ def test_under_overload_what_can_be_done_in_time_is_done_and_hardly_anything_els
     assert found.in_time >= 0.9 * peak.in_time
     assert found.late <= 0.03 * found.ran
     assert found.refused >= 0.7 * (1 - 1 / times) * (found.refused + found.ran)
+
+
+def test_who_may_only_wait_for_so_long_is_taken_and_may_run_for_longer() -> None:
+    device = Device()
+    made = request([LENGTH] * 2, at_ns=device.now_ns)
+    made.waits_until_ns = device.now_ns + 1
+    device.queue.put(made, device.now_ns)
+    device.put(2)
+    assert device.begin() == BATCH_NS
