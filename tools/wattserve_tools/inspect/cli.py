@@ -37,7 +37,7 @@ def add_inspection_commands(commands: Any) -> None:
     """commands: what `add_subparsers` gave."""
     inspect = commands.add_parser(
         "inspect",
-        help="hold the precisions of a model against fp32: layers, outliers, memory, accuracy, kernels",
+        help="compare a model's precisions with fp32: layers, outliers, memory, accuracy, kernels",
         description="What each precision does to a model, offline and without a server. See docs/inspect.md.",
     )
     actions = inspect.add_subparsers(title="commands", required=True, metavar="COMMAND")
