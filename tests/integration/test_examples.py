@@ -16,7 +16,7 @@ from tests.fixtures.server import RunningServer, running_server
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SHOWN = {
-    "predict.py": "(settled, simulated",
+    "predict.py": "(settled, apportioned from joules simulated",
     "predict_async.py": "'not bad at all':",
     "stream.py": "input 100: text.texts[0]: the text is empty\n100 sequences cost",
     "choose_variant.py": "bf16 products on cpu, verified",

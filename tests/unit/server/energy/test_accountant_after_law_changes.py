@@ -13,7 +13,7 @@ from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
 # What all laws change by, and what all batches take from then on: a board at lower clocks works for longer.
-pytestmark = pytest.mark.parametrize(("factor", "slower"), [(0.8, 1.15), (1.25, 0.87)])
+CLOCKS = pytest.mark.parametrize(("factor", "slower"), [(0.8, 1.15), (1.25, 0.87)])
 
 
 def _errors_after_change(
@@ -45,11 +45,34 @@ def _errors_after_change(
     return starts_s, errors, np.abs(errors) <= half
 
 
+@CLOCKS
 def test_laws_that_change_at_low_load_are_followed_within_seconds(factor: float, slower: float) -> None:
     since_s, errors, _ = _errors_after_change(factor, slower)
     assert abs(errors[since_s > 3].mean()) < 0.06
 
 
+@CLOCKS
 def test_until_then_the_intervals_hold_the_truth(factor: float, slower: float) -> None:
     since_s, _, is_covered = _errors_after_change(factor, slower)
     assert is_covered[since_s < 5].mean() > 0.9
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+@pytest.mark.parametrize("pause_ms", [30.0, 3.0])
+def test_where_durations_tell_nothing_a_busier_device_is_followed_all_the_same(
+    factor: float, pause_ms: float
+) -> None:
+    since_s, errors, is_covered = _errors_after_change(factor, 1.0, pause_ms)
+    assert abs(errors[since_s > 5].mean()) < 0.09
+    assert is_covered[since_s < 5].mean() > 0.8
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="at low load the counter cannot tell idle draw from laws, and where batches take as long"
+    " as before nothing else speaks of a change: it is booked to the idle draw for half a minute",
+)
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+def test_where_durations_tell_nothing_intervals_hold_the_truth_on_an_idle_device_too(factor: float) -> None:
+    _, _, is_covered = _errors_after_change(factor, 1.0)
+    assert is_covered.mean() > 0.9

@@ -8,7 +8,7 @@ import pytest
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, correction_covariance, of_rows
 from wattserve_server.energy.device import QUIET_EDGES, ForeignLoad
-from wattserve_server.energy.estimate import BATCH_NOISE, CARRY
+from wattserve_server.energy.estimate import BATCH_NOISE, CARRY, IDLE
 from wattserve_server.energy.filter import EnergyFilter
 
 WORK = np.array([0.1, 0.0, 0.0, 0.0, 0.0])  # 100 ms of the first class of rest
@@ -243,3 +243,34 @@ def test_mean_and_covariance_stay_sound_over_hundreds_of_random_operations(seed:
             energy.estimate.restart()
             assert energy.estimate.carry_j == 0.0
         check(energy)
+
+
+def test_over_a_long_run_its_beliefs_are_as_wide_as_its_errors() -> None:
+    rng, energy, pool_j = np.random.default_rng(1), idle_filter(), 0.0
+    true_j = {"a": 0.2, "b": 0.1, "c": 0.05}
+    for name, batch_j in true_j.items():
+        energy.estimate.add_variant(name, *first_idea(1.3 * batch_j, 80))
+    surprises = []
+    for step in range(1500):
+        energy.pass_time(WORK)
+        variants = [str(name) for name in rng.choice(list(true_j), int(rng.integers(1, 5)))]
+        used_j = np.array([true_j[name] * (1 + 0.04 * rng.standard_normal()) for name in variants])
+        rest_s = np.zeros(CLASSES)
+        rest_s[0] = 0.08
+        rest_s[step % CLASSES] += 0.02
+        pool_j += 50.0 * 0.1 + float(used_j.sum())
+        for name in variants:
+            admit(energy, 80, name)
+        seen_j = pool_j + 0.05 * rng.standard_normal()
+        row = np.zeros(len(energy.estimate.x))
+        row[CARRY], row[IDLE], row[-len(variants) :] = 1.0, rest_s, 1.0
+        off_j = seen_j - float(row @ energy.estimate.x)
+        surprises.append(off_j**2 / float(row @ energy.estimate.p @ row + 0.05**2))
+        energy.update(seen_j, np.ones(len(variants)), rest_s, 0.05, float(energy.estimate.batches_j.sum()))
+        told_j = float(energy.estimate.batches_j.sum())
+        energy.estimate.settle(np.ones(len(variants), dtype=bool), told_j)
+        drawn_j = float(rest_s @ energy.estimate.idle_w) + energy.estimate.carry_j
+        energy.estimate.book_draw(rest_s, drawn_j)
+        pool_j -= told_j + drawn_j
+    check(energy)
+    assert 0.5 < np.mean(surprises[500:]) < 1.5
