@@ -176,7 +176,8 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(f"cannot load the tokenizer of {place!r}: {first_line(error)}") from error
+        why = f"its file lacks {error}" if isinstance(error, KeyError) else first_line(error)
+        raise ConfigError(f"cannot load the tokenizer of {place!r}: {why}") from error
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
 
 

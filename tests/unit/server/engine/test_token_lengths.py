@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from tests.fixtures.models import save_classifier
+from wattserve_server.engine.model import load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.errors import ConfigError
 
@@ -101,3 +104,10 @@ def test_a_model_without_padding_id_is_refused_with_the_reason(architecture: str
     config.pad_token_id = None
     with pytest.raises(ConfigError, match="model 'x' has no padding token, without which"):
         TASK.facts("x", config, None)
+
+
+def test_a_tokenizer_file_that_lacks_something_is_named_with_what_it_lacks(tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "tiny")
+    (folder / "tokenizer.json").write_text('{"a": 1}')
+    with pytest.raises(ConfigError, match=r"cannot load the tokenizer of .*: its file lacks 'added_tokens'"):
+        load_model(str(folder), task_named("sequence-classification"))
