@@ -108,6 +108,8 @@ class Meter:
     neighbours: int | None = None  # other processes on the metered device, now
     parts: tuple[Meter, ...] = ()  # of a composite meter
     device: str = ""  # whose energy it meters, as variants name it
+    average_seconds: float | None = None  # over which the sensor counts the mean of the power, likewise
+    unresolved: str = ""  # why lag, ramp and average do not explain the counter; empty: they do
 
 
 @dataclass(frozen=True, slots=True)

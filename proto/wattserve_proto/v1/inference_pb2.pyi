@@ -883,6 +883,8 @@ class MeterInfo(google.protobuf.message.Message):
     NEIGHBOURS_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
     DEVICE_FIELD_NUMBER: builtins.int
+    AVERAGE_SECONDS_FIELD_NUMBER: builtins.int
+    UNRESOLVED_FIELD_NUMBER: builtins.int
     poll_period_seconds: builtins.float
     update_period_seconds: builtins.float
     """seen at start-up: how often the value changed"""
@@ -902,6 +904,10 @@ class MeterInfo(google.protobuf.message.Message):
     """other processes on the metered device, now"""
     device: builtins.str
     """the device whose energy it meters, as variants name it"""
+    average_seconds: builtins.float
+    """over which the sensor counts the mean of the power, likewise"""
+    unresolved: builtins.str
+    """why lag, ramp and average do not explain the counter; empty: they do"""
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -928,9 +934,13 @@ class MeterInfo(google.protobuf.message.Message):
         neighbours: builtins.int | None = ...,
         parts: collections.abc.Iterable[Global___MeterInfo] | None = ...,
         device: builtins.str = ...,
+        average_seconds: builtins.float | None = ...,
+        unresolved: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "boundary", b"boundary", "device", b"device", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_average_seconds", b"_average_seconds", "_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "average_seconds", b"average_seconds", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_average_seconds", b"_average_seconds", "_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "average_seconds", b"average_seconds", "boundary", b"boundary", "device", b"device", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "unresolved", b"unresolved", "update_period_seconds", b"update_period_seconds"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_average_seconds", b"_average_seconds"]) -> typing.Literal["average_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_watts", b"_idle_watts"]) -> typing.Literal["idle_watts"] | None: ...
     @typing.overload

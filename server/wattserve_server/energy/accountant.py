@@ -20,7 +20,7 @@ import numpy as np
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView, features_of
-from wattserve_server.energy.device import ForeignLoad, Response, rest_times
+from wattserve_server.energy.device import ForeignLoad, Response, rest_times, uneven_j
 from wattserve_server.energy.durations import Durations, own_seconds
 from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, PACE_SPREAD, within
@@ -245,6 +245,9 @@ class Accountant:
         timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._estimate.idle_w[0])
         pool_j = self._books.pool_j + self._tails.left_j(at_s, self.response)
         expected_j = float((counted - before) @ batches_j)
+        if self.response.unresolved:
+            busy = (counted - before) @ self._open.seconds / (at_s - start_s)
+            self._estimate.doubt_carry(self.response.at_random * float(uneven_j(expected_j, busy)))
         excess_j = self._filter.update(pool_j, counted, rest_s, timing_j, expected_j)
         self._book_excess(excess_j)
         self._label()
@@ -254,7 +257,9 @@ class Accountant:
         self.law = replace(
             self.law,
             laws=self._estimate.laws(),
-            uncertain=self._estimate.uncertain,
+            uncertain=frozenset(self._estimate.names)
+            if self.response.is_at_its_bounds
+            else self._estimate.uncertain,
             after_rest=self._estimate.after_rest,
             for_time={name: self._estimate.pace * level for name, level in self._durations.levels.items()},
         )
@@ -386,13 +391,22 @@ class Accountant:
         amounts_j = within(self._books.pool_j, self._estimate.batches_j[ripe], deviations_j)
         booked_j = 0.0
         for entry, amount_j, deviation_j in zip(self._open.take(ripe), amounts_j, deviations_j, strict=True):
-            joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
+            if self.response.is_at_its_bounds and not entry.kind.is_warmup:
+                joules = self._withhold(entry, float(amount_j))
+            else:
+                joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
             booked_j += joules
             if not entry.kind.is_first_run:
                 self._ideas.settled(joules, sum(batch.end_s - batch.start_s for batch in entry.batches))
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
         self._estimate.settle(ripe, booked_j)
+
+    def _withhold(self, entry: Entry, amount_j: float) -> float:
+        """Book what these batches seem to have used, where that may be of others; in joules."""
+        for batch in entry.batches:
+            self._books.no_figure(batch.window, self.response.unresolved)
+        return self._books.to_unattributed(amount_j)
 
     def _book_draw(self, rest_s: Array, is_exact: bool) -> None:
         """What the device drew by itself and for others since the last edge, and what earlier bookings left
@@ -420,7 +434,11 @@ class Accountant:
         return self._books.to_unattributed(joules)
 
     def _label(self) -> None:
-        """Say on the receipts of batches what else drew on the device with them."""
+        """Say on the receipts of batches what else drew on the device with them, or that the counter is not
+        understood."""
+        if self.response.unresolved:
+            for entry in self._open.entries:
+                entry.warning = entry.warning or self.response.unresolved
         if self._filter.foreign.is_open:
             warning = self._filter.foreign.warning(self._estimate.foreign_w)
             for entry in self._open.entries:

@@ -23,13 +23,12 @@ from wattserve_server.energy.costlaw import (
     factors_of,
     features_of,
 )
-from wattserve_server.energy.device import DECAYS, Response
+from wattserve_server.energy.device import DECAYS, MOST_LAG_S, MOST_RAMP_S, Response, uneven_j
 from wattserve_server.energy.openbatches import TimedWindow
 
 # What real sensors have: trailing averages over so long, or none, lags up to so much, and ramps. Of each
 # average the search begins at these lags and ramps and goes on to the best neighbour, in ever smaller steps.
 AVERAGES_S = (0.0, 0.025, 0.1, 1.0)
-MOST_LAG_S, MOST_RAMP_S = 0.3, 0.15
 MOST_REACH_S = Response(MOST_LAG_S, MOST_RAMP_S, AVERAGES_S[-1]).reach_s
 LAGS_S = (0.0, 0.04, 0.08, 0.12, 0.18, 0.24, MOST_LAG_S)
 RAMPS_S = (0.0, 0.03, 0.08)
@@ -38,6 +37,9 @@ STEPS_S = (0.01, 0.005, 0.0025)
 CLEAR_GAIN = 12.0  # twice the log-likelihood ratio by which another response must be better than the present
 EARNED = 2.0  # the same, by which one with a longer average must be better than one with a shorter
 LEAST_INTERVALS = 12  # fewer intervals say nothing of a response
+MISPLACED = (
+    0.5  # where neighbouring intervals make up for more than this of what they lack, edges are to blame
+)
 MODEL_ERROR = 0.02  # relative deviation of an interval's energy from what any law of this form says of it
 
 
@@ -126,6 +128,10 @@ class Arrays:
 
     def design(self, response: Response, factors: Array, columns: NDArray[np.int64], width: int) -> Array:
         """What each column deposits in each interval, whitened: [intervals, classes of rest + width]."""
+        return np.asarray(self._white @ self.deposits(response, factors, columns, width))
+
+    def deposits(self, response: Response, factors: Array, columns: NDArray[np.int64], width: int) -> Array:
+        """The same in joules."""
         count = len(self.energy_j)
         first = np.searchsorted(self.edges_s, self.start_s, side="right")
         last = np.searchsorted(self.edges_s, self.end_s + response.reach_s + DECAYS * response.ramp_s)
@@ -145,7 +151,7 @@ class Arrays:
             matrix[:, CLASSES:] += np.bincount(
                 index[inside], weights[inside], minlength=count * width
             ).reshape(count, width)
-        return np.asarray(self._white @ matrix)
+        return matrix
 
 
 def find_response(
@@ -191,6 +197,25 @@ def find_response(
     for averaged in longer:
         best = averaged if misfits[best] - misfits[averaged] > EARNED else best
     return best if is_clear(best) else present
+
+
+def counted_at_random(
+    history: Arrays, response: Response, factors: Array, columns: NDArray[np.int64], width: int
+) -> float:
+    """How much the counter counts at random with this response (see `Response`); 0 where most of what one
+    interval lacks is in the next."""
+    deposits = history.deposits(response, factors, columns, width)
+    solution = _least_squares(history.design(response, factors, columns, width), history.target())
+    off_j = history.energy_j - deposits @ solution
+    batches_j = deposits[:, CLASSES:] @ solution[CLASSES:]
+    seconds = (history.end_s - history.start_s)[:, None]
+    busy_s = history.deposits(response, seconds, np.zeros_like(columns[:, :1]), 1)[:, CLASSES]
+    variance = float(np.mean(off_j**2))
+    lasting = variance + 2 * float(np.mean(off_j[1:] * off_j[:-1]))
+    uneven = float(np.mean(uneven_j(batches_j, busy_s / np.diff(history.edges_s)) ** 2))
+    if lasting <= MISPLACED * variance or uneven <= 0.0:
+        return 0.0
+    return float((lasting / uneven) ** 0.5)
 
 
 def _around(response: Response, step_s: float) -> list[Response]:

@@ -7,19 +7,30 @@ once and the filter starts from what it says. Later the response alone is looked
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 
-from wattserve_server.energy.calibration import Arrays, CounterInterval, History, find_response, fit
+from wattserve_server.energy.calibration import (
+    Arrays,
+    CounterInterval,
+    History,
+    counted_at_random,
+    find_response,
+    fit,
+)
 from wattserve_server.energy.costlaw import Array
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.estimate import CORRECTION, IDLE, Estimate
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.openbatches import TimedWindow
+
+log = logging.getLogger(__name__)
 
 # A warm-up that has paused for so long, and for so many updates of the counter, is over; the calibration's
 # own rests (`engine.warmup`) are shorter.
@@ -88,6 +99,8 @@ class Calibrator:
             while (arrays := self._arrays(warm_up, heard, last_end_s, echo_s)) is not None:
                 self._find_response(arrays)
                 if self.response.reach_s <= echo_s:
+                    if self.response.unresolved:
+                        log.warning(self.response.unresolved)
                     idle_w, idle_covariance = to.estimate.idle_w, to.estimate.p[IDLE, IDLE]
                     to.start_from(fit(arrays, self.response, idle_w, idle_covariance, CORRECTION))
                     return
@@ -121,7 +134,10 @@ class Calibrator:
     def _find_response(self, history: Arrays) -> None:
         if not self._is_model:
             factors, columns = history.shape_columns()
-            self.response = find_response(history, factors, columns, int(columns.max()) + 1, self.response)
+            width = int(columns.max()) + 1
+            found = find_response(history, factors, columns, width, self.response)
+            at_random = counted_at_random(history, found, factors, columns, width)
+            self.response = replace(found, at_random=at_random)
 
     def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
         """One more interval of serving."""
@@ -150,7 +166,8 @@ class Calibrator:
             factors[mine, 0] = laws.predict(name, history.features[mine])
         columns = history.variant[:, None]
         width = len(history.variants)
-        self.response = find_response(history, factors, columns, width, self.response, only_near=True)
+        found = find_response(history, factors, columns, width, self.response, only_near=True)
+        self.response = replace(found, at_random=self.response.at_random)
 
     def forget(self) -> None:
         """After a gap: what was heard does not connect to what comes."""

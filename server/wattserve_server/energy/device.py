@@ -60,17 +60,52 @@ def _rest(times: Array, since_s: float, until_s: float, last_end_s: float) -> No
 DECAYS = 3.5  # after this many time constants 97 % of a batch's energy has been drawn
 LEAST_S = 1e-6  # a batch is taken to last at least this long
 
+MOST_LAG_S, MOST_RAMP_S = 0.3, 0.15  # longer ones are not looked for
+MOST_AT_RANDOM = 0.1  # of uneven draw; more of it, and the counter is not explained
+
+AT_ITS_BOUNDS = "its lag or ramp is longer than any that is looked for ({lag_s:g} and {ramp_s:g} s)"
+COUNTED_AT_RANDOM = (
+    "{part:.0%} of what the device draws unevenly is counted at random: the sensor may look for part of the"
+    " time only"
+)
+NOT_RESOLVED = "the response of the counter is not resolved: {why}"
+
+
+def uneven_j(batches_j: Array | float, busy: Array | float) -> Array:
+    """How unevenly an interval's joules of batches were drawn that ran for a part (busy) of its time: the
+    standard deviation of what so long a time would show of them, looked at anywhere in the interval."""
+    part = np.clip(busy, 1e-3, 1.0)
+    spread: Array = batches_j * np.sqrt((1.0 - part) / part)
+    return spread
+
 
 @dataclass(frozen=True, slots=True)
 class Response:
     lag_s: float = 0.0  # from drawing to being counted
     ramp_s: float = 0.0  # time constant of rise and decay
     average_s: float = 0.0  # over which the sensor counts the mean of the power; 0: the power itself
+    # Standard deviation of what an interval counts from all of this, in parts of its `uneven_j`.
+    at_random: float = 0.0
 
     @property
     def reach_s(self) -> float:
         """How long after its window's end nearly all of a batch's energy has been counted."""
         return self.lag_s + DECAYS * self.ramp_s + self.average_s
+
+    @property
+    def is_at_its_bounds(self) -> bool:
+        """Whether the search ended at a bound: what the counter says may then be of any batches."""
+        return self.lag_s >= MOST_LAG_S or self.ramp_s >= MOST_RAMP_S
+
+    @property
+    def unresolved(self) -> str:
+        """Why this is not how the counter answers; empty where it is."""
+        why = ""
+        if self.is_at_its_bounds:
+            why = AT_ITS_BOUNDS.format(lag_s=MOST_LAG_S, ramp_s=MOST_RAMP_S)
+        elif self.at_random > MOST_AT_RANDOM:
+            why = COUNTED_AT_RANDOM.format(part=self.at_random)
+        return why and NOT_RESOLVED.format(why=why)
 
     def counted(self, at_s: Array | float, start_s: Array, end_s: Array) -> Array:
         """Which fraction of a window's energy the counter holds at an instant; broadcasts."""

@@ -106,6 +106,13 @@ class OpenBatches:
         sums = [np.bincount(self._owner, row * self._share, minlength=len(self.entries)) for row in parts]
         return np.array(sums)
 
+    @property
+    def seconds(self) -> Array:
+        """For how long the batches of each entry ran, together."""
+        seconds = np.zeros(len(self.entries))
+        np.add.at(seconds, self._owner, self._ends - self._starts)
+        return seconds
+
     def ended_before(self, at_s: float) -> NDArray[np.bool_]:
         """The entries of which every batch had ended by then."""
         last = np.full(len(self.entries), -np.inf)

@@ -87,6 +87,8 @@ class MeterStatus:
     failed_reads: int
     lag_s: float | None = None
     ramp_s: float | None = None
+    average_s: float | None = None
+    unresolved: str = ""  # why the counter's response could not be found; empty where it was
     neighbours: int | None = None
     others_at_work: float | None = None  # how much of the device other processes used lately
     restarts: int = 0  # errors after which the accounts began again

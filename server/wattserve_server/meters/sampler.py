@@ -97,6 +97,8 @@ class Sampler:
             failed_reads=self._failed_reads,
             lag_s=self._accountant.response.lag_s,
             ramp_s=self._accountant.response.ramp_s,
+            average_s=self._accountant.response.average_s,
+            unresolved=self._accountant.response.unresolved,
             neighbours=self._neighbours,
             others_at_work=self._others_at_work,
             last_read_ns=self._last_read_ns,

@@ -300,6 +300,10 @@ METER_LAG = _meters.add(GAUGE, "wattserve_meter_lag_seconds",
 METER_RAMP = _meters.add(GAUGE, "wattserve_meter_ramp_seconds",
     lambda device: device.meter.ramp_s if device.has_meter else None,
     "Estimated time constant with which the device's power rises and falls.", absent="while it is not known")
+METER_UNRESOLVED = _meters.add(GAUGE, "wattserve_meter_response_unresolved",
+    lambda device: bool(device.meter.unresolved) if device.has_meter else None,
+    "1 when no lag, ramp and trailing average explains the counter: receipts say so, and have no figure "
+    "where the search ended at its bounds.", unit="0 or 1", absent="unless there is a meter")
 RAW_ENERGY = _meters.add(COUNTER, "wattserve_meter_raw_joules_total",
     lambda device: None if device.raw_energy is None else device.raw_energy.joules,
     "What the sensor itself counted since its meter was opened, before --sensor-gain. "

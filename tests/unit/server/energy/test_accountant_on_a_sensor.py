@@ -170,3 +170,16 @@ def test_energy_counted_over_a_gap_is_the_gaps_and_what_follows_is_charged_as_be
     device.rest(1000.0)
     served(device, 20)
     assert np.abs(device.errors()).max() < 0.02
+
+
+def test_a_counter_whose_response_is_not_resolved_gives_no_figures(caplog: pytest.LogCaptureFixture) -> None:
+    device = LawfulDevice(response=Response(lag_s=0.4, ramp_s=0.05))
+    device.warm_up()
+    assert device.books.response.is_at_its_bounds
+    assert "the response of the counter is not resolved" in caplog.text
+    served(device, 5)
+    assert device.books.pending_windows == 0
+    assert {charge.energy_uj for charge in device.charges} == {None}
+    assert {charge.reason for charge in device.charges} == {device.books.response.unresolved}
+    assert set(device.provisional.values()) == {None}
+    assert device.books.ledger.active == {}

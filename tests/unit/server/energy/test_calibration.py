@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from wattserve_server.energy.calibration import (
     CounterInterval,
     Fit,
     History,
+    counted_at_random,
     find_response,
     fit,
 )
@@ -123,6 +125,45 @@ def test_a_law_of_any_form_leaves_the_response_alone() -> None:
         add_interval(history, interval.start_s, interval.end_s, energy_j, rest_s)
     best = found(history, Response())
     assert (best.lag_s, best.ramp_s) == pytest.approx((0.05, 0.02), abs=0.004)
+
+
+def at_random(history: History, response: Response) -> float:
+    table = history.arrays()
+    assert table is not None
+    factors, columns = table.shape_columns()
+    return counted_at_random(table, response, factors, columns, int(columns.max()) + 1)
+
+
+def disturbed(history: History, by_j: Array) -> History:
+    for index, (interval, rest_s) in enumerate(list(history.intervals)):
+        energy_uj = interval.energy_uj + round(by_j[index] * 1e6)
+        history.intervals[index] = (replace(interval, energy_uj=energy_uj), rest_s)
+    return history
+
+
+def test_a_counter_that_is_explained_counts_nothing_at_random() -> None:
+    truth = Response(0.02, 0.025)
+    assert at_random(warm_up(truth, noise=0.03), truth) < 0.05
+
+
+def counted_j(history: History) -> Array:
+    return np.array([interval.energy_uj / 1e6 for interval, _ in history.intervals])
+
+
+def test_energy_that_is_lost_or_found_between_intervals_is_counted_at_random() -> None:
+    truth, history = Response(0.02, 0.025), warm_up(Response(0.02, 0.025))
+    work_j = counted_j(history) - 0.1 * IDLE_W
+    by_j = 0.2 * work_j * np.random.default_rng(0).standard_normal(len(work_j))
+    assert at_random(disturbed(history, by_j), truth) > 0.2
+
+
+def test_a_misplaced_edge_is_nothing_at_random() -> None:
+    """What one interval lacks the next one has: edges are 3 ms off."""
+    truth, history = Response(0.02, 0.025), warm_up(Response(0.02, 0.025))
+    watts = counted_j(history) / 0.1
+    late_s = 0.003 * np.random.default_rng(0).standard_normal(len(watts) - 1)
+    late_j = np.concatenate([[0.0], late_s * (watts[1:] + watts[:-1]) / 2, [0.0]])
+    assert at_random(disturbed(history, np.diff(late_j)), truth) == 0.0
 
 
 def test_a_response_that_explains_as_well_as_any_is_kept() -> None:

@@ -60,6 +60,11 @@ def test_of_an_entry_the_mean_part_of_its_batches_is_counted() -> None:
     assert together.counted(0.15, Response()).tolist() == pytest.approx([0.75])
 
 
+def test_an_entry_took_as_long_as_its_batches_together() -> None:
+    batches = opened(*tiny(MOST_APART + 1), window(500, 530, (64,)))
+    assert batches.seconds == pytest.approx([0.001 * (MOST_APART + 1), 0.03])
+
+
 def test_nothing_open_counts_nothing() -> None:
     batches = OpenBatches()
     assert batches.counted(1.0, Response()).tolist() == []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wattserve_server.energy.device import Response
+from wattserve_server.energy.device import Response, uneven_j
 
 START, END = np.array([2.0]), np.array([2.5])
 RESPONSES = [
@@ -14,6 +14,22 @@ RESPONSES = [
 
 def counted(response: Response, at_s: float) -> float:
     return float(response.counted(at_s, START, END)[0])
+
+
+def test_a_response_that_ends_at_its_bounds_or_counts_at_random_is_not_resolved() -> None:
+    assert Response(0.29, 0.14, 1.0, 0.09).unresolved == ""
+    for beyond in (Response(0.3, 0.02), Response(0.02, 0.15)):
+        assert beyond.is_at_its_bounds
+        assert "longer than any that is looked for (0.3 and 0.15 s)" in beyond.unresolved
+    random = Response(0.02, 0.02, at_random=0.25)
+    assert not random.is_at_its_bounds
+    assert "25% of what the device draws unevenly is counted at random" in random.unresolved
+
+
+def test_what_is_drawn_evenly_is_seen_whenever_one_looks() -> None:
+    assert float(uneven_j(10.0, 1.0)) == 0.0
+    assert float(uneven_j(10.0, 0.5)) == pytest.approx(10.0)
+    assert float(uneven_j(10.0, 0.1)) == pytest.approx(30.0)
 
 
 def test_nearly_all_is_counted_a_lag_and_three_and_a_half_time_constants_after_the_end() -> None:

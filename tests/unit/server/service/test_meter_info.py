@@ -65,7 +65,8 @@ def test_what_is_not_known_is_absent_and_not_zero() -> None:
 
 def test_a_lag_of_zero_and_no_neighbours_are_said_once_they_are_known() -> None:
     message = pb.MeterInfo()
-    fill(message, status(lag_s=0.0, ramp_s=0.03, neighbours=0))
+    fill(message, status(lag_s=0.0, ramp_s=0.03, average_s=1.0, unresolved="why", neighbours=0))
+    assert (message.average_seconds, message.unresolved) == (1.0, "why")
     assert message.HasField("lag_seconds")
     assert message.HasField("neighbours")
     assert (message.lag_seconds, message.ramp_seconds, message.neighbours) == (0.0, 0.03, 0)
