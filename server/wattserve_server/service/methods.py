@@ -148,22 +148,24 @@ class OpenCalls:
     """The calls in progress."""
 
     def __init__(self) -> None:
-        self._calls: set[CountedCall] = set()
+        self._calls: dict[CountedCall, asyncio.Task[Any] | None] = {}
         self._none = asyncio.Event()
 
     def add(self, call: CountedCall) -> None:
-        self._calls.add(call)
+        self._calls[call] = asyncio.current_task()
 
     def discard(self, call: CountedCall) -> None:
-        self._calls.discard(call)
+        self._calls.pop(call, None)
         if not self._calls:
             self._none.set()
 
     async def end(self, within_s: float) -> None:
         """Wait for so long until there is none, then tell the others UNAVAILABLE; and until they know."""
         await self._until_none(within_s)
-        for call in tuple(self._calls):
-            call.cut()
+        for call, task in tuple(self._calls.items()):
+            if task is not None:
+                call.is_cut = True
+                task.cancel()
         await self._until_none(CUT_S)
 
     async def _until_none(self, within_s: float) -> None:
@@ -178,18 +180,17 @@ class OpenCalls:
 class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
-    __slots__ = ("_begun_ns", "_calls", "_context", "_is_cut", "_open", "_task", "_total_s")
+    __slots__ = ("_begun_ns", "_calls", "_context", "_open", "_total_s", "is_cut")
 
     def __init__(self, calls: MethodCalls, open_calls: OpenCalls, context: Any) -> None:
         self._calls = calls
         self._open = open_calls
         self._context = context
         self._total_s = context.time_remaining()
-        self._is_cut = False
+        self.is_cut = False  # by the server, if its task has not ended when it is next at work
 
     def __enter__(self) -> CountedCall:
         self._begun_ns = self._calls.start()
-        self._task = asyncio.current_task()
         self._open.add(self)
         return self
 
@@ -197,15 +198,9 @@ class CountedCall:
         self._open.discard(self)
         self._calls.end(self._begun_ns, self._code(kind))
 
-    def cut(self) -> None:
-        """End it as the server's doing, where it has not ended when its task is next at work."""
-        if self._task is not None:
-            self._is_cut = True
-            self._task.cancel()
-
     def why_cut(self) -> CutError:
         """Of a call that was cancelled: by its caller, or its deadline, raises CancelledError again."""
-        if not self._is_cut:
+        if not self.is_cut:
             raise asyncio.CancelledError
         return CutError("the server has shut down before this was done; what ran of it is charged")
 

@@ -71,6 +71,11 @@ class Request:
     answered_ns: int = -1
     is_expired: bool = False
 
+    @property
+    def leaves_ns(self) -> int | None:
+        """When it leaves the queue without having run."""
+        return self.deadline_ns
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
