@@ -193,6 +193,10 @@ SENSORS = (
         " the accounts began again because of a bug (alert WattserveFilterRestarted).",
         "none", query(now(metrics.METER_GAPS, DEVICE, "instance, device"), f"gaps, {ON_INSTANCE}"),
         query(now(metrics.RESTARTS, DEVICE, "instance, device"), f"restarts, {ON_INSTANCE}"), width=6),
+    lines("Does the filter know what it does not know?",
+        "How far the counter was off what was expected. 1: intervals are as wide as they should be; well"
+        " above 2, receipts know less than they say.",
+        "none", query(now(metrics.CONSISTENCY, DEVICE, "instance, device"), ON_INSTANCE), width=6),
     table("Meters",
         "As the probe found them at start-up, and as they are polled. An empty cell: it could not be found"
         " out.",

@@ -100,6 +100,16 @@ class Accountant:
         return self._calibrator.response
 
     @property
+    def consistency(self) -> float | None:
+        """See `filter.EnergyFilter`."""
+        return self._filter.consistency
+
+    @property
+    def edges(self) -> tuple[int, int]:
+        """Edges from which the filter learned, and those of them that its 95 % interval covered."""
+        return self._filter.edges, self._filter.covered_edges
+
+    @property
     def update_period_s(self) -> float | None:
         """How often the counter's value changes; None before that was seen."""
         return self._finder.period_ns / NS or None

@@ -44,6 +44,7 @@ DRIFTS_S = 20.0  # and for so long after it was last heard: a night does not mak
 # that in random simulated worlds nine of ten cover 90 % (`make bench-attribution`).
 INFLATION = 1.4
 
+TWO_SIDED = 1.96  # standard deviations on either side hold 95 %
 OUTLIER = 4.0  # an edge further off than this many standard deviations is a surprise
 TREND = 0.2  # weight of the newest surprise in their running mean
 TREND_LIMIT = 1.4  # a running mean beyond this, in standard deviations, says that the laws have changed
@@ -76,11 +77,20 @@ class EnergyFilter:
         self._declared_idle_w = declared_idle_w
         if declared_idle_w is not None:
             self.estimate.x[IDLE] = declared_idle_w
+        self.edges = self.covered_edges = (
+            0  # that taught it; of these, off by no more than their 95 % interval
+        )
         self._scatter = 1.0
         self._trend = 0.0
         self._drifted_s = 0.0
         self._beside_s: Array = np.zeros(CLASSES)  # seconds of each class of rest beside a foreign load
         self._unheard_s: Array = np.zeros(CLASSES)  # since each class of rest was last heard
+
+    @property
+    def consistency(self) -> float | None:
+        """How far edges with batches were off lately: mean square over the one that it expected, so that 1 is
+        where it knows what it does not know. None before the first of them."""
+        return self._scatter if self.edges else None
 
     @property
     def deviations_j(self) -> Array:
@@ -200,6 +210,8 @@ class EnergyFilter:
         estimate.p -= np.outer(told, told)
         self._keep_positive()
         if counted.any() and not may_be_anything:
+            self.edges += 1
+            self.covered_edges += bool(abs(off_j) <= TWO_SIDED * INFLATION * deviation_j)
             surprise = min(max(off_j / variance**0.5, -OUTLIER), OUTLIER)
             self._scatter += 0.05 * (surprise * surprise - self._scatter)
             self._notice(surprise / max(self._scatter, 1.0) ** 0.5)

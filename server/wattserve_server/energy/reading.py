@@ -93,4 +93,7 @@ class MeterStatus:
     others_at_work: float | None = None  # how much of the device other processes used lately
     restarts: int = 0  # errors after which the accounts began again
     last_restart: str = ""  # what the last of them said
+    consistency: float | None = None  # see `filter.EnergyFilter`
+    edges: int = 0  # of the counter, with batches, from which the filter learned
+    covered_edges: int = 0  # of these, those off by no more than the 95 % interval that receipts would tell
     last_read_ns: int | None = None  # when it was last read successfully, on the monotonic clock

@@ -83,6 +83,7 @@ class Sampler:
     @property
     def status(self) -> MeterStatus:
         """Any thread."""
+        edges, covered_edges = self._accountant.edges
         return MeterStatus(
             source=self.source,
             poll_period_s=self.poll_period_s,
@@ -101,6 +102,9 @@ class Sampler:
             unresolved=self._accountant.response.unresolved,
             neighbours=self._neighbours,
             others_at_work=self._others_at_work,
+            consistency=self._accountant.consistency,
+            edges=edges,
+            covered_edges=covered_edges,
             last_read_ns=self._last_read_ns,
         )
 

@@ -304,6 +304,16 @@ METER_UNRESOLVED = _meters.add(GAUGE, "wattserve_meter_response_unresolved",
     lambda device: bool(device.meter.unresolved) if device.has_meter else None,
     "1 when no lag, ramp and trailing average explains the counter: receipts say so, and have no figure "
     "where the search ended at its bounds.", unit="0 or 1", absent="unless there is a meter")
+CONSISTENCY = _meters.add(GAUGE, "wattserve_filter_consistency",
+    lambda device: device.meter.consistency if device.has_meter else None,
+    "How far the counter was off what the filter expected lately: mean square over the one that it expected. "
+    "1 where intervals are as wide as they should be; well above, receipts know less than they say.",
+    absent="before batches have been metered")
+EDGES = _meters.add(COUNTER, "wattserve_filter_edges_total", lambda device: device.meter.edges,
+    "Changes of the counter, with batches, from which the filter learned.")
+COVERED_EDGES = _meters.add(COUNTER, "wattserve_filter_covered_edges_total",
+    lambda device: device.meter.covered_edges,
+    "Of these, how often the counter was off by no more than a 95 % interval such as receipts tell.")
 RAW_ENERGY = _meters.add(COUNTER, "wattserve_meter_raw_joules_total",
     lambda device: None if device.raw_energy is None else device.raw_energy.joules,
     "What the sensor itself counted since its meter was opened, before --sensor-gain. "

@@ -97,6 +97,23 @@ def test_a_batch_of_its_own_deviation_is_told_apart_from_a_changed_law() -> None
     )  # the law hardly moves
 
 
+def test_the_filter_says_how_well_it_knows_what_it_does_not_know() -> None:
+    energy, rng = knowing(), np.random.default_rng(1)
+    assert (energy.consistency, energy.edges) == (None, 0)
+    for _ in range(100):
+        edge(energy, 2.42 * (1 + BATCH_NOISE * float(rng.standard_normal())))
+    assert energy.consistency == pytest.approx(1.0, abs=0.5)
+    assert energy.edges == 100
+    assert energy.covered_edges >= 95
+    covered = energy.covered_edges
+    edge(energy, 2.42 * 1.35)
+    assert (energy.edges, energy.covered_edges) == (101, covered)
+    for number in range(100):
+        edge(energy, 2.42 * (1.3 if number % 2 else 0.7))
+    assert energy.consistency is not None
+    assert energy.consistency > 4.0
+
+
 def test_laws_that_change_are_followed() -> None:
     energy = knowing()
     for _ in range(40):

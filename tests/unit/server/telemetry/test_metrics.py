@@ -31,6 +31,9 @@ METER = MeterStatus(
     neighbours=2,
     others_at_work=0.25,
     restarts=2,
+    consistency=1.25,
+    edges=40,
+    covered_edges=38,
     last_read_ns=1,
 )
 PROBE = SensorProbe(
@@ -154,7 +157,15 @@ def test_the_parts_of_a_meter_never_stand_under_the_name_of_their_total() -> Non
 
 def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
     made = Observer("1.2.3")
-    bare = replace(METER, lag_s=None, ramp_s=None, neighbours=None, others_at_work=None, last_read_ns=None)
+    bare = replace(
+        METER,
+        lag_s=None,
+        ramp_s=None,
+        neighbours=None,
+        others_at_work=None,
+        consistency=None,
+        last_read_ns=None,
+    )
     state = bare_state("cpu", bare, SensorProbe(0.01, 5))
     made.serve_state(server_state([state]))
     words = ["update_period", "jitter", "read_cost", "resolution", "cross_check", "lag", "ramp", "neighbours"]
