@@ -48,6 +48,8 @@ LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
 # for what it leaves looks like somebody else's.
 FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
 
+CLOCK_CHANGE = 0.05  # clocks that move by less, relatively, change no law
+
 FIRST_PART = 0.2  # so much of a batch must be in the counter before a first idea can be had of it
 
 
@@ -76,6 +78,7 @@ class Accountant:
         self._last_end_s = -math.inf
         self._reached_s = -math.inf  # the end of the last edge that was passed
         self._sound: Sound | None = None  # as of that edge
+        self._clock_mhz: int | None = None  # as it was when laws were last doubted for it
         self.restarts = 0  # errors after which edges or filter began again
         self.last_restart = ""  # what the last of them said
         self._begin_filter()
@@ -150,6 +153,16 @@ class Accountant:
     def see_others(self, at_work: float | None) -> None:
         """How much of the device other processes used lately; None where nobody can tell."""
         self._filter.foreign.at_work = at_work
+
+    def see_clock(self, mhz: int | None) -> None:
+        """How fast the device works now; None where nobody can tell, or it rests."""
+        if not mhz:
+            return
+        change = math.log(mhz / (self._clock_mhz or mhz))
+        if abs(change) >= CLOCK_CHANGE:
+            self._filter.hear_pace(change)
+        if self._clock_mhz is None or abs(change) >= CLOCK_CHANGE:
+            self._clock_mhz = mhz
 
     def advance(self, windows: Sequence[Window], known_until_ns: int) -> list[Charge]:
         """Settle what can be settled.

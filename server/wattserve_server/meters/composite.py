@@ -101,6 +101,10 @@ class CompositeMeter:
         known = [share for share in shares if share is not None]
         return sum(known) if len(known) == len(shares) else None
 
+    def clock_mhz(self) -> int | None:
+        """Of the first part that tells."""
+        return next((mhz for meter in self.meters if (mhz := meter.clock_mhz()) is not None), None)
+
     def close(self) -> None:
         self._closed = True
         for meter in self.meters:

@@ -84,6 +84,9 @@ class FallbackMeter:
     def others_at_work(self) -> float | None:
         return self._counter.others_at_work()
 
+    def clock_mhz(self) -> int | None:
+        return self._counter.clock_mhz()
+
     def close(self) -> None:
         self._counter.close()
         self._power.close()

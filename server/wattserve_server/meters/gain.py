@@ -48,6 +48,9 @@ class GainMeter:
     def others_at_work(self) -> float | None:
         return self.meter.others_at_work()
 
+    def clock_mhz(self) -> int | None:
+        return self.meter.clock_mhz()
+
     def close(self) -> None:
         self.meter.close()
 

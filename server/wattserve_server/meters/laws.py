@@ -47,6 +47,9 @@ class _LawMeter(ABC):
     def others_at_work(self) -> float:
         return 0.0
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._closed = True
 

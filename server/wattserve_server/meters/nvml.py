@@ -40,6 +40,9 @@ class _BoardMeter:
     def others_at_work(self) -> float | None:
         return self._board.others_at_work()
 
+    def clock_mhz(self) -> int | None:
+        return self._board.clock_mhz()
+
     def close(self) -> None:
         self._board.close()
 

@@ -83,6 +83,8 @@ class Nvml(Protocol):
     def nvmlDeviceGetProcessUtilization(self, handle: Any, timeStamp: int) -> list[Any]: ...
     def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...
     def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...
+    def nvmlDeviceGetClockInfo(self, handle: Any, type: int) -> int: ...
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int: ...
 
 
 # By which ids the driver may name this process; `learn_own_pid` finds it where a container has another.
@@ -90,6 +92,10 @@ OWN_PIDS = {os.getpid()}
 
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 _PID_NAMESPACE_OF_THE_HOST = 0xEFFFFFFC  # its inode, fixed by Linux
+
+
+_SM_CLOCK = 1  # NVML_CLOCK_SM
+_GPU_IDLE = 1  # nvmlClocksEventReasonGpuIdle: nothing runs, and clocks drop for that
 
 
 class NotOfferedError(MeterError):
@@ -186,6 +192,18 @@ class Board:
             return None
         share = min(sum(percents.values()) / 100, 1.0)
         return share if share or self._sees_everybody() else None
+
+    def clock_mhz(self) -> int | None:
+        """The clock of the multiprocessors; None where the driver does not tell, and while it says that the
+        board idles: that clock is not the one at which batches run. Never raises."""
+        if self._closed or self._handle is None:
+            return None
+        try:
+            if self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle) & _GPU_IDLE:
+                return None
+            return self._nvml.nvmlDeviceGetClockInfo(self._handle, _SM_CLOCK)
+        except Exception:  # not NVMLError alone: of a driver older than itself the binding says otherwise
+            return None
 
     def _sees_everybody(self) -> bool:
         try:

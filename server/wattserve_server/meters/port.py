@@ -46,6 +46,10 @@ class Meter(Protocol):
         second: of a GPU a share from 0 to 1, of a host its cores. None where nobody can tell, as the first
         time. Called from the thread that reads. Never raises."""
 
+    def clock_mhz(self) -> int | None:
+        """How fast the metered device works now; None where it rests or nobody can tell. Called from the
+        thread that reads. Never raises."""
+
     def close(self) -> None:
         """Release what the meter holds. Reading it afterwards is an error."""
 
@@ -84,6 +88,9 @@ class NoMeter:
         return None  # there is nothing to ask
 
     def others_at_work(self) -> float | None:
+        return None
+
+    def clock_mhz(self) -> int | None:
         return None
 
     def close(self) -> None:

@@ -101,6 +101,9 @@ class RaplMeter:
     def others_at_work(self) -> float | None:
         return self._others.at_work()
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._closed = True
 

@@ -69,5 +69,8 @@ class ReplayMeter:
     def others_at_work(self) -> float | None:
         return None
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self._closed = True

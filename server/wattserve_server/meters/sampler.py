@@ -145,6 +145,7 @@ class Sampler:
             self._accountant.see_neighbours(self._neighbours)
             self._others_at_work = self._meter.others_at_work()
             self._accountant.see_others(self._others_at_work)
+            self._accountant.see_clock(self._meter.clock_mhz())
 
     def wait_until_settled(self, limit_s: float) -> bool:
         """Block until every finished window is settled or given up; False when the limit passed."""

@@ -63,6 +63,9 @@ class VirtualMeter:
         last, self._asked = self._asked, (self._now_ns, self._others_s)
         return None if last is None else (self._others_s - last[1]) / (self._now_ns - last[0]) * 1e9
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         pass
 

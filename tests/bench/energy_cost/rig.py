@@ -122,6 +122,9 @@ class Device:
     def others_at_work(self) -> float | None:
         return None
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

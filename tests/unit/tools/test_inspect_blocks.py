@@ -66,6 +66,9 @@ class World:
     def others_at_work(self) -> float | None:
         return None
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -17,7 +17,7 @@ CLOCKS = pytest.mark.parametrize(("factor", "slower"), [(0.8, 1.15), (1.25, 0.87
 
 
 def _errors_after_change(
-    factor: float, slower: float, pause_ms: float = 100.0
+    factor: float, slower: float, pause_ms: float = 100.0, seen_after_s: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of batches of about 10 ms after the change: seconds since it, relative errors, whether the intervals
     hold the truth."""
@@ -34,10 +34,15 @@ def _errors_after_change(
             device.rest(float(rng.exponential(pause_ms)))
         return starts_s
 
+    device.books.see_clock(1500)
     before = 4 * len(serve(8.0, BATCH_MS))
     device.laws["fp32"] = Coefficients(0.05 * factor, 0.002 * factor)
     changed_s = device.now_ms / 1e3
-    starts_s = np.array(serve(8.0, BATCH_MS * slower)) - changed_s
+    starts = []
+    if seen_after_s is not None:  # by the board's clocks
+        starts = serve(seen_after_s, BATCH_MS * slower)
+        device.books.see_clock(round(1500 * factor))
+    starts_s = np.array([*starts, *serve(8.0, BATCH_MS * slower)]) - changed_s
     device.rest(1500.0)
     charges, errors = device.charges[before::4], device.errors(before)[::4]
     half = [1.96 * charge.deviation_uj / device.truth_uj[id(charge.line)] for charge in charges]
@@ -76,3 +81,10 @@ def test_where_durations_tell_nothing_a_busier_device_is_followed_all_the_same(
 def test_where_durations_tell_nothing_intervals_hold_the_truth_on_an_idle_device_too(factor: float) -> None:
     _, _, is_covered = _errors_after_change(factor, 1.0)
     assert is_covered.mean() > 0.9
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.25])
+@pytest.mark.parametrize("seen_after_s", [0.3, 1.0])
+def test_clocks_tell_where_durations_do_not(factor: float, seen_after_s: float) -> None:
+    since_s, errors, _ = _errors_after_change(factor, 1.0, seen_after_s=seen_after_s)
+    assert abs(errors[since_s > 3].mean()) < 0.08

@@ -47,6 +47,9 @@ class Part:
     def others_at_work(self) -> float | None:
         return self.at_work
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 

@@ -59,6 +59,9 @@ class Sensor:
     def others_at_work(self) -> float | None:
         return None
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 

@@ -30,6 +30,7 @@ class ScriptedMeter:
         self.is_closed = False
         self.seen: int | None = None
         self.at_work: float | None = None
+        self.mhz: int | None = None
         self.asked = 0
 
     def read(self) -> Reading:
@@ -46,6 +47,9 @@ class ScriptedMeter:
 
     def others_at_work(self) -> float | None:
         return self.at_work
+
+    def clock_mhz(self) -> int | None:
+        return self.mhz
 
     def close(self) -> None:
         self.is_closed = True
@@ -165,6 +169,18 @@ def test_what_others_used_reaches_the_accountant_and_whoever_asks(monkeypatch: p
         clock.advance_s(1.0)
     assert told == [0.25, None, 0.0]
     assert host.sampler.status.others_at_work == 0.0
+
+
+def test_how_fast_the_device_works_reaches_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int | None] = []
+    monkeypatch.setattr(Accountant, "see_clock", lambda self, mhz: told.append(mhz))
+    clock = Clock()
+    meter = ScriptedMeter(*(reading(100 * tick, 0) for tick in range(2)))
+    host = Host(meter, clock)
+    for meter.mhz in (1980, None):
+        host.sampler.tick()
+        clock.advance_s(1.0)
+    assert told == [1980, None]
 
 
 def test_a_meter_that_falls_back_on_another_source_says_so_from_the_next_tick() -> None:
