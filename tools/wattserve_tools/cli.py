@@ -23,9 +23,10 @@ from wattserve_tools.inspect.cli import add_inspection_commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    logging.basicConfig(level=logging.WARNING, format="wattserve: %(levelname)s %(name)s: %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(RARE_LINES)
+    handler = logging.StreamHandler()
+    handler.addFilter(RARE_LINES)
+    words = "wattserve: %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=words, handlers=[handler])
     logging.getLogger("wattserve_server").setLevel(logging.INFO)
     # Where it is installed, transformers imports it for any model, and it tells of each GPU kernel it lacks.
     for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed
