@@ -1,4 +1,4 @@
-"""A log that cannot be flooded: of each kind of line a few a minute, and how many more there were."""
+"""A log that cannot be flooded: of each kind of trouble a few lines a minute, and how many more there were."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class RareLines(logging.Filter):
         self._kinds: dict[tuple[str, str, str], _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:  # of what the operator does, such as each variant that is loaded
+            return True
         now_s = self._clock()
         error = record.exc_info[0] if record.exc_info else None
         key = (record.name, str(record.msg), "" if error is None else error.__name__)

@@ -17,9 +17,11 @@ class Log:
         self.rare = RareLines(lambda: self.now_s)
         self.shown: list[str] = []
 
-    def say(self, message: str, *values: object, error: Exception | None = None) -> None:
+    def say(
+        self, message: str, *values: object, error: Exception | None = None, level: int = logging.WARNING
+    ) -> None:
         exc_info = (type(error), error, None) if error else None
-        record = logging.LogRecord("who", logging.ERROR, "", 0, message, values, exc_info)
+        record = logging.LogRecord("who", level, "", 0, message, values, exc_info)
         if self.rare.filter(record):
             self.shown.append(record.getMessage())
 
@@ -37,6 +39,12 @@ def test_of_one_kind_a_few_lines_are_shown_and_the_others_counted(log: Log) -> N
     log.now_s = PERIOD_S
     log.say("call %d failed", 7)
     assert log.shown[-1] == f"call 7 failed (and {100 - MOST} more such lines before it)"
+
+
+def test_what_is_no_trouble_is_all_shown(log: Log) -> None:
+    for number in range(MOST + 1):
+        log.say("loaded variant %d", number, level=logging.INFO)
+    assert len(log.shown) == MOST + 1
 
 
 def test_kinds_do_not_hide_each_other(log: Log) -> None:
