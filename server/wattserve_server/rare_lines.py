@@ -1,4 +1,4 @@
-"""A log that cannot be flooded: of each kind of trouble a few lines a minute, and how many more there were."""
+"""A log that cannot be flooded: of each kind of trouble a few lines a minute, and how many more."""
 
 from __future__ import annotations
 
