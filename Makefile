@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-model serve test test-docs test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload test-gpu image image-test clean
+.PHONY: help setup demo demo-model serve test test-docs test-verify test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -37,6 +37,9 @@ test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one pr
 
 test-docs: $(READY) ## Run every command that a document shows, in minutes
 	$(BIN)/python -m pytest -n 2 -m documents tests/docs $(ARGS)
+
+test-verify: $(READY) ## Run `wattserve meter verify` whole, on the simulated board: eight minutes
+	$(BIN)/python -m pytest -m unscaled tests/integration/test_meter_verify_unscaled.py $(ARGS)
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
 	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)

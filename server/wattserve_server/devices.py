@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 from wattserve_server.config import ServerConfig
-from wattserve_server.energy.probe import poll_period_s
+from wattserve_server.energy.probe import SensorProbe, poll_period_s
 from wattserve_server.energy.reading import Quality
 from wattserve_server.energy.receipt import Charge
 from wattserve_server.energy.trials import TrialPlan, plan_trials
@@ -21,7 +21,7 @@ from wattserve_server.engine.engine import Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.choose import open_meter
+from wattserve_server.meters.choose import ChosenMeter, open_meter
 from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.gain import raw_energy
 from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
@@ -49,19 +49,23 @@ class MeteredDevice:
     ) -> None:
         self.device = device
         self.run_log = RunLog()
-        self.chosen = open_meter(
-            config,
-            device_type=device.type,
-            device_uuid=device_uuid(device),
-            busy_ns=self.run_log.busy_ns,
-            is_main=is_main,
-            is_only=is_only,
-        )
-        self._config = config
+        self._config, self._is_main, self._is_only = config, is_main, is_only
+        self.chosen = self.open_again()
         self._listening_s = max(LISTENING_POLL_S, self.chosen.meter.poll_period_s)
         self.boards = boards_of(self.chosen.meter)
         self._probed: ProbedMeter
         self.sampler: Sampler
+
+    def open_again(self) -> ChosenMeter:
+        """Its meter, as one that shares nothing with any other; whoever asks closes it."""
+        return open_meter(
+            self._config,
+            device_type=self.device.type,
+            device_uuid=device_uuid(self.device),
+            busy_ns=self.run_log.busy_ns,
+            is_main=self._is_main,
+            is_only=self._is_only,
+        )
 
     async def probe(self, on_charges: OnCharges) -> None:
         """Find out what kind of sensor it is, and make the sampler that will read it."""
@@ -116,6 +120,11 @@ class MeteredDevice:
         return plan_trials(
             max_tokens, limits.max_sequences, limits.max_tokens, period_s, self._config.calibration_seconds
         )
+
+    @property
+    def probe_found(self) -> SensorProbe:
+        """What the probe at the start has found; once there was one."""
+        return self._probed.probe
 
     def describe(self) -> DeviceMeter:
         parts = parts_of(self.chosen.meter, self._probed)

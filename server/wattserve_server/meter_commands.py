@@ -1,4 +1,5 @@
-"""The commands `wattserve meter probe` and `wattserve meter record`: the meter alone, without a model.
+"""The commands `wattserve meter probe` and `wattserve meter record`: the meter alone, without a model;
+and the flags of `wattserve meter verify`, which needs one.
 
 The probe is told in words, or as plain JSON values.
 
@@ -36,6 +37,12 @@ SETTINGS = {
     "simulated_busy_watts", "powercap_root", "replay_file", "allow_mig", "sensor_gain",
     "sensor_gain_error",
 }  # fmt: skip
+VERIFY_SETTINGS = {
+    *SETTINGS, "model", "task", "variants", "default_variant", "calibration", "no_verify", "threads",
+    "max_batch_sequences", "max_batch_tokens", "max_tokens", "trust_remote_code", "calibration_seconds",
+    "split_rule",
+}  # fmt: skip
+VERIFY_SECONDS = 480.0
 
 
 def add_meter_commands(commands: Any) -> None:
@@ -76,6 +83,27 @@ def add_meter_commands(commands: Any) -> None:
     )
     add_flags(recording, SETTINGS)
     recording.set_defaults(run=record_command)
+    verifying = actions.add_parser(
+        "verify",
+        help="find out on this machine how far its joules can be trusted: 8 minutes",
+        description="Serve a model to itself and hold this machine's meter, and what receipts make of it, "
+        "against a reader of its own: idle draw, the counter's beat, its response, part-time sampling, each "
+        "variant alone against receipts of a mixed run, what reading disturbs. Nothing else should run "
+        "meanwhile. Ends with 0 where every bound that could be measured is held, 1 where one is missed, 3 "
+        "where one is undecided.",
+    )
+    verifying.add_argument(
+        "--out", required=True, metavar="DIR", help="the folder to make: verify.md, verify.json, recordings"
+    )
+    verifying.add_argument(
+        "--seconds",
+        type=flag_reader("--seconds", positive),
+        default=VERIFY_SECONDS,
+        metavar="S",
+        help=f"for how long in all, loading in it (default: {VERIFY_SECONDS:g})",
+    )
+    add_flags(verifying, VERIFY_SETTINGS)
+    verifying.set_defaults(run=verify_command)
 
 
 def probe_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
@@ -106,6 +134,12 @@ def record_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
                 raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
     print(f"{path}: {counted(count, 'reading')}")
     return 0
+
+
+def verify_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_server.verify.command import run
+
+    return run(config, Path(arguments.out), arguments.seconds)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ NOT_RUN = {
     "*--device cuda*": "needs a GPU",
     "make test-gpu": "needs a GPU",
     "make bench *": "takes a quarter of an hour",
+    "make test-verify": "takes eight minutes",
+    "wattserve meter verify *": "takes eight minutes; `make test-verify` runs it",
     "wattserve meter probe --meter nvml*": "needs a GPU",
     "* --model distilbert-base-uncased-finetuned-sst-2-english*": "needs the network, for the hub",
     "perf_analyzer *": "is fetched from the network; `make test-clients` runs it (tests/clients)",

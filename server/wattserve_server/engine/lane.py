@@ -50,9 +50,12 @@ class RunLog:
 
     The lane's thread writes, the sampler's thread drains. The lock makes one promise: a window that started
     before the instant that `drain` returns has been handed over by then.
+
+    `drained`: a list into which the windows go, too, as they are handed over; None: nobody keeps them.
     """
 
     def __init__(self) -> None:
+        self.drained: list[Window] | None = None
         self._lock = threading.Lock()
         self._running_since_ns: int | None = None
         self._finished: list[Window] = []
@@ -103,6 +106,8 @@ class RunLog:
             for variant in self._beside:
                 self._cut(variant, now_ns)
             windows, self._finished = self._finished, []
+            if self.drained is not None:
+                self.drained += windows
             return windows, now_ns if self._running_since_ns is None else self._running_since_ns
 
     def busy_ns(self) -> int:

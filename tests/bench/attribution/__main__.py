@@ -1,6 +1,7 @@
 """`python -m tests.bench.attribution`: evaluate the shipped attribution against ground truth.
 
---worlds low-load,idle --seeds 1-8,42 runs some of the worlds, each with nine seeds.
+--worlds low-load,idle --seeds 1-8,42 runs some of the worlds, each with nine seeds. --recorded DIR shares
+what a real machine recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 from tests.bench.attribution.hard_worlds import hard_worlds
 from tests.bench.attribution.random_worlds import random_scenario
+from tests.bench.attribution.recorded import render as render_recorded
+from tests.bench.attribution.recorded import share_again
 from tests.bench.attribution.report import render
 from tests.bench.attribution.run import run
 from tests.bench.attribution.scenarios import Scenario, scenarios
@@ -39,7 +42,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     parser.add_argument("--quick", action="store_true", help="only the first of the seeds")
+    parser.add_argument(
+        "--recorded", type=Path, metavar="DIR", help="share what `wattserve meter verify` recorded, instead"
+    )
     args = parser.parse_args()
+    if args.recorded:
+        print(render_recorded(share_again(args.recorded)))
+        return
     seeds = args.seeds[:1] if args.quick else args.seeds
     tasks = [
         (scenario, seed) for seed in seeds for scenario in chosen(worlds(seed, args.random), args.worlds)
