@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from wattserve_server.energy.calibration import AVERAGES_S, MOST_LAG_S, MOST_RAMP_S
+from wattserve_server.energy.calibration import AVERAGES_S
+from wattserve_server.energy.device import MOST_LAG_S, MOST_RAMP_S
 from wattserve_server.energy.probe import SensorProbe
 from wattserve_server.energy.reading import Source
 from wattserve_server.verify import mixed, response, waves
