@@ -281,9 +281,15 @@ def test_another_process_on_the_gpu_is_a_warning_on_receipts_and_not_an_unknown(
     assert not any("process" in warning for warning in alone.warnings)
     board.show_processes(own, own + 1)
     until("the neighbour being noticed", lambda: server.metrics().get("wattserve_meter_neighbours") == 1)
-    (receipt,) = server.final(server.answer(1))
-    assert receipt.state == SETTLED
-    assert any("process" in warning for warning in receipt.warnings)
+
+    def is_warned() -> bool:
+        board.show_samples((own + 1, time.monotonic_ns() // 1000, 60))
+        (receipt,) = server.final(server.answer(1))
+        assert receipt.state == SETTLED
+        return any("process" in warning for warning in receipt.warnings)
+
+    until("the neighbour's work being told", is_warned)
+    board.show_samples()
     board.show_processes(own)
     until("the neighbour having left", lambda: server.metrics().get("wattserve_meter_neighbours") == 0)
 
