@@ -228,11 +228,11 @@ async def test_a_call_whose_deadline_passes_is_told_from_one_that_is_canceled() 
 
 async def test_calls_that_a_shutdown_cannot_finish_end_as_unavailable() -> None:
     async with Rig() as rig:
-        calls = []
-        for each in (ended_as(rig.predict("wait")), read(rig.watch("wait"))):
-            calls.append(asyncio.create_task(each))
-            await rig.servicer.entered.wait()
-            rig.servicer.entered.clear()
+        calls = [asyncio.create_task(ended_as(rig.predict("wait")))]
+        await rig.servicer.entered.wait()
+        rig.servicer.entered.clear()
+        calls.append(asyncio.create_task(read(rig.watch("wait"))))
+        await rig.servicer.entered.wait()
         await rig.calls.end(0)
         assert [(await call).name for call in calls] == ["UNAVAILABLE"] * 2
         assert (await ended_as(rig.predict(""))).name == "OK"
