@@ -147,7 +147,7 @@ def _cost(receipt: Receipt) -> list[tuple[str, str]]:
     return [
         ("energy", total),
         ("interval", words.interval(receipt)),
-        ("first answer", f"{words.energy(first)} J" if receipt.settled and first is not None else ""),
+        ("provisional", f"{words.energy(first)} J" if receipt.settled and first is not None else ""),
         ("idle share", "" if idle is None else f"{words.energy(idle)} J more, by {receipt.idle_policy}"),
         ("source", words.source(receipt.source)),
         *words.caveats(receipt),
@@ -177,7 +177,6 @@ def _takes(info: ServerInfo) -> str:
 
 def _remark(variant: Variant) -> str:
     """What a table has no room for."""
-    kept = len(variant.kept_layers)
     remarks = [
         variant.kernels,
         variant.detail,
@@ -185,7 +184,6 @@ def _remark(variant: Variant) -> str:
         counted(variant.threads, "thread") if variant.threads else "",
         f"PROXY: {variant.proxy}" if variant.proxy else "",
         f"failed: {variant.state_reason}" if variant.state_reason else "",
-        f"{counted(kept, 'layer')} kept in a higher precision" if kept else "",
         "" if variant.verified or not variant.parameter_bytes else "UNVERIFIED",
         variant.verification,
     ]

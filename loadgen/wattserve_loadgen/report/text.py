@@ -6,6 +6,7 @@ Every sentence here must hold for any sweep: one arm, no meter, nothing measured
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wattserve_common.stats import NO_CONCLUSION, resolution
@@ -239,15 +240,29 @@ def _verdict_banners(results: Results) -> list[Banner]:
 
 
 def verdicts_sentence(results: Results) -> str:
-    """`3 of 3 points have a verdict instead of figures: too short (3), drift (1)`; "" where none has one."""
-    spoiled = [codes for point in results.points if (codes := told_codes(results, point, "point"))]
-    if not spoiled:
-        return ""
+    """What speaks against some of the points, and against the joules alone of others; "" where nothing does.
+
+    `3 of 6 points have a verdict instead of figures: too short (3), drift (1)`
+    """
+    figures, joules = [], []
+    for point in results.points:
+        if codes := told_codes(results, point, "point"):
+            figures.append(codes)
+        elif codes := told_codes(results, point, "energy"):
+            joules.append(codes)
+    held = "instead of" if results.plan.withholds else "beside"
+    of_all = f"of {words.counted(len(results.points), 'point')}"
+    return "; ".join(
+        f"{len(spoiled)} {of_all} {'has' if len(spoiled) == 1 else 'have'} a verdict {held} {what}: {_tally(spoiled)}"
+        for spoiled, what in ((figures, "figures"), (joules, "joules"))
+        if spoiled
+    )
+
+
+def _tally(spoiled: Sequence[Sequence[str]]) -> str:
+    """How many of the points each code speaks against, the most frequent first."""
     counts = Counter(code for codes in spoiled for code in codes)
-    why = ", ".join(f"{code} ({count})" for code, count in counts.most_common())
-    verdict = "a verdict instead of figures" if results.plan.withholds else "a verdict beside figures"
-    have = "has" if len(spoiled) == 1 else "have"
-    return f"{len(spoiled)} of {words.counted(len(results.points), 'point')} {have} {verdict}: {why}"
+    return ", ".join(f"{code} ({count})" for code, count in counts.most_common())
 
 
 def told_codes(results: Results, point: Point, *spoils: str) -> list[str]:
