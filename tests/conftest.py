@@ -1,8 +1,9 @@
 """What every test runs under: what `wattserve` sets for libraries, no network for the hub, no progress bars,
-no terminal's width, and a CPU that multiplies bf16 and int8, if need be by emulation.
+no terminal's width, a CPU that multiplies bf16 and int8, if need be by emulation, and Ctrl-C.
 """
 
 import os
+import signal
 from pathlib import Path
 
 import hypothesis
@@ -12,6 +13,9 @@ import wattserve_tools  # noqa: F401  before libraries are loaded that read what
 from tests.fixtures.bf16_cpu import sitecustomize
 from tests.fixtures.children import share_zygote
 
+# A shell ignores Ctrl-C for what it starts in the background, and every process that tests start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers

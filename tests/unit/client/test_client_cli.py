@@ -65,8 +65,8 @@ def test_texts_are_one_request_with_a_row_each_and_one_receipt(capsys: Output, s
         "positive  0.900       3       3  0.0412  settled  a delightful film",
         "negative  0.900       1       3  0.0021  settled  bad",
         "",
-        "energy        0.0433 J above idle (settled, apportioned from joules simulated by fake)",
-        "interval      95 % 0.0433 to 0.0433 J of the apportioning, without the sensor's own error",
+        "energy       0.0433 J above idle (settled, apportioned from joules simulated by fake)",
+        "interval     95 % 0.0433 to 0.0433 J of the apportioning, without the sensor's own error",
     ]
     assert any(
         line.startswith("source        simulated by fake, apportioned simulation: a fake server for tests")
@@ -233,7 +233,7 @@ def test_the_receipt_is_found_on_the_server_that_has_it(capsys: Output, server: 
     with FakeServer() as other, Client(server.target) as client:
         receipt_id = client.predict("bad").receipt.receipt_id
         out = shown(capsys, other, "--target", server.target, "receipt", receipt_id)
-        assert f"receipt       {receipt_id}" in out
+        assert f"receipt      {receipt_id}" in out
 
 
 def test_the_target_may_come_from_the_environment(
