@@ -13,7 +13,7 @@ import wattserve_tools  # noqa: F401  before libraries are loaded that read what
 from tests.fixtures.bf16_cpu import sitecustomize
 from tests.fixtures.children import share_zygote
 
-# A shell ignores Ctrl-C for what it starts in the background, and every process that tests start inherits that.
+# A shell ignores Ctrl-C for what it starts in the background, and so would every process of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"

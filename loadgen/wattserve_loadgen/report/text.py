@@ -253,7 +253,8 @@ def verdicts_sentence(results: Results) -> str:
     held = "instead of" if results.plan.withholds else "beside"
     of_all = f"of {words.counted(len(results.points), 'point')}"
     return "; ".join(
-        f"{len(spoiled)} {of_all} {'has' if len(spoiled) == 1 else 'have'} a verdict {held} {what}: {_tally(spoiled)}"
+        f"{len(spoiled)} {of_all} {'has' if len(spoiled) == 1 else 'have'} a verdict {held} {what}:"
+        f" {_tally(spoiled)}"
         for spoiled, what in ((figures, "figures"), (joules, "joules"))
         if spoiled
     )

@@ -69,7 +69,7 @@ def test_texts_are_one_request_with_a_row_each_and_one_receipt(capsys: Output, s
         "interval     95 % 0.0433 to 0.0433 J of the apportioning, without the sensor's own error",
     ]
     assert any(
-        line.startswith("source        simulated by fake, apportioned simulation: a fake server for tests")
+        line.startswith("source       simulated by fake, apportioned simulation: a fake server for tests")
         for line in lines
     )
     assert len(server.requests) == 1

@@ -104,7 +104,9 @@ def test_the_banner_counts_the_verdicts_by_gate() -> None:
 
 
 def test_verdicts_on_the_joules_alone_are_counted_apart() -> None:
-    assert verdicts_sentence(spoiled([GAP])) == "2 of 6 points have a verdict instead of joules: meter gap (2)"
+    assert verdicts_sentence(spoiled([GAP])) == (
+        "2 of 6 points have a verdict instead of joules: meter gap (2)"
+    )
 
 
 def test_a_look_counts_only_what_speaks_against_some_of_its_points() -> None:
