@@ -47,6 +47,7 @@ from wattserve_client.results import (
     Prediction,
     Receipt,
     ReceiptLine,
+    ReceiptPart,
     Timing,
 )
 
@@ -75,6 +76,7 @@ __all__ = [
     "Prediction",
     "Receipt",
     "ReceiptLine",
+    "ReceiptPart",
     "SensorProbe",
     "ServerError",
     "ServerInfo",

@@ -163,8 +163,8 @@ class EnergyReport:
     """One meter's ledger: where every microjoule of it stands.
 
     When known, measured_uj = sum of active + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj,
-    exactly. A server whose variants run on several devices keeps a ledger for each, and joules of
-    different meters are never added up.
+    exactly. A server whose variants run on several devices keeps a ledger for each, and one for the host
+    that they share: every joule is in one of them.
     """
 
     source: EnergySource
@@ -189,6 +189,8 @@ class EnergyReport:
     other_devices: tuple[EnergyReport, ...] = ()
     now_unix_ns: int = 0  # when the server wrote this; 0 from an older one
     instance_id: str = ""  # of the run whose ledger it is: another one began again at 0; "" from an older one
+    parts: tuple[EnergyReport, ...] = ()  # the ledgers whose sum it is, one for each counter
+    part: str = ""  # of the machine, in a ledger of one counter: "accelerator" or "host"
 
     measured_joules = joules_of("measured_uj")
 

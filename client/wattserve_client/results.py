@@ -80,6 +80,7 @@ class EnergySource:
     method: str  # e.g. "apportioned counter"
     quality: EnergyQuality
     note: str  # what a reader must know, e.g. the configured watts
+    boundary: str = ""  # which hardware the figures cover; "" from an older server
 
     def __str__(self) -> str:
         match self.quality:
@@ -101,6 +102,24 @@ class ReceiptLine:
     padded_tokens: int  # the length it was computed at, padding included
     batch_size: int  # sequences in its batch; 0: it never ran
     compute_ns: int  # its batch's window
+
+    energy_joules = joules_of("energy_uj")
+    idle_share_joules = joules_of("idle_share_uj")
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptPart:
+    """What one part of the machine adds to a receipt, which is the sum of its parts."""
+
+    name: str  # "accelerator" or "host"
+    source: EnergySource
+    state: EnergyState
+    energy_uj: int | None  # active energy; None when unknown
+    energy_low_uj: int | None
+    energy_high_uj: int | None
+    idle_share_uj: int | None
+    provisional_energy_uj: int | None
+    unknown_reason: str
 
     energy_joules = joules_of("energy_uj")
     idle_share_joules = joules_of("idle_share_uj")
@@ -130,6 +149,7 @@ class Receipt:
     warnings: tuple[str, ...] = ()  # what else may be in the figure, e.g. another process on the device
     proxy: str = ""  # empty, or: the variant only stands in for a precision; what really ran
     unverified: bool = False  # nobody has checked that the variant ran at the precision of its name
+    parts: tuple[ReceiptPart, ...] = ()  # whose sums the energies are; none from an older server
 
     @property
     def settled(self) -> bool:

@@ -17,7 +17,7 @@ import torch
 from wattserve_common.words import ACCOUNTS, counted
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
-from wattserve_server.devices import MeteredDevice
+from wattserve_server.devices import MeteredDevice, accounts_of, open_devices
 from wattserve_server.energy.receipt import Charge
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import resolve_device, usable_cores
@@ -34,8 +34,7 @@ from wattserve_server.engine.variants.profile import begin_on_this_thread
 from wattserve_server.engine.weights import parse_bytes
 from wattserve_server.errors import ConfigError
 from wattserve_server.loading import FirstLoads
-from wattserve_server.meters.choose import JOIN, device_type_of
-from wattserve_server.meters.sampler import Sampler
+from wattserve_server.meters.together import Together
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.listen import CertificateFiles, Listener
@@ -148,7 +147,7 @@ async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: L
         await listener.cut()
         await host.engine.until_idle()  # what runs is still charged
     host.engine.loader.give_up()
-    samplers = [meter.sampler for meter in host.meters.values()]
+    samplers = [sampler for meter in host.meters.values() for sampler in meter.booked.values()]
     await asyncio.gather(
         *(asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S) for sampler in samplers)
     )
@@ -159,7 +158,7 @@ async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: L
         say(_final_account(meter.sampler, f" on {meter.device}" if len(host.meters) > 1 else ""))
 
 
-def _final_account(sampler: Sampler, where: str) -> str:
+def _final_account(sampler: Together, where: str) -> str:
     ledger = sampler.ledger
     if ledger.since_ns is None:
         return f"drained{where}: no energy figures ({sampler.status.last_error})"
@@ -198,35 +197,15 @@ def make_plan(config: ServerConfig) -> ServingPlan:
         raise ConfigError(f"--default-variant {default!r} is not loaded: {', '.join(names)}")
     first = next(choice.device for choice in choices if choice.name == default)
     devices = list(dict.fromkeys([first, *(choice.device for choice in choices)]))
-    _check_no_joule_counts_twice(config.meter, main, devices)
     limit = parse_bytes(config.max_model_memory, "--max-model-memory") if config.max_model_memory else 0
     return ServingPlan(
         task,
         choices,
         default,
-        [MeteredDevice(config, device, device.type == main.type, len(devices) == 1) for device in devices],
+        open_devices(config, devices, main),
         LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
         parse_bytes(config.receipt_retention_bytes, "--receipt-retention-bytes"),
     )
-
-
-def _check_no_joule_counts_twice(meter: str, main: torch.device, devices: Sequence[torch.device]) -> None:
-    """A sum that holds the host's joules would bill a GPU's requests for what CPU variants do, or each of
-    several GPUs' for all of the host."""
-    hosts = [part for part in meter.split(JOIN) if device_type_of(part) == "cpu"]
-    if main.type != "cuda" or not hosts:
-        return
-    if torch.device("cpu") in devices:
-        raise ConfigError(
-            f"--meter {meter}: variants on the CPU have a meter of their own, so the joules of "
-            f"{hosts[0]} would be billed twice; leave {hosts[0]} out"
-        )
-    gpus = [str(device) for device in devices if device.type == "cuda"]
-    if len(gpus) > 1:
-        raise ConfigError(
-            f"--meter {meter}: {' and '.join(gpus)} would each be billed all that {hosts[0]} counts of "
-            f"their one host; leave {hosts[0]} out, or serve one GPU"
-        )
 
 
 async def start(
@@ -250,11 +229,15 @@ async def start(
         max_watchers=config.max_watchers,
     )
 
-    def on_charges(device: str, charges: Sequence[Charge], active_uj: int) -> None:
-        loop.call_soon_threadsafe(book.settle, device, charges, active_uj)
+    def on_charges(counter: str, part: str, charges: Sequence[Charge], active_uj: int) -> None:
+        loop.call_soon_threadsafe(book.settle, counter, part, charges, active_uj)
 
+    accounts = accounts_of(plan.devices)
+    counters = [counter for account in accounts for counter in account.counters]
     for device in plan.devices:
-        await device.probe(on_charges)
+        await device.get_ready()
+    for counter in counters:
+        await asyncio.to_thread(counter.probe, on_charges, config.split_rule)
     limits = {device.device: _batch_limits(config, device.device) for device in plan.devices}
     engine = Engine(
         model,
@@ -273,10 +256,10 @@ async def start(
         on_batch=observer.batch_ran,
         on_death=_die,
     )
-    for device in plan.devices:
-        device.sampler.start()
-        undo.callback(device.sampler.stop)
-    if any(device.has_idle_to_learn for device in plan.devices):
+    for counter in counters:
+        counter.sampler.start()
+        undo.callback(counter.sampler.stop)
+    if any(counter.has_idle_to_learn for counter in counters):
         await asyncio.sleep(IDLE_LISTENING_S)
     undo.callback(engine.stop)
     engine.start()
@@ -285,8 +268,8 @@ async def start(
         materials.weights.release()
     else:
         await loads.load_default()
-    for device in plan.devices:
-        await asyncio.to_thread(device.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
+    for counter in counters:
+        await asyncio.to_thread(counter.sampler.wait_until_settled, SETTLEMENT_LIMIT_S)
     tokenizer = Tokenizer(model.tokenizer, model.facts.max_tokens) if model.tokenizer is not None else None
     if tokenizer is not None:
         undo.callback(tokenizer.close)
@@ -300,7 +283,7 @@ async def start(
             pending_receipts=book.pending,
             model=(model.name, model.source, model.task.name),
             variants=[_served(hosted) for hosted in engine.roster],
-            devices=[device.state(book) for device in plan.devices],
+            devices=[account.state(book) for account in accounts],
             queue_wait_s=engine.wait_ns() / 1e9,
             tokenizer_characters=None if tokenizer is None else tokenizer.waiting,
             abandoned=engine.abandoned,
@@ -311,15 +294,18 @@ async def start(
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])
     first = engine.roster.named(engine.default_variant).choice.device
-    devices = sorted(plan.devices, key=lambda device: device.device != first)
-    meters = {str(device.device): device.describe() for device in devices}
+    charging = {str(device.device): device.counters for device in plan.devices}
+    meters = {
+        account.name: account.describe(charging.get(account.name, account.counters))
+        for account in sorted(accounts, key=lambda account: account.name != str(first))
+    }
     info = static_info(engine, tokenizer is not None, plan.rules.memory_limit)
 
     async def go_on() -> None:
         if not plan.rules.is_lazy:
             await loads.load_others()
-        for device in plan.devices:
-            device.keep_pace()
+        for counter in counters:
+            counter.keep_pace()
 
     return Host(engine, meters, tokenizer, info), go_on
 

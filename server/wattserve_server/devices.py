@@ -6,14 +6,14 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from wattserve_server.config import ServerConfig
-from wattserve_server.energy.probe import SensorProbe, poll_period_s
-from wattserve_server.energy.reading import Quality
-from wattserve_server.energy.receipt import Charge
+from wattserve_server.counters import Counter
+from wattserve_server.energy.receipt import HOST
 from wattserve_server.energy.trials import TrialPlan, plan_trials
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import device_uuid
@@ -21,119 +21,160 @@ from wattserve_server.engine.engine import Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.choose import ChosenMeter, open_meter
+from wattserve_server.meters.choose import ChosenMeter, open_meter, part_of
 from wattserve_server.meters.composite import CompositeMeter
-from wattserve_server.meters.gain import raw_energy
 from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
 from wattserve_server.meters.port import Meter
-from wattserve_server.meters.probe import ProbedMeter, parts_of, probe_with_parts
-from wattserve_server.meters.sampler import Sampler
+from wattserve_server.meters.together import Together
 from wattserve_server.service.prediction import DeviceMeter
 from wattserve_server.service.report import meter_info
 from wattserve_server.telemetry.scrape import BoardGauges
 from wattserve_server.telemetry.state import BoardFigures, DeviceState
 
-LISTENING_POLL_S = 0.05  # how often a continuous meter is read, at the least, while it is learned from
-
 T = TypeVar("T")
-
-# A device's name, what was settled on it, and what its active account holds with that.
-OnCharges = Callable[[str, Sequence[Charge], int], None]
 
 
 class MeteredDevice:
-    """Opens the device's meter; raises ConfigError or MeterError. Call `probe` before everything else."""
+    """Opens the device's meters; raises ConfigError or MeterError. Call `get_ready` before all else."""
 
     def __init__(
-        self, config: ServerConfig, device: torch.device, is_main: bool, is_only: bool = False
+        self, config: ServerConfig, device: torch.device, is_main: bool, host: Counter | None = None
     ) -> None:
+        """host: the counter of the machine's host, where another device has opened one: it has no second."""
         self.device = device
         self.run_log = RunLog()
-        self._config, self._is_main, self._is_only = config, is_main, is_only
-        self.chosen = self.open_again()
-        self._listening_s = max(LISTENING_POLL_S, self.chosen.meter.poll_period_s)
+        self._config, self._is_main = config, is_main
+        self.chosen = self._open()
+        self.counters: list[Counter] = []
+        for meter in added_up(self.chosen.meter):
+            part = part_of(meter.source)
+            if part == HOST and host is not None:
+                meter.close()
+                self._draw_on(host)
+            else:
+                self._draw_on(Counter(part, meter))
         self.boards = boards_of(self.chosen.meter)
-        self._probed: ProbedMeter
-        self.sampler: Sampler
 
-    def open_again(self) -> ChosenMeter:
-        """Its meter, as one that shares nothing with any other; whoever asks closes it."""
+    def open_again(self, part: str) -> Meter:
+        """The meter of one of its counters, sharing nothing with any other; whoever asks closes it."""
+        meters = {part_of(meter.source): meter for meter in added_up(self._open().meter)}
+        again = meters.pop(part)
+        for other in meters.values():
+            other.close()
+        return again
+
+    def _open(self) -> ChosenMeter:
         return open_meter(
             self._config,
             device_type=self.device.type,
             device_uuid=device_uuid(self.device),
             busy_ns=self.run_log.busy_ns,
             is_main=self._is_main,
-            is_only=self._is_only,
         )
 
-    async def probe(self, on_charges: OnCharges) -> None:
-        """Find out what kind of sensor it is, and make the sampler that will read it."""
+    def _draw_on(self, counter: Counter) -> None:
+        reader = self.run_log.add_reader() if self.counters else 0
+        counter.draw(str(self.device), functools.partial(self.run_log.drain, reader))
+        self.counters.append(counter)
+
+    async def get_ready(self) -> None:
+        """Let its driver know this process, before it is asked who else is there."""
         if self.device.type == "cuda":
             await asyncio.to_thread(learn_own_pid, device_uuid(self.device), self._work_once)
-        self._probed = await asyncio.to_thread(probe_with_parts, self.chosen.meter)
-        self.sampler = Sampler(
-            self.chosen.meter,
-            self.run_log.drain,
-            lambda charges: on_charges(str(self.device), charges, self.sampler.ledger.active_uj),
-            poll_period_s=min(self._pace_s, self._listening_s),
-            split_rule=self._config.split_rule,
-        )
 
     def _work_once(self) -> None:
         with suppress(RuntimeError):  # what is wrong with the device, the loading of a variant will say
             torch.ones(1 << 20, device=self.device).sum().item()
 
-    def keep_pace(self) -> None:
-        """From now on read no more often than accounting needs."""
-        self.sampler.poll_period_s = self._pace_s
-
-    @property
-    def tells_joules(self) -> bool:
-        return self.chosen.meter.source.quality is not Quality.NONE
-
-    @property
-    def has_idle_to_learn(self) -> bool:
-        return self.tells_joules and self.chosen.meter.idle_watts is None
-
     def metering(self, max_tokens: int, limits: BatchLimits) -> Metering:
         """max_tokens: that the model takes. limits: of its batches on this device."""
-        return Metering(self.run_log, self.sampler, self._trials(max_tokens, limits))
-
-    def state(self, book: ReceiptBook) -> DeviceState:
-        return DeviceState(
-            str(self.device),
-            self.sampler.ledger,
-            self.sampler.status,
-            self._probed.probe,
-            parts_of(self.chosen.meter, self._probed),
-            self.run_log.busy_ns(),
-            raw_energy(self.chosen.meter),
-            book.residual_uj(str(self.device)),
-        )
+        laws = {counter.part: counter.sampler for counter in self.counters}
+        return Metering(self.run_log, laws, self._trials(max_tokens, limits))
 
     def _trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:
-        """How to calibrate the variants of this device; None where nothing tells joules."""
-        if not (self._config.calibration_seconds and self.tells_joules):
+        """How to calibrate the variants of this device, long enough for its slowest counter; None where
+        nothing tells joules."""
+        told = [counter.update_period_s for counter in self.counters if counter.tells_joules]
+        if not (self._config.calibration_seconds and told):
             return None
-        period_s = self._probed.probe.update_period_s or self._listening_s
         return plan_trials(
-            max_tokens, limits.max_sequences, limits.max_tokens, period_s, self._config.calibration_seconds
+            max_tokens, limits.max_sequences, limits.max_tokens, max(told), self._config.calibration_seconds
         )
 
-    @property
-    def probe_found(self) -> SensorProbe:
-        """What the probe at the start has found; once there was one."""
-        return self._probed.probe
 
-    def describe(self) -> DeviceMeter:
-        parts = parts_of(self.chosen.meter, self._probed)
-        info = meter_info(self.sampler.status, self._probed.probe, parts, str(self.device))
-        return DeviceMeter(str(self.device), self.sampler, info)
+def open_devices(
+    config: ServerConfig, devices: Sequence[torch.device], main: torch.device
+) -> list[MeteredDevice]:
+    """With one counter of the host among them, whoever draws on it. main: the device that --meter is of."""
+    opened: list[MeteredDevice] = []
+    host: Counter | None = None
+    for device in devices:
+        opened.append(MeteredDevice(config, device, device.type == main.type, host))
+        hosts = [counter for counter in opened[-1].counters if counter.part == HOST]
+        host = hosts[0] if hosts else host
+    return opened
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one ledger of the server holds, under the name of its device: the counters that are this device's
+    alone. A counter that several devices share has a ledger of its own, so that no joule is told twice."""
+
+    name: str
+    counters: Sequence[Counter]
+    run_log: RunLog | None  # of the device; None: it is of several
 
     @property
-    def _pace_s(self) -> float:
-        return poll_period_s(self._probed.probe, self.chosen.meter.poll_period_s)
+    def together(self) -> Together:
+        return Together([counter.sampler for counter in self.counters])
+
+    def describe(self, charging: Sequence[Counter]) -> DeviceMeter:
+        """charging: the counters that are on the receipts of its device."""
+        first = self.counters[0]
+        parts = [counter.described() for counter in self.counters] if len(self.counters) > 1 else []
+        return DeviceMeter(
+            self.name,
+            self.together,
+            meter_info(self.together.status, first.probed, parts, self.name),
+            {counter.part: counter.sampler for counter in self.counters},
+            {counter.part: counter.sampler for counter in charging},
+        )
+
+    def state(self, book: ReceiptBook) -> DeviceState:
+        together, (first, *others) = self.together, self.counters
+        return DeviceState(
+            self.name,
+            together.ledger,
+            together.status,
+            first.probed,
+            [counter.described() for counter in self.counters] if others else [],
+            self.run_log.busy_ns() if self.run_log is not None else 0,
+            first.raw_energy,
+            is_shared=any(len(counter.devices) > 1 for counter in self.counters),
+            receipts_residual_uj=sum(book.residual_uj(counter.name) for counter in self.counters),
+        )
+
+
+def accounts_of(devices: Sequence[MeteredDevice]) -> list[Account]:
+    """In the order of the devices, with those that they share behind them."""
+    accounts, shared = (
+        [],
+        dict.fromkeys(
+            counter for device in devices for counter in device.counters if len(counter.devices) > 1
+        ),
+    )
+    for device in devices:
+        own = [counter for counter in device.counters if counter not in shared]
+        if not own:  # the CPU, whose counter is the host's of others
+            own = device.counters
+            shared = {counter: None for counter in shared if counter not in own}
+        accounts.append(Account(str(device.device), own, device.run_log))
+    return [*accounts, *(Account(counter.part, [counter], None) for counter in shared)]
+
+
+def added_up(meter: Meter) -> Sequence[Meter]:
+    """The meters whose sum it is: itself, where it is none."""
+    return meter.meters if isinstance(meter, CompositeMeter) else (meter,)
 
 
 def boards_of(meter: Meter, load: Callable[[], Nvml] = load_nvml) -> list[BoardGauges]:
@@ -143,7 +184,7 @@ def boards_of(meter: Meter, load: Callable[[], Nvml] = load_nvml) -> list[BoardG
     Never raises: a board that cannot be opened has no gauges.
     """
     boards = []
-    for part in meter.meters if isinstance(meter, CompositeMeter) else (meter,):
+    for part in added_up(meter):
         kind, _, uuid = part.source.name.partition(":")
         if kind == "nvml":
             with suppress(MeterError):

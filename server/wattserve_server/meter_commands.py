@@ -145,7 +145,7 @@ def verify_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
 @contextmanager
 def _opened(config: ServerConfig) -> Iterator[ChosenMeter]:
     device_type, uuid = _device(config)
-    chosen = open_meter(config, device_type=device_type, device_uuid=uuid, busy_ns=lambda: 0, is_only=True)
+    chosen = open_meter(config, device_type=device_type, device_uuid=uuid, busy_ns=lambda: 0)
     try:
         yield chosen
     finally:

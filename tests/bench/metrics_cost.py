@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt, Window
 from wattserve_server.service.methods import CountedCall
 from wattserve_server.telemetry.observer import Observer, Times
 
@@ -62,9 +62,11 @@ class Work:
 def _request(number: int) -> tuple[str, Receipt, Times]:
     variant = VARIANTS[number % len(VARIANTS)]
     receipt = Receipt(f"0123456789ab-{number:x}", f"request-{number}", variant, "cpu", 0)
-    receipt.lines.append(Line(receipt, 12, 16, 1, windows=1, provisional_uj=90 + number * number))
+    line = Line(receipt, 12, 16, 1, windows=1)
+    line.ran(0, 1, (90 + number * number,))
+    receipt.lines.append(line)
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], 100 + number * number, 1.0, 0, "")
+    receipt.charge(Charge(receipt.lines[0], 100 + number * number, 1.0, 0, ""), ACCELERATOR)
     part_ns = 1000 * (1 + number) ** 2 // 16
     return variant, receipt, Times(part_ns // 8, part_ns // 4, part_ns, part_ns // 16, 2 * part_ns)
 

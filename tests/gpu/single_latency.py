@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import torch
 
 from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.receipt import ACCELERATOR
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import resolve_device
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -41,7 +42,7 @@ async def measure(
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(8, 8 * tokens)}, max_queue=8, max_request=8),
         ReceiptBook(60.0, 1000, lambda receipt: None),
-        {device: Metering(RunLog(), SimpleNamespace(law=LawView({})))},
+        {device: Metering(RunLog(), {ACCELERATOR: SimpleNamespace(law=LawView({}))})},
         lambda *result: None,
         lambda error: None,
     )

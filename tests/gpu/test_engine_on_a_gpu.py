@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Outcome
+from wattserve_server.energy.receipt import ACCELERATOR, Outcome
 from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -65,7 +65,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(),
         EngineLimits({CUDA: BatchLimits(MOST, MOST * LONGEST)}, max_queue=4096, max_request=MOST),
         ReceiptBook(60.0, 10_000, lambda receipt: None),
-        {CUDA: Metering(run_log, SimpleNamespace(law=LawView({})))},
+        {CUDA: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LawView({}))})},
         lambda *result: None,
         lambda error: None,
     )

@@ -457,6 +457,7 @@ class EnergySource(google.protobuf.message.Message):
     METHOD_FIELD_NUMBER: builtins.int
     QUALITY_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
+    BOUNDARY_FIELD_NUMBER: builtins.int
     name: builtins.str
     """which meter, e.g. "nvml:GPU-5f0c..." or "estimate" """
     method: builtins.str
@@ -465,6 +466,8 @@ class EnergySource(google.protobuf.message.Message):
     """integrated power", "apportioned estimate", "apportioned simulation" or "none" """
     note: builtins.str
     """what a reader must know, e.g. the configured watts"""
+    boundary: builtins.str
+    """which hardware the figures cover; "board only" where a GPU's host is not metered"""
     def __init__(
         self,
         *,
@@ -472,10 +475,69 @@ class EnergySource(google.protobuf.message.Message):
         method: builtins.str = ...,
         quality: Global___EnergyQuality.ValueType = ...,
         note: builtins.str = ...,
+        boundary: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["method", b"method", "name", b"name", "note", b"note", "quality", b"quality"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boundary", b"boundary", "method", b"method", "name", b"name", "note", b"note", "quality", b"quality"]) -> None: ...
 
 Global___EnergySource: typing_extensions.TypeAlias = EnergySource
+
+@typing.final
+class ReceiptPart(google.protobuf.message.Message):
+    """What one part of the machine adds to a figure that is the sum of its parts."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    ENERGY_UJ_FIELD_NUMBER: builtins.int
+    ENERGY_LOW_UJ_FIELD_NUMBER: builtins.int
+    ENERGY_HIGH_UJ_FIELD_NUMBER: builtins.int
+    IDLE_SHARE_UJ_FIELD_NUMBER: builtins.int
+    PROVISIONAL_ENERGY_UJ_FIELD_NUMBER: builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"accelerator" or "host" """
+    state: Global___EnergyState.ValueType
+    """the receipt is unknown where one of its parts is"""
+    energy_uj: builtins.int
+    """active energy; absent when unknown"""
+    energy_low_uj: builtins.int
+    energy_high_uj: builtins.int
+    idle_share_uj: builtins.int
+    provisional_energy_uj: builtins.int
+    unknown_reason: builtins.str
+    @property
+    def source(self) -> Global___EnergySource:
+        """the part's own, with its quality and method"""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        source: Global___EnergySource | None = ...,
+        state: Global___EnergyState.ValueType = ...,
+        energy_uj: builtins.int | None = ...,
+        energy_low_uj: builtins.int | None = ...,
+        energy_high_uj: builtins.int | None = ...,
+        idle_share_uj: builtins.int | None = ...,
+        provisional_energy_uj: builtins.int | None = ...,
+        unknown_reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "name", b"name", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source", "state", b"state", "unknown_reason", b"unknown_reason"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_high_uj", b"_energy_high_uj"]) -> typing.Literal["energy_high_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_low_uj", b"_energy_low_uj"]) -> typing.Literal["energy_low_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_uj", b"_energy_uj"]) -> typing.Literal["energy_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_idle_share_uj", b"_idle_share_uj"]) -> typing.Literal["idle_share_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_provisional_energy_uj", b"_provisional_energy_uj"]) -> typing.Literal["provisional_energy_uj"] | None: ...
+
+Global___ReceiptPart: typing_extensions.TypeAlias = ReceiptPart
 
 @typing.final
 class ReceiptLine(google.protobuf.message.Message):
@@ -545,6 +607,7 @@ class Receipt(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     PROXY_FIELD_NUMBER: builtins.int
     UNVERIFIED_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
     receipt_id: builtins.str
     """made unique by the server"""
     request_id: builtins.str
@@ -579,6 +642,10 @@ class Receipt(google.protobuf.message.Message):
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """what else may be in the figure, e.g. another process on the device"""
 
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReceiptPart]:
+        """whose sums the energies above are: accelerator, host"""
+
     def __init__(
         self,
         *,
@@ -602,9 +669,10 @@ class Receipt(google.protobuf.message.Message):
         warnings: collections.abc.Iterable[builtins.str] | None = ...,
         proxy: builtins.str = ...,
         unverified: builtins.bool = ...,
+        parts: collections.abc.Iterable[Global___ReceiptPart] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "provisional_energy_uj", b"provisional_energy_uj", "proxy", b"proxy", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "unverified", b"unverified", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "parts", b"parts", "provisional_energy_uj", b"provisional_energy_uj", "proxy", b"proxy", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "unverified", b"unverified", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_high_uj", b"_energy_high_uj"]) -> typing.Literal["energy_high_uj"] | None: ...
     @typing.overload
@@ -1227,8 +1295,9 @@ Global___Gap: typing_extensions.TypeAlias = Gap
 class EnergyReport(google.protobuf.message.Message):
     """One meter's ledger:
     measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly.
-    A server whose variants run on several devices keeps a ledger for each; joules of different meters are
-    never added up. A ledger lives as long as its server: a new `instance_id` means that it began again at 0.
+    A server whose variants run on several devices keeps a ledger for each. A device's ledger is the exact sum of
+    those of its counters (`parts`); a counter that several devices share, the host's, has a ledger of its own among
+    `other_devices`, so that every joule is in one of them. A ledger lives as long as its server: a new `instance_id` means that it began again at 0.
     All instants are of one clock, which is set by the wall clock at the server's start and never set again: what
     lies between two of them is exact.
     """
@@ -1257,6 +1326,8 @@ class EnergyReport(google.protobuf.message.Message):
     OTHER_DEVICES_FIELD_NUMBER: builtins.int
     NOW_UNIX_NS_FIELD_NUMBER: builtins.int
     INSTANCE_ID_FIELD_NUMBER: builtins.int
+    PARTS_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
     since_unix_ns: builtins.int
     """the instant of the first reading: the same in every report of a run"""
     until_unix_ns: builtins.int
@@ -1288,6 +1359,8 @@ class EnergyReport(google.protobuf.message.Message):
     """when the report was written: tells how old until_unix_ns is"""
     instance_id: builtins.str
     """of the run whose ledger it is, as in ServerInfo"""
+    part: builtins.str
+    """of the machine, in a ledger of one counter: "accelerator" or "host" """
     @property
     def source(self) -> Global___EnergySource: ...
     @property
@@ -1296,6 +1369,10 @@ class EnergyReport(google.protobuf.message.Message):
     def recent_gaps(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Gap]: ...
     @property
     def other_devices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnergyReport]: ...
+    @property
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EnergyReport]:
+        """the ledgers whose sum it is, one for each counter"""
+
     def __init__(
         self,
         *,
@@ -1321,9 +1398,11 @@ class EnergyReport(google.protobuf.message.Message):
         other_devices: collections.abc.Iterable[Global___EnergyReport] | None = ...,
         now_unix_ns: builtins.int = ...,
         instance_id: builtins.str = ...,
+        parts: collections.abc.Iterable[Global___EnergyReport] | None = ...,
+        part: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "measured_uj", b"measured_uj", "pending_uj", b"pending_uj", "source", b"source", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "instance_id", b"instance_id", "measured_uj", b"measured_uj", "now_unix_ns", b"now_unix_ns", "other_devices", b"other_devices", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_gap_uj", b"_gap_uj", "_idle_shared_uj", b"_idle_shared_uj", "_idle_uj", b"_idle_uj", "_idle_watts", b"_idle_watts", "_measured_uj", b"_measured_uj", "_pending_uj", b"_pending_uj", "_unattributed_uj", b"_unattributed_uj", "_warmup_uj", b"_warmup_uj", "active", b"active", "device", b"device", "gap_count", b"gap_count", "gap_seconds", b"gap_seconds", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "idle_watts", b"idle_watts", "instance_id", b"instance_id", "measured_uj", b"measured_uj", "now_unix_ns", b"now_unix_ns", "other_devices", b"other_devices", "part", b"part", "parts", b"parts", "pending_receipts", b"pending_receipts", "pending_uj", b"pending_uj", "recent_gaps", b"recent_gaps", "since_unix_ns", b"since_unix_ns", "source", b"source", "unattributed_uj", b"unattributed_uj", "unknown_reason", b"unknown_reason", "unknown_sequences", b"unknown_sequences", "until_unix_ns", b"until_unix_ns", "warmup_uj", b"warmup_uj"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_gap_uj", b"_gap_uj"]) -> typing.Literal["gap_uj"] | None: ...
     @typing.overload

@@ -1,6 +1,7 @@
 """The accountant: turns readings and windows into settled charges and a ledger.
 
-It owns the books and the filter of one device. Time comes in as arguments; it reads no clock, holds no lock
+It owns the books and the filter of one counter, whatever lanes draw on it: windows of two lanes may overlap.
+Time comes in as arguments; it reads no clock, holds no lock
 and starts no thread: one thread (the sampler) owns it and publishes its `copy`s.
 
 At each edge the filter says what each batch in the counter has used; the batches whose energy is all in are
@@ -21,7 +22,7 @@ from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView, features_of
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times, uneven_j
-from wattserve_server.energy.durations import Durations, own_seconds
+from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, PACE_SPREAD, within
 from wattserve_server.energy.filter import EnergyFilter
@@ -249,7 +250,7 @@ class Accountant:
             return
         if edge.is_first:
             self._estimate.doubt_carry(edge.energy_uj / 1e6)
-        busy = self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s)
+        busy = sorted(self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s))
         rest_s = rest_times(start_s, at_s, busy, self._last_end_s)
         if not busy and self._last_end_s == -math.inf and self._declared_idle_w is None and not edge.is_first:
             self._filter.hear_before_work(edge.energy_uj / 1e6 / (at_s - start_s))
@@ -329,7 +330,7 @@ class Accountant:
             features = np.array([features_of(entry.kind) for entry in entries])
             rests = np.array([entry.rest for entry in entries])
             counts = np.array([len(entry.batches) for entry in entries], dtype=float)
-            seconds = self._own_seconds(entries)
+            seconds = self._open.own_seconds(entries)
             are_trials = np.array([entry.kind.is_warmup for entry in entries])
             excess = self._durations.excess(variants, features, seconds, counts, are_trials, rests > 0)
             if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
@@ -346,16 +347,6 @@ class Accountant:
             seconds = np.array([batch.end_s - batch.start_s for batch in first_runs])
             self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
         return can_follow
-
-    def _own_seconds(self, entries: Sequence[Entry]) -> Array:
-        """For how long each batch of new entries had the device, in the mean of its entry."""
-        batches = [batch for entry in entries for batch in entry.batches]
-        beside = self._open.spans(min(batch.start_s for batch in batches))
-        bounds = np.array([*((batch.start_s, batch.end_s) for batch in batches), *beside])
-        seconds = own_seconds(bounds[:, 0], bounds[:, 1])[: len(batches)]
-        counts = [len(entry.batches) for entry in entries]
-        sums = np.add.reduceat(seconds, np.cumsum([0, *counts[:-1]]))
-        return np.asarray(sums / counts)
 
     def _is_foreseen(self, batch: TimedWindow) -> bool:
         """Whether there is any idea of what it costs."""

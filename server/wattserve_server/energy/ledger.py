@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from wattserve_server.energy.attribution import split_exact
@@ -145,6 +145,43 @@ class Ledger:
             raise ValueError(f"cannot book {amount_uj} uJ: {self.pending_uj} uJ are pending")
         self.pending_uj -= amount_uj
         self.changes += 1
+
+
+def total(ledgers: Sequence[Ledger]) -> Ledger:
+    """The accounts of several counters together, which closes as each of them does. It has begun once all
+    have. A sequence is settled where all have settled it, and unknown for each that does not know it."""
+    if len(ledgers) == 1:
+        return ledgers[0]
+    since_ns = [ledger.since_ns for ledger in ledgers if ledger.since_ns is not None]
+    until_ns = [ledger.until_ns for ledger in ledgers if ledger.until_ns is not None]
+    sums = {name: sum(getattr(ledger, name) for ledger in ledgers) for name in _SUMMED}
+    gaps = sorted((gap for ledger in ledgers for gap in ledger.recent_gaps), key=lambda gap: gap.start_ns)
+    return Ledger(
+        since_ns=min(since_ns) if len(since_ns) == len(ledgers) else None,
+        until_ns=min(until_ns) if len(until_ns) == len(ledgers) else None,
+        active={
+            name: _together([ledger.active.get(name, VariantTotals()) for ledger in ledgers])
+            for name in dict.fromkeys(name for ledger in ledgers for name in ledger.active)
+        },
+        recent_gaps=deque(gaps, maxlen=RECENT_GAPS),
+        open_gap=next((ledger.open_gap for ledger in ledgers if ledger.open_gap is not None), None),
+        **sums,
+    )
+
+
+_SUMMED = (
+    *("measured_uj", "pending_uj", "warmup_uj", "idle_uj", "idle_shared_uj", "unattributed_uj", "gap_uj"),
+    *("unknown_lines", "gap_count", "gap_ns", "changes"),
+)
+
+
+def _together(parts: Sequence[VariantTotals]) -> VariantTotals:
+    return VariantTotals(
+        sum(part.active_uj for part in parts),
+        min(part.sequences for part in parts),
+        min(part.tokens for part in parts),
+        min(part.padded_tokens for part in parts),
+    )
 
 
 class Books:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import Array, rest_class
 from wattserve_server.energy.device import Response
+from wattserve_server.energy.durations import own_seconds
 from wattserve_server.energy.receipt import Window
 
 # With more new batches than this at one edge, or more open entries, those alike are followed together.
@@ -71,7 +72,7 @@ def entries_of(batches: Sequence[TimedWindow], among: int = 0) -> list[Entry]:
 class OpenBatches:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self._starts = self._ends = np.zeros(0)
+        self._starts = self._ends = self._lanes = np.zeros(0)
         self._set([])
 
     def __len__(self) -> int:
@@ -81,12 +82,13 @@ class OpenBatches:
         batches = [batch for entry in entries for batch in entry.batches]
         self._starts = np.append(self._starts, [batch.start_s for batch in batches])
         self._ends = np.append(self._ends, [batch.end_s for batch in batches])
+        self._lanes = np.append(self._lanes, [batch.window.lane for batch in batches])
         self._set([*self.entries, *entries])
 
     def take(self, mask: NDArray[np.bool_]) -> list[Entry]:
         """Remove and return the entries where the mask is true."""
         kept = np.logical_not(mask)[self._owner]
-        self._starts, self._ends = self._starts[kept], self._ends[kept]
+        self._starts, self._ends, self._lanes = self._starts[kept], self._ends[kept], self._lanes[kept]
         taken = [entry for entry, is_taken in zip(self.entries, mask.tolist(), strict=True) if is_taken]
         self._set(
             [entry for entry, is_taken in zip(self.entries, mask.tolist(), strict=True) if not is_taken]
@@ -126,6 +128,23 @@ class OpenBatches:
             for start, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True)
             if end > since_s
         ]
+
+    def own_seconds(self, entries: Sequence[Entry]) -> Array:
+        """For how long each batch of new entries had its device, in the mean of its entry: time that several
+        of one lane share is shared, and batches of two lanes keep nobody waiting."""
+        batches = [batch for entry in entries for batch in entry.batches]
+        starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
+        lanes = np.array([batch.window.lane for batch in batches])
+        open_too = self._ends > starts_s.min()
+        seconds = np.zeros(len(batches))
+        for lane in np.unique(lanes):
+            mine, beside = lanes == lane, open_too & (self._lanes == lane)
+            seconds[mine] = own_seconds(
+                np.append(starts_s[mine], self._starts[beside]), np.append(ends_s[mine], self._ends[beside])
+            )[: mine.sum()]
+        counts = [len(entry.batches) for entry in entries]
+        sums = np.add.reduceat(seconds, np.cumsum([0, *counts[:-1]]))
+        return np.asarray(sums / counts)
 
     def show_idle(self, start_s: float, end_s: float, idle_j: float) -> None:
         """Idle energy of a span, to the batches by the time that each ran in it."""

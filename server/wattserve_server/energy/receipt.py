@@ -1,13 +1,15 @@
 """A receipt: what one request is told it cost, with a line for each of its sequences; and what fills it:
 the window in which a batch ran, and the charge that a window's settlement gives to a line.
 
-A receipt is provisional until every window of every line is settled; then it is settled, or unknown
-with a reason when any of them is unknown. Owned by one thread (the event loop).
+Its figures are the sums of named parts of the machine, each with a counter of its own. A receipt is
+provisional until every part has settled every window of every line; then it is settled, or unknown with a
+reason when any of them is unknown. Owned by one thread (the event loop).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,48 +31,32 @@ class Outcome(Enum):
 
 NEVER_RAN = "the request never ran"
 
+# The parts of the machine that draw a request's joules, each with a counter of its own.
+ACCELERATOR = "accelerator"  # the device that runs the batches
+HOST = "host"  # the CPU that feeds it, or that is the device itself
+
 
 @dataclass(slots=True, eq=False)
-class Line:
-    """One sequence, and what the windows that it runs in charge it: one for a batch of rows, one for each
-    step of a sequence that runs in steps. Energies are None while not known, and for good once a window has
-    none."""
+class Tally:
+    """What one part of the machine has charged a line so far, and what its law foresees. Energies are None
+    while not known, and for good once a window has none."""
 
-    receipt: Receipt
-    tokens: int
-    padded_tokens: int = 0  # of all its windows, as is compute_ns
-    batch_size: int = 0  # of the last window that it entered; 0: it never ran
-    compute_ns: int = 0
-    windows: int = 0  # that it has entered
-    ended: int = 0  # of these
-    charged: int = 0  # of these
+    ended: int = 0  # windows
+    charged: int = 0  # windows
     provisional_uj: int | None = None
     energy_uj: int | None = None
     deviation_uj: float = 0.0
     idle_share_uj: int | None = None
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether every window that it has entered has charged it."""
-        return self.charged == self.windows > 0
-
-    def enter(self, batch_size: int) -> None:
-        """It runs in one more window, with so many sequences."""
-        self.windows += 1
-        self.batch_size = batch_size
-
-    def ran(self, padded_tokens: int, compute_ns: int, provisional_uj: int | None) -> None:
-        """A window of it has ended, which is foreseen to cost so much."""
-        is_first = self.ended == 0
+    def foresee(self, provisional_uj: int | None) -> None:
+        """One more window has ended."""
+        self.provisional_uj = _plus(self.provisional_uj, provisional_uj, is_first=not self.ended)
         self.ended += 1
-        self.padded_tokens += padded_tokens
-        self.compute_ns += compute_ns
-        self.provisional_uj = _plus(self.provisional_uj, provisional_uj, is_first)
 
     def charge(self, energy_uj: int | None, deviation_uj: float, idle_share_uj: int | None) -> None:
-        """One of its windows is settled. Windows are wrong together (one law, one idle draw, one response),
-        so their deviations add up: they cannot be further off than that, however they hang together."""
-        is_first = self.charged == 0
+        """One more window is settled. Windows are wrong together (one law, one idle draw, one response), so
+        their deviations add up: they cannot be further off than that, however they hang together."""
+        is_first = not self.charged
         self.charged += 1
         self.energy_uj = _plus(self.energy_uj, energy_uj, is_first)
         self.idle_share_uj = _plus(self.idle_share_uj, idle_share_uj, is_first)
@@ -85,21 +71,82 @@ def _plus(sum_uj: int | None, more_uj: int | None, is_first: bool) -> int | None
 
 
 @dataclass(slots=True, eq=False)
+class Line:
+    """One sequence, and what the windows that it runs in charge it: one for a batch of rows, one for each
+    step of a sequence that runs in steps. Each charges it once for every part of the machine."""
+
+    receipt: Receipt
+    tokens: int
+    padded_tokens: int = 0  # of all its windows, as is compute_ns
+    batch_size: int = 0  # of the last window that it entered; 0: it never ran
+    compute_ns: int = 0
+    windows: int = 0  # that it has entered
+    tallies: tuple[Tally, ...] = ()  # one for each of the receipt's parts
+
+    def __post_init__(self) -> None:
+        self.tallies = tuple(Tally() for _ in self.receipt.parts)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every part has charged every window that it has entered."""
+        return self.windows > 0 and all(tally.charged == self.windows for tally in self.tallies)
+
+    @property
+    def energy_uj(self) -> int | None:
+        """Of all parts; None while one of them owes or does not know its own."""
+        return _sum([tally.energy_uj for tally in self.tallies]) if self.is_settled else None
+
+    @property
+    def provisional_uj(self) -> int | None:
+        return _sum([tally.provisional_uj for tally in self.tallies])
+
+    @property
+    def idle_share_uj(self) -> int | None:
+        return _sum([tally.idle_share_uj for tally in self.tallies])
+
+    def enter(self, batch_size: int) -> None:
+        """It runs in one more window, with so many sequences."""
+        self.windows += 1
+        self.batch_size = batch_size
+
+    def ran(self, padded_tokens: int, compute_ns: int, provisional_uj: Sequence[int | None]) -> None:
+        """A window of it has ended, which is foreseen to cost each part so much."""
+        self.padded_tokens += padded_tokens
+        self.compute_ns += compute_ns
+        for tally, foreseen_uj in zip(self.tallies, provisional_uj, strict=True):
+            tally.foresee(foreseen_uj)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A receipt's figures of one part, or of all; energies in microjoules, None while not known."""
+
+    state: State
+    energy_uj: int | None  # settled if settled, else provisional
+    interval_uj: tuple[int, int] | None  # 95 %, of a settled figure
+    idle_share_uj: int | None
+    provisional_uj: int | None
+    reason: str  # why a final receipt has no figure; empty when it has one
+
+
+@dataclass(slots=True, eq=False)
 class Receipt:
-    """The receipt of one request. Energies in microjoules, above the device's idle draw."""
+    """The receipt of one request. Energies in microjoules, above the device's idle draw, and the sums of
+    those of its parts."""
 
     receipt_id: str
     request_id: str
     variant: str
     device: str
     created_unix_ns: int
+    parts: tuple[str, ...] = (ACCELERATOR,)  # whose joules are in its figures
     lines: list[Line] = field(default_factory=list)
     outcome: Outcome = Outcome.OPEN
-    unknown_reason: str = ""
     split_rule: str = "shapley"
     proxy: str = ""  # what really ran, where the variant only stands in for a precision
     is_unverified: bool = False  # nobody has checked that it ran at the precision of its name
     warnings: list[str] = field(default_factory=list)
+    _reasons: dict[str, str] = field(default_factory=dict)  # by part: why it has no figure
 
     def end(self, outcome: Outcome) -> None:
         """Say how the request ended. Raises ValueError the second time."""
@@ -107,15 +154,20 @@ class Receipt:
             raise ValueError(f"receipt {self.receipt_id} has ended already, as {self.outcome.value}")
         self.outcome = outcome
 
-    def charge(
-        self, line: Line, energy_uj: int | None, deviation_uj: float, idle_share_uj: int | None, reason: str
-    ) -> None:
-        """One of a line's windows is settled. Raises ValueError where the line owes none of them."""
-        if line.charged >= line.windows:
+    def charge(self, charge: Charge, part: str) -> None:
+        """A part of the machine charges a line for one of its windows. Raises ValueError where the line owes
+        it none."""
+        line = charge.line
+        tally = line.tallies[self.parts.index(part)]
+        if tally.charged >= line.windows:
             raise ValueError(f"a line of receipt {self.receipt_id} was charged twice by one of its windows")
-        line.charge(energy_uj, deviation_uj, idle_share_uj)
-        if energy_uj is None:
-            self.unknown_reason = self.unknown_reason or reason
+        tally.charge(charge.energy_uj, charge.deviation_uj, charge.idle_share_uj)
+        if charge.energy_uj is None:
+            self._reasons.setdefault(part, charge.reason)
+        if charge.warning:
+            warning = self._named(part, charge.warning)
+            if warning not in self.warnings:
+                self.warnings.append(warning)
 
     @property
     def ran(self) -> list[Line]:
@@ -124,49 +176,81 @@ class Receipt:
     @property
     def is_final(self) -> bool:
         """The request has ended and nothing of it will be charged any more."""
-        if self.outcome is Outcome.OPEN:
-            return False
-        return all(line.is_settled for line in self.ran)
+        return self.outcome is not Outcome.OPEN and all(line.is_settled for line in self.ran)
 
     @property
     def state(self) -> State:
-        if not self.is_final:
-            return State.PROVISIONAL
-        return State.UNKNOWN if self.reason else State.SETTLED
+        return self.whole.state
 
     @property
     def reason(self) -> str:
         """Why a final receipt has no figure; empty when it has one."""
-        if self.unknown_reason or not self.is_final:
-            return self.unknown_reason
-        return "" if self.ran else NEVER_RAN
+        return self.whole.reason
+
+    @property
+    def energy_uj(self) -> int | None:
+        """Settled if settled, else provisional; None when unknown."""
+        return self.whole.energy_uj
 
     @property
     def provisional_uj(self) -> int | None:
         return _sum([line.provisional_uj for line in self.ran])
 
     @property
-    def energy_uj(self) -> int | None:
-        """Settled if settled, else provisional; None when unknown."""
-        if self.is_final:
-            return _sum([line.energy_uj for line in self.ran])
-        if self.unknown_reason:
-            return None
-        return _sum([line.energy_uj if line.is_settled else line.provisional_uj for line in self.ran])
-
-    @property
     def idle_share_uj(self) -> int | None:
         return _sum([line.idle_share_uj for line in self.ran])
 
     def interval_uj(self) -> tuple[int, int] | None:
-        """The 95 % interval of a settled figure; None for any other state. Lines of one batch are wrong
-        together, as are the windows of a line, so their deviations add up."""
-        if self.state is not State.SETTLED:
-            return None
-        energy = self.energy_uj
-        assert energy is not None
-        half = 1.96 * math.fsum(line.deviation_uj for line in self.ran)
-        return max(0, math.floor(energy - half)), math.ceil(energy + half)
+        """The 95 % interval of a settled figure; None for any other state."""
+        return self.whole.interval_uj
+
+    @property
+    def whole(self) -> Figures:
+        """The sum of its parts: unknown with the reason where one of them is."""
+        words = [self._named(part, reason) for part, reason in self._reasons.items()]
+        return self._figures(range(len(self.parts)), "; ".join(words))
+
+    def of_part(self, part: str) -> Figures:
+        return self._figures([self.parts.index(part)], self._reasons.get(part, ""))
+
+    def _named(self, part: str, words: str) -> str:
+        return f"{part}: {words}" if len(self.parts) > 1 else words
+
+    def _figures(self, parts: Sequence[int], reason: str) -> Figures:
+        tallies = [[line.tallies[part] for line in self.ran] for part in parts]
+        owed = [line.windows for line in self.ran]
+        is_final = self.outcome is not Outcome.OPEN and all(
+            tally.charged == windows
+            for of_part in tallies
+            for tally, windows in zip(of_part, owed, strict=True)
+        )
+        if is_final and not owed:
+            reason = NEVER_RAN
+        state = State.PROVISIONAL if not is_final else State.UNKNOWN if reason else State.SETTLED
+        energy_uj = None
+        if not reason:
+            now = [
+                tally.energy_uj if tally.charged == windows else tally.provisional_uj
+                for of_part in tallies
+                for tally, windows in zip(of_part, owed, strict=True)
+            ]
+            energy_uj = _sum(now)
+        every = [tally for of_part in tallies for tally in of_part]
+        interval_uj = None
+        if state is State.SETTLED and energy_uj is not None:
+            # Lines of one batch are wrong together, as are the windows of a line; two counters are not.
+            half_uj = 1.96 * math.hypot(
+                *(math.fsum(tally.deviation_uj for tally in of_part) for of_part in tallies)
+            )
+            interval_uj = max(0, math.floor(energy_uj - half_uj)), math.ceil(energy_uj + half_uj)
+        return Figures(
+            state,
+            energy_uj,
+            interval_uj,
+            _sum([tally.idle_share_uj for tally in every]),
+            _sum([tally.provisional_uj for tally in every]),
+            reason,
+        )
 
 
 def _sum(amounts: list[int | None]) -> int | None:
@@ -193,6 +277,7 @@ class Window:
     rested_ns: int = 0  # for how long the device had done nothing before
     packed_rows: int = 0  # how many rows its sequences shared; 0: each had a row of its own
     host_ns: tuple[int, int] | None = None  # the host's own start and end; None: they are the above
+    lane: int = 0  # which of the lanes that draw on a counter ran it: windows of two may overlap
 
     @property
     def is_warmup(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from wattserve_server.energy.receipt import Charge, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
 _RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-f]+")
@@ -140,7 +140,7 @@ class ReceiptBook:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._watches: set[ReceiptWatch] = set()
         self._is_closed = False
-        self._charged_uj: dict[str, int] = {}  # by device; receipts are forgotten, this is not
+        self._charged_uj: dict[str, int] = {}  # by counter; receipts are forgotten, this is not
         self._residuals_uj: dict[str, int] = {}
 
     @property
@@ -148,11 +148,14 @@ class ReceiptBook:
         """Receipts that are not final yet."""
         return len(self._receipts) - len(self._final)
 
-    def open(self, request_id: str, variant: str, device: str) -> Receipt:
-        """A new receipt with an id that no other receipt of any server has."""
+    def open(
+        self, request_id: str, variant: str, device: str, parts: tuple[str, ...] = (ACCELERATOR,)
+    ) -> Receipt:
+        """A new receipt with an id that no other receipt of any server has. parts: of the machine, which will
+        charge it."""
         self._opened += 1
         receipt_id = f"{self.run.instance_id}-{self._opened:x}"
-        receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns())
+        receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns(), parts)
         self._receipts[receipt_id] = receipt
         self._by_request.put(receipt)
         return receipt
@@ -166,28 +169,25 @@ class ReceiptBook:
         elif receipt.is_final:
             self._keep(receipt)
 
-    def residual_uj(self, device: str) -> int:
-        """A device's active account, less all that its receipts were ever charged: 0, always. Both are as of
+    def residual_uj(self, counter: str) -> int:
+        """A counter's active account, less all that its receipts were ever charged: 0, always. Both are as of
         the last settlement that has arrived here, so that one which is under way makes no difference."""
-        return self._residuals_uj.get(device, 0)
+        return self._residuals_uj.get(counter, 0)
 
-    def settle(self, device: str, charges: Sequence[Charge], active_uj: int) -> None:
-        """What a device's accountant has settled, and what its active account holds with it."""
+    def settle(self, counter: str, part: str, charges: Sequence[Charge], active_uj: int) -> None:
+        """What the accountant of one counter has settled, and what its active account holds with it. part:
+        of the machine, which it counts."""
         try:
-            self.charge(charges)
+            self._charge(counter, part, charges)
         finally:
-            self._residuals_uj[device] = active_uj - self._charged_uj.get(device, 0)
+            self._residuals_uj[counter] = active_uj - self._charged_uj.get(counter, 0)
 
-    def charge(self, charges: Sequence[Charge]) -> None:
+    def _charge(self, counter: str, part: str, charges: Sequence[Charge]) -> None:
         """Write charges on their receipts."""
         for charge in charges:
-            line = charge.line
-            receipt = line.receipt
-            receipt.charge(line, charge.energy_uj, charge.deviation_uj, charge.idle_share_uj, charge.reason)
-            charged_uj = self._charged_uj.get(receipt.device, 0)
-            self._charged_uj[receipt.device] = charged_uj + (charge.energy_uj or 0)
-            if charge.warning and charge.warning not in receipt.warnings:
-                receipt.warnings.append(charge.warning)
+            receipt = charge.line.receipt
+            receipt.charge(charge, part)
+            self._charged_uj[counter] = self._charged_uj.get(counter, 0) + (charge.energy_uj or 0)
             if receipt.is_final:
                 self._keep(receipt)
 

@@ -128,7 +128,7 @@ class Calibration:
     async def _is_known(self) -> bool:
         """Whether there is a law, once there is or it is late."""
         until_s = self._now_s() + KNOWN_WITHIN_S
-        while self._variant.name not in self._lane.laws.law.laws:
+        while not all(self._variant.name in each.law.laws for each in self._lane.laws.values()):
             if self._now_s() > until_s:
                 return False
             await self._sleep(LOOK_S)

@@ -49,7 +49,7 @@ class Metering:
     """How a device's energy is accounted for."""
 
     run_log: RunLog
-    laws: Laws
+    laws: Mapping[str, Laws]  # by the part of the machine whose counter taught them
     trials: TrialPlan | None = None  # from which it learns what a variant costs; None: it does not
 
 
@@ -159,8 +159,8 @@ class Engine:
         resident = hosted.resident or await self._loaded(hosted, min(ends_ns, default=None))
         variant = resident.variant
         lane = self.lanes[variant.device]
-        receipt = self.book.open(request_id, variant.name, str(variant.device))
-        receipt.split_rule = lane.laws.law.split_rule
+        receipt = self.book.open(request_id, variant.name, str(variant.device), tuple(lane.laws))
+        receipt.split_rule = lane.split_rule
         receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
         answer: asyncio.Future[Answer] = self._loop.create_future()
         request = Request(receipt, resident, lane, accepted_ns, deadline_ns, answer, priority)
@@ -247,7 +247,7 @@ class Engine:
     def _finish(self, result: BatchResult) -> None:
         window = result.window
         lane = result.sequences[0].request.lane
-        costs = provisional_uj(lane.laws.law, window)
+        costs = list(zip(*(provisional_uj(laws.law, window) for laws in lane.laws.values()), strict=True))
         padded = (
             split_exact(window.computed_tokens, window.lengths)
             if window.packed_rows

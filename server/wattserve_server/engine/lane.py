@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -50,15 +50,12 @@ class RunLog:
 
     The lane's thread writes, the sampler's thread drains. The lock makes one promise: a window that started
     before the instant that `drain` returns has been handed over by then.
-
-    `drained`: a list into which the windows go, too, as they are handed over; None: nobody keeps them.
     """
 
     def __init__(self) -> None:
-        self.drained: list[Window] | None = None
         self._lock = threading.Lock()
         self._running_since_ns: int | None = None
-        self._finished: list[Window] = []
+        self._finished: list[list[Window]] = [[]]  # for each reader, what it has not drained yet
         self._beside: dict[str, int] = {}  # by variant: what has used it beside batches since then
         self._busy_ns = 0
         self._resting_since_ns = time.monotonic_ns()
@@ -76,7 +73,7 @@ class RunLog:
             self._busy_ns += window.held_ns
             self._running_since_ns = None
             self._resting_since_ns = window.end_ns
-            self._finished.append(window)
+            self._add(window)
 
     @contextmanager
     def beside(self, variant: str) -> Iterator[None]:
@@ -97,17 +94,25 @@ class RunLog:
     def _cut(self, variant: str, at_ns: int) -> None:
         since_ns, self._beside[variant] = self._beside[variant], at_ns
         self._resting_since_ns = max(self._resting_since_ns, at_ns)
-        self._finished.append(Window(variant, since_ns, at_ns, (1,), 1, is_first_run=True))
+        self._add(Window(variant, since_ns, at_ns, (1,), 1, is_first_run=True))
 
-    def drain(self) -> tuple[list[Window], int]:
-        """The windows finished since the last call, and the instant before which none is missing."""
+    def _add(self, window: Window) -> None:
+        for unread in self._finished:
+            unread.append(window)
+
+    def add_reader(self) -> int:
+        """One more of those who drain it gets all windows from now on; by which number."""
+        with self._lock:
+            self._finished.append([])
+            return len(self._finished) - 1
+
+    def drain(self, reader: int = 0) -> tuple[list[Window], int]:
+        """The windows finished since the reader's last call, and the instant before which none is missing."""
         with self._lock:
             now_ns = time.monotonic_ns()
             for variant in self._beside:
                 self._cut(variant, now_ns)
-            windows, self._finished = self._finished, []
-            if self.drained is not None:
-                self.drained += windows
+            windows, self._finished[reader] = self._finished[reader], []
             return windows, now_ns if self._running_since_ns is None else self._running_since_ns
 
     def busy_ns(self) -> int:
@@ -185,7 +190,7 @@ class Lane:
         self,
         batcher: Batcher,
         run_log: RunLog,
-        laws: Laws,
+        laws: Mapping[str, Laws],  # by the part of the machine whose counter taught them
         timing: Timing,
         on_done: Callable[[BatchResult], object],
         on_death: Callable[[Exception], None],
@@ -199,6 +204,11 @@ class Lane:
         self._limits = LearnedLimits(batcher)
         self._ns_per_token: dict[str, float] = {}  # by variant, of its fastest batch
         self._thread = threading.Thread(target=self._work, name="wattserve-runner", daemon=True)
+
+    @property
+    def split_rule(self) -> str:
+        """By which a batch's energy is split among its sequences; the same for every part."""
+        return next(iter(self.laws.values())).law.split_rule
 
     def start(self) -> None:
         self._thread.start()

@@ -14,6 +14,7 @@ from pathlib import Path
 from wattserve_common.words import origin
 from wattserve_server.config import ServerConfig
 from wattserve_server.energy.reading import Quality, Source
+from wattserve_server.energy.receipt import ACCELERATOR, HOST
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.gain import GainMeter
@@ -57,7 +58,6 @@ def open_meter(
     device_uuid: str | None,
     busy_ns: Callable[[], int],
     is_main: bool = True,
-    is_only: bool = False,
     load: Callable[[], Nvml] = load_nvml,
 ) -> ChosenMeter:
     """Opens the meter that the settings ask for, for a device that the model runs on.
@@ -66,7 +66,6 @@ def open_meter(
     busy_ns: see SimulatedMeter. load: where the NVML binding comes from.
     is_main: whether --meter is meant for this device. Another one gets the same meter where that fits any
     device, and else the best that is honest about it.
-    is_only: whether no variant runs on another device. Then `auto` adds a GPU's host, where RAPL is there.
     Raises ConfigError for an unknown choice, MeterError for a meter that is not there or would miss the
     device's joules. `auto` does not fail for want of a sensor: it falls back, and the notice says why.
     """
@@ -82,7 +81,7 @@ def open_meter(
         raise ConfigError(f"--sensor-gain is of one sensor, and --meter {choice} is not: use {_ONE_SENSOR}")
     makers = _makers(config, device_uuid, busy_ns, load, is_corrected, with_host=len(names) > 1)
     if choice == "auto":
-        if device_type == "cuda" and is_only and not is_corrected:
+        if device_type == "cuda" and not is_corrected:
             with_host = _makers(config, device_uuid, busy_ns, load, is_corrected, with_host=True)
             return _open_gpu_and_host(makers, with_host["nvml"])
         return _open_best(device_type, makers, is_corrected)
@@ -99,6 +98,11 @@ def open_meter(
         chosen = _as_asked(CompositeMeter(meters) if len(meters) > 1 else meters[0])
         undo.pop_all()
     return chosen
+
+
+def part_of(source: Source) -> str:
+    """Which part of the machine a meter counts: what fits every device stands for the one that runs."""
+    return HOST if _COVERS.get(source.name) == "cpu" else ACCELERATOR
 
 
 def device_type_of(choice: str) -> str | None:

@@ -73,7 +73,7 @@ class CompositeMeter:
     @property
     def source(self) -> Source:
         """Of the parts' sources as they are now: a part can fall back on another."""
-        return _joined(tuple(meter.source for meter in self.meters))
+        return joined(tuple(meter.source for meter in self.meters))
 
     def read(self) -> Reading:
         if self._closed:
@@ -127,7 +127,10 @@ def _read(meter: Meter) -> Reading:
 
 
 @functools.lru_cache(maxsize=16)  # receipts ask for it
-def _joined(sources: tuple[Source, ...]) -> Source:
+def joined(sources: tuple[Source, ...]) -> Source:
+    """The source of a sum, which is as good as its worst part."""
+    if len(sources) == 1:
+        return sources[0]
     names = [source.name for source in sources]
     worst = max((source.quality for source in sources), key=_BEST_FIRST.index)
     methods = list(dict.fromkeys(source.method for source in sources))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from wattserve_server.energy.probe import MeterPart, SensorProbe, changes, check_against_power, describe
+from wattserve_server.energy.probe import SensorProbe, changes, check_against_power, describe
 from wattserve_server.energy.reading import Reading
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.composite import CompositeMeter
@@ -139,17 +139,6 @@ def probe_with_parts(
         return ProbedMeter(probe(meter), tuple(probe(part) for part in parts))
     except Exception as error:  # a bug in a meter or here: it must not keep the server from starting
         return ProbedMeter(SensorProbe(0.0, 0, unsupported={"probe": f"{type(error).__name__}: {error}"}))
-
-
-def parts_of(meter: Meter, probed: ProbedMeter) -> tuple[MeterPart, ...]:
-    """A composite's parts as they stand now, with their probes; nothing for another meter."""
-    if not isinstance(meter, CompositeMeter):
-        return ()
-    probes = probed.parts or (None,) * len(meter.meters)
-    return tuple(
-        MeterPart(part.source, energy, part.idle_watts, probe)
-        for part, energy, probe in zip(meter.meters, meter.part_energies, probes, strict=True)
-    )
 
 
 def _poll(meter: Meter, power: Meter | None, polls: _Polls, clock_ns: Callable[[], int]) -> float:

@@ -5,7 +5,7 @@ Reading and writing messages is pure: no transport, no clock. Errors name the fi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.attribution import IDLE_POLICY
-from wattserve_server.energy.receipt import Line, Outcome, Receipt, State
+from wattserve_server.energy.reading import Source
+from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, State
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest, OverloadedError
+from wattserve_server.meters.composite import joined
 from wattserve_server.service import report
 from wattserve_server.service.checks import (
     GivenTensor,
@@ -35,6 +37,7 @@ from wattserve_server.service.checks import (
     images_of_tensors,
 )
 from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving, answers
+from wattserve_server.service.source import source_message
 from wattserve_server.service.status import failure_of
 
 MOST_WATCHED = 10_000  # receipts by one call
@@ -91,7 +94,7 @@ class InferenceService:
         receipt = host.engine.book.get(request.receipt_id)
         if request.wait_until_settled:
             await host.until_settled(receipt)
-        return receipt_message(receipt, host.source_of(receipt))
+        return receipt_message(receipt, host.sources_of(receipt))
 
     async def FindReceipts(self, request: pb.FindReceiptsRequest, context: Any) -> pb.FindReceiptsResponse:
         host = self._serving.get()
@@ -103,7 +106,7 @@ class InferenceService:
         if request.wait_until_settled:
             await host.until_settled(*listed)
         return pb.FindReceiptsResponse(
-            receipts=[receipt_message(receipt, host.source_of(receipt)) for receipt in listed],
+            receipts=[receipt_message(receipt, host.sources_of(receipt)) for receipt in listed],
             older_left_out=len(found) > MOST_FOUND,
         )
 
@@ -126,14 +129,14 @@ class InferenceService:
             try:
                 await context.send_initial_metadata(())  # from now on, nothing that settles is missed
                 async for receipt in watch:
-                    yield receipt_message(receipt, host.source_of(receipt))
+                    yield receipt_message(receipt, host.sources_of(receipt))
             finally:
                 watch.close()
             return
         receipts = [book.get(receipt_id) for receipt_id in request.receipt_ids]
         for receipt in receipts:
             await book.until_final(receipt)
-            yield receipt_message(receipt, host.source_of(receipt))
+            yield receipt_message(receipt, host.sources_of(receipt))
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
         return report.server_info(self._serving.get())
@@ -249,7 +252,7 @@ def write_response(message: pb.PredictResponse, request_id: str, host: Host, ans
     write_output(message.output, model.task.output_name, rows)
     for scores in model.task.scores(model.config, rows):
         write_classification(message.classifications.add(), scores, model.labels)
-    write_receipt(message.receipt, receipt, host.source_of(receipt))
+    write_receipt(message.receipt, receipt, host.sources_of(receipt))
     timing = message.timing
     timing.tokenize_ns = times.tokenize_ns
     timing.queue_ns = times.queue_ns
@@ -277,16 +280,18 @@ def write_classification(
     message.scores.extend(numbers)
 
 
-def receipt_message(receipt: Receipt, source: pb.EnergySource) -> pb.Receipt:
-    """What is known of the receipt now."""
+def receipt_message(receipt: Receipt, sources: Mapping[str, Source]) -> pb.Receipt:
+    """What is known of the receipt now. sources: of its figures, by part."""
     message = pb.Receipt()
-    write_receipt(message, receipt, source)
+    write_receipt(message, receipt, sources)
     return message
 
 
-def write_receipt(message: pb.Receipt, receipt: Receipt, source: pb.EnergySource) -> None:
+def write_receipt(message: pb.Receipt, receipt: Receipt, sources: Mapping[str, Source]) -> None:
     """As `receipt_message`, into a message that holds nothing yet."""
-    state = known_state(receipt, source)
+    source = source_message(joined(tuple(sources.values())))
+    whole = receipt.whole
+    state = known_state(whole.state, source)
     message.CopyFrom(
         _alike(receipt.variant, receipt.device, receipt.split_rule, receipt.proxy, receipt.is_unverified)
     )
@@ -300,17 +305,29 @@ def write_receipt(message: pb.Receipt, receipt: Receipt, source: pb.EnergySource
         message.warnings.extend(receipt.warnings)
     for line in receipt.lines:
         _write_line(message.lines.add(), line, state)
-    if (energy_uj := receipt.energy_uj) is not None:
-        message.energy_uj = energy_uj
-        message.unknown_reason = receipt.reason
+    _write_figures(message, receipt.variant, whole, source)
+    for name in receipt.parts:
+        figures = whole if len(receipt.parts) == 1 else receipt.of_part(name)
+        part = message.parts.add(name=name)
+        part.source.CopyFrom(source_message(sources[name]))
+        part.state = _STATES[known_state(figures.state, part.source)]
+        _write_figures(part, receipt.variant, figures, part.source)
+
+
+def _write_figures(
+    message: pb.Receipt | pb.ReceiptPart, variant: str, figures: Figures, source: pb.EnergySource
+) -> None:
+    if figures.energy_uj is not None:
+        message.energy_uj = figures.energy_uj
+        message.unknown_reason = figures.reason
     else:
-        message.unknown_reason = unknown_reason(receipt, source)
-    if (interval := receipt.interval_uj()) is not None:
-        message.energy_low_uj, message.energy_high_uj = interval
-    if (idle_uj := receipt.idle_share_uj) is not None:
-        message.idle_share_uj = idle_uj
-    if (provisional_uj := receipt.provisional_uj) is not None:
-        message.provisional_energy_uj = provisional_uj
+        message.unknown_reason = unknown_reason(variant, figures, source)
+    if figures.interval_uj is not None:
+        message.energy_low_uj, message.energy_high_uj = figures.interval_uj
+    if figures.idle_share_uj is not None:
+        message.idle_share_uj = figures.idle_share_uj
+    if figures.provisional_uj is not None:
+        message.provisional_energy_uj = figures.provisional_uj
 
 
 @lru_cache(maxsize=256)
@@ -326,18 +343,18 @@ def _alike(variant: str, device: str, split_rule: str, proxy: str, is_unverified
     )
 
 
-def known_state(receipt: Receipt, source: pb.EnergySource) -> State:
+def known_state(state: State, source: pb.EnergySource) -> State:
     """Without a meter nothing will ever be known, so it is final at once."""
-    return State.UNKNOWN if source.quality == pb.ENERGY_QUALITY_NONE else receipt.state
+    return State.UNKNOWN if source.quality == pb.ENERGY_QUALITY_NONE else state
 
 
-def unknown_reason(receipt: Receipt, source: pb.EnergySource) -> str:
-    """Why a receipt without a figure has none."""
-    if receipt.reason:
-        return receipt.reason
+def unknown_reason(variant: str, figures: Figures, source: pb.EnergySource) -> str:
+    """Why there is no figure where there is none."""
+    if figures.reason:
+        return figures.reason
     if source.quality == pb.ENERGY_QUALITY_NONE:
         return source.note
-    return f"the cost law of {receipt.variant!r} is not known yet; this will settle"
+    return f"the cost law of {variant!r} is not known yet; this will settle"
 
 
 def quality_word(source: pb.EnergySource) -> str:

@@ -89,20 +89,25 @@ def _parameters(answered: Answered, source: pb.EnergySource) -> dict[str, oip.In
 
 def _energy(receipt: Receipt, source: pb.EnergySource) -> dict[str, bool | int | str]:
     """What is not known is left out, and `energy_unknown_reason` says why."""
+    whole = receipt.whole
     values: dict[str, bool | int | str] = {
-        "energy_state": known_state(receipt, source).value,
+        "energy_state": known_state(whole.state, source).value,
         "energy_source": source.name,
         "energy_method": source.method,
         "energy_quality": quality_word(source),
     }
-    if (energy_uj := receipt.energy_uj) is not None:
-        values["energy_uj"] = energy_uj
+    if whole.energy_uj is not None:
+        values["energy_uj"] = whole.energy_uj
     else:
-        values["energy_unknown_reason"] = unknown_reason(receipt, source)
-    if (interval := receipt.interval_uj()) is not None:
-        values["energy_low_uj"], values["energy_high_uj"] = interval
-    if (idle_uj := receipt.idle_share_uj) is not None:
-        values["idle_share_uj"] = idle_uj
+        values["energy_unknown_reason"] = unknown_reason(receipt.variant, whole, source)
+    if whole.interval_uj is not None:
+        values["energy_low_uj"], values["energy_high_uj"] = whole.interval_uj
+    if whole.idle_share_uj is not None:
+        values["idle_share_uj"] = whole.idle_share_uj
+    if len(receipt.parts) > 1:
+        for name in receipt.parts:
+            if (part_uj := receipt.of_part(name).energy_uj) is not None:
+                values[f"{name}_energy_uj"] = part_uj
     if receipt.warnings:
         values["energy_warnings"] = "; ".join(receipt.warnings)
     return values

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.reading import Source
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.policy import NORMAL_PRIORITY
@@ -23,7 +24,9 @@ from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.tasks.tokens import Tokenizer
 from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, UnavailableError
+from wattserve_server.meters.composite import joined
 from wattserve_server.meters.sampler import Sampler
+from wattserve_server.meters.together import Together
 from wattserve_server.service.checks import check_ids
 from wattserve_server.service.source import source_message
 from wattserve_server.service.status import REACTIONS, Reaction, reaction_of, when_cut
@@ -36,11 +39,13 @@ IN_FLIGHT = 1024  # requests of one stream without an answer yet: the server rea
 
 @dataclass(frozen=True, slots=True)
 class DeviceMeter:
-    """One device's energy figures."""
+    """The energy figures of a device, or of what several share. Its parts are by name."""
 
     device: str
-    sampler: Sampler
+    sampler: Together  # those that are booked
     info: pb.MeterInfo  # what MeterInfo says, except for what changes
+    booked: Mapping[str, Sampler]  # whose ledgers its own is the sum of
+    charging: Mapping[str, Sampler]  # whose joules are on its device's receipts
 
 
 @dataclass(slots=True)
@@ -54,7 +59,11 @@ class Host:
 
     def source_of(self, receipt: Receipt) -> pb.EnergySource:
         """The source of a receipt's figures: that of the meter now, which says it where it was another."""
-        return source_message(self.meters[receipt.device].sampler.source)
+        return source_message(joined(tuple(self.sources_of(receipt).values())))
+
+    def sources_of(self, receipt: Receipt) -> dict[str, Source]:
+        """The same for each of its parts."""
+        return {part: sampler.source for part, sampler in self.meters[receipt.device].charging.items()}
 
     async def until_settled(self, *receipts: Receipt) -> None:
         """Wait, but no longer than the settlement limit: then the receipts are given as they are."""

@@ -20,6 +20,8 @@ from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.weights import shared_bytes
+from wattserve_server.meters.sampler import Sampler
+from wattserve_server.meters.together import Together
 from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, DeviceMeter, Host
 from wattserve_server.service.source import source_message
 
@@ -96,7 +98,17 @@ def energy_report(host: Host) -> pb.EnergyReport:
 
 
 def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
-    ledger, status = meter.sampler.ledger, meter.sampler.status
+    """The ledger of a device, or of what several share, with those of its counters in it."""
+    message = _report(host, meter, meter.sampler)
+    for part, sampler in meter.booked.items():
+        one = message.parts.add()
+        one.CopyFrom(_report(host, meter, sampler))
+        one.part = part
+    return message
+
+
+def _report(host: Host, meter: DeviceMeter, sampler: Sampler | Together) -> pb.EnergyReport:
+    ledger, status = sampler.ledger, sampler.status
     run = host.engine.book.run
     message = pb.EnergyReport(
         source=source_message(status.source),
@@ -115,7 +127,7 @@ def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     message.until_unix_ns = run.unix_ns(ledger.until_ns)
     fill(message, ledger)
     for hosted in host.engine.roster:
-        if str(hosted.choice.device) == meter.device:
+        if str(hosted.choice.device) == meter.device or hosted.choice.name in ledger.active:
             message.active.append(_variant_energy(ledger, hosted.choice.name))
     gaps = [*ledger.recent_gaps, *([ledger.open_gap] if ledger.open_gap else [])]
     message.recent_gaps.extend(_gap_message(gap, run) for gap in gaps)

@@ -19,5 +19,9 @@ _QUALITIES = {
 def source_message(source: Source) -> pb.EnergySource:
     """Shared: copy it rather than change it."""
     return pb.EnergySource(
-        name=source.name, method=source.method, quality=_QUALITIES[source.quality], note=source.note
+        name=source.name,
+        method=source.method,
+        quality=_QUALITIES[source.quality],
+        note=source.note,
+        boundary=source.boundary,
     )

@@ -223,16 +223,20 @@ def _template() -> jinja2.Template:
 def _variant_rows(page: PageFacts) -> list[VariantRow]:
     if page.info is None:
         return []
-    active = {energy.variant: energy for device in page.devices for energy in device.ledger.active}
-    return [_variant_row(info, active.get(info.name), page.statistics or {}) for info in page.info.variants]
+    active: dict[str, list[pb.VariantEnergy]] = defaultdict(list)  # of each variant in every ledger
+    for device in page.devices:
+        for energy in device.ledger.active:
+            active[energy.variant].append(energy)
+    return [_variant_row(info, active[info.name], page.statistics or {}) for info in page.info.variants]
 
 
 def _variant_row(
-    info: pb.VariantInfo, energy: pb.VariantEnergy | None, statistics: Mapping[str, VariantStatistics]
+    info: pb.VariantInfo, energies: Sequence[pb.VariantEnergy], statistics: Mapping[str, VariantStatistics]
 ) -> VariantRow:
     counts = statistics.get(info.name, VariantStatistics())
     per_request = counts.settled_uj / 1e6 / counts.settled if counts.settled else None
-    per_token = energy.active_uj / 1e6 / energy.tokens if energy is not None and energy.tokens else None
+    tokens = min((energy.tokens for energy in energies), default=0)
+    per_token = sum(energy.active_uj for energy in energies) / 1e6 / tokens if tokens else None
     state = pb.VariantState.Name(info.state).removeprefix("VARIANT_STATE_").lower()
     return VariantRow(info, state, counts.success.count, counts.fail.count, per_request, per_token)
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.ledger import Ledger, VariantTotals
 from wattserve_server.energy.probe import MeterPart, SensorProbe
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality
 
@@ -45,6 +45,7 @@ class DeviceState:
     parts: Sequence[MeterPart] = ()  # of a composite meter
     busy_ns: int = 0  # for how long it has run batches
     raw_energy: Energy | None = None  # what the sensor itself counted, where its figures are corrected
+    is_shared: bool = False  # it holds a counter on which other devices draw too
     receipts_residual_uj: int = 0  # the active account, less what receipts were charged
     unix_offset_ns: int = field(default_factory=lambda: time.time_ns() - time.monotonic_ns())
 
@@ -63,6 +64,15 @@ class DeviceState:
     def source_labels(self) -> Mapping[tuple[str, ...], int]:
         source = self.meter.source
         return {(source.name, source.method, source.quality.value): 1}
+
+    def holds(self, variant: ServedVariant) -> bool:
+        """Whether a variant's joules are in this ledger."""
+        return variant.device == self.device or (self.is_shared and variant.name in self.ledger.active)
+
+    def totals_of(self, variant: ServedVariant) -> VariantTotals:
+        """Its sequences and tokens are told with its own device only, so that sums over devices are right."""
+        totals = self.ledger.active.get(variant.name, VariantTotals())
+        return totals if variant.device == self.device else VariantTotals(totals.active_uj)
 
     def by_account(self) -> Mapping[tuple[str, ...], float]:
         """Joules by account, without the pending ones."""

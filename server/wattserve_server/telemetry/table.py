@@ -228,12 +228,13 @@ DEVICE_BUSY = _devices.add(COUNTER, "wattserve_device_busy_seconds_total",
 _NO_LEDGER = "until the meter's first reading; for ever without a meter"
 
 _active = Section[VariantTotals]("Energy of variants", ("device", "variant"), _NO_LEDGER,
-    lambda server: [((device.device, variant.name), device.ledger.active.get(variant.name, VariantTotals()))
+    lambda server: [((device.device, variant.name), device.totals_of(variant))
         for device in server.devices if device.is_counted
-        for variant in server.variants if variant.device == device.device])
+        for variant in server.variants if device.holds(variant)])
 ACTIVE_ENERGY = _active.add(COUNTER, "wattserve_energy_active_joules_total",
     lambda totals: totals.active_uj / 1e6,
-    "Settled active energy of a variant: its share of what the meter counted, above idle.")
+    "Settled active energy of a variant: its share of what the meter counted, above idle. Of a GPU whose "
+    "host is not metered it is board only; what a host of several devices adds has the device `host`.")
 SETTLED_SEQUENCES = _active.add(COUNTER, "wattserve_settled_sequences_total", lambda totals: totals.sequences,
     "Sequences whose energy is in wattserve_energy_active_joules_total.")
 SETTLED_TOKENS = _active.add(COUNTER, "wattserve_settled_tokens_total", lambda totals: totals.tokens,

@@ -84,7 +84,7 @@ async def _measure(config: ServerConfig, folder: Path, results: Results) -> None
 
 
 def _introduce(rig: Machine, results: Results) -> None:
-    meter = rig.device.chosen.meter
+    meter = rig.counter.meter
     results.source, results.most_watts, results.declared_idle_w = (
         meter.source,
         meter.most_watts,
@@ -92,7 +92,10 @@ def _introduce(rig: Machine, results: Results) -> None:
     )
     results.device, results.model = str(rig.device.device), rig.host.engine.model.name
     results.variants, results.shapes = rig.variants, rig.shapes
-    results.probe = rig.device.probe_found
+    results.probe = rig.counter.probed
+    results.not_verified = tuple(
+        counter.meter.source.name for counter in rig.device.counters if counter is not rig.counter
+    )
     results.board_why = rig.board.why
     results.before_w = rig.before.watts()
 

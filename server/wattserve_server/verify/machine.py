@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Sequence
@@ -12,14 +13,16 @@ from pathlib import Path
 
 from wattserve_server.app import make_plan, start
 from wattserve_server.config import ServerConfig
+from wattserve_server.counters import Counter
 from wattserve_server.devices import MeteredDevice
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.receipt import ACCELERATOR, Window
 from wattserve_server.energy.trials import plan_trials
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.tasks import Item
 from wattserve_server.errors import ConfigError
 from wattserve_server.meters.recording import create
+from wattserve_server.meters.sampler import DrainWindows
 from wattserve_server.service.prediction import Host
 from wattserve_server.telemetry.observer import Observer
 from wattserve_server.verify.board import BoardWatch
@@ -35,23 +38,34 @@ class Machine:
     """Owned by the event loop."""
 
     def __init__(
-        self, host: Host, device: MeteredDevice, reader: Reader, board: BoardWatch, before: Spell
+        self,
+        host: Host,
+        device: MeteredDevice,
+        counter: Counter,
+        reader: Reader,
+        board: BoardWatch,
+        before: Spell,
+        drain: DrainWindows,
     ) -> None:
-        self.host, self.device, self.board, self.before = host, device, board, before
+        self.host, self.device, self.counter = host, device, counter
+        self.board, self.before = board, before
         self.variants = _default_first(host.engine)
         self.shapes = _shapes(host.engine)
-        self.declared_idle_w = device.chosen.meter.idle_watts
+        self.declared_idle_w = counter.meter.idle_watts
         self.readings: Readings = reader.readings
         self.origin_ns = reader.origin_ns  # of the recording
         self._reader = reader
-        self._usual_s = device.sampler.poll_period_s
+        self._drain = drain
+        self._windows: list[Window] = []
         self._items: dict[Shape, list[Item]] = {}
         self._lane = host.engine.lanes[device.device]
 
     @property
     def all_windows(self) -> Sequence[Window]:
         """Since the start, in the order in which they ended."""
-        return self.device.run_log.drained or ()
+        finished, _ = self._drain()
+        self._windows += finished
+        return self._windows
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
@@ -69,25 +83,29 @@ class Machine:
             ]
         sent_ns = time.monotonic_ns()
         answer = await engine.predict(items, engine.hosted(variant))
-        return Asked(variant, shape, sent_ns, time.monotonic_ns(), answer.receipt)
+        return Asked(variant, shape, sent_ns, time.monotonic_ns(), answer.receipt, self.counter.part)
 
     async def until_settled(self, asked: Sequence[Asked]) -> None:
         await self.host.until_settled(*(each.receipt for each in asked))
 
     def windows(self, since_ns: int, until_ns: int) -> list[Window]:
-        drained = self.all_windows
-        first = bisect_left(drained, since_ns, key=lambda window: window.end_ns)
-        last = bisect_right(drained, until_ns, key=lambda window: window.end_ns)
-        return list(drained[first:last])
+        windows = self.all_windows
+        first = bisect_left(windows, since_ns, key=lambda window: window.end_ns)
+        last = bisect_right(windows, until_ns, key=lambda window: window.end_ns)
+        return list(windows[first:last])
 
     def ledger(self) -> Ledger:
-        return self.device.sampler.ledger
+        return self.counter.sampler.ledger
 
     def read_every(self, seconds: float) -> None:
         self._reader.every_s = seconds
 
     def sample_every(self, seconds: float | None) -> None:
-        self.device.sampler.poll_period_s = self._usual_s if seconds is None else seconds
+        for counter in self.device.counters:
+            if seconds is None:
+                counter.keep_pace()
+            else:
+                counter.sampler.poll_period_s = seconds
 
 
 @asynccontextmanager
@@ -98,14 +116,14 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
         names = ", ".join(str(device.device) for device in plan.devices)
         raise ConfigError(f"--variants {config.variants}: a meter is verified on one device, not on {names}")
     device = plan.devices[0]
-    if not device.tells_joules:
+    counter = verified(device)
+    if not counter.tells_joules:
         raise ConfigError(f"there is nothing to verify: {device.chosen.notice}")
     async with AsyncExitStack() as undo:
-        device.run_log.drained = []
-        chosen = device.open_again()
-        reader = Reader(chosen.meter, create(folder / READINGS))
+        drain = functools.partial(device.run_log.drain, device.run_log.add_reader())
+        reader = Reader(device.open_again(counter.part), create(folder / READINGS))
         undo.callback(reader.stop)
-        kind, _, uuid = chosen.meter.source.name.partition("+")[0].partition(":")
+        kind, _, uuid = counter.meter.source.name.partition(":")
         board = BoardWatch(uuid if kind == "nvml" else "", lambda: create(folder / BOARD))
         undo.callback(board.stop)
         reader.start()
@@ -115,7 +133,12 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
         before = reader.readings.spell(since_ns, time.monotonic_ns())
         host, go_on = await start(config, plan, Observer(version("wattserve")), undo)
         await go_on()
-        yield Machine(host, device, reader, board, before)
+        yield Machine(host, device, counter, reader, board, before, drain)
+
+
+def verified(device: MeteredDevice) -> Counter:
+    """The one that is held against the reader: the accelerator's, where the host has one besides."""
+    return min(device.counters, key=lambda counter: counter.part != ACCELERATOR)
 
 
 def _default_first(engine: Engine) -> tuple[str, ...]:

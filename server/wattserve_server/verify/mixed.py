@@ -191,7 +191,7 @@ def _company(variant: str, blocks: Sequence[_Block], idle: Interval) -> Company 
         rested_s.append(took_s / count)
         mine = [each for each in block.runs[""][2] if each.variant == variant]
         requests += len(mine)
-        withheld += sum(each.receipt.energy_uj is None or not each.receipt.is_final for each in mine)
+        withheld += sum(each.settled_uj is None for each in mine)
         told.append(_per_request_j(mine))
     if not alone:
         return None
@@ -233,9 +233,8 @@ def _per_request_j(asked: Sequence[Asked]) -> float | None:
     shape has none."""
     by_shape: dict[Shape, list[float]] = defaultdict(list)
     for each in asked:
-        energy_uj = each.receipt.energy_uj
-        if energy_uj is not None and each.receipt.is_final:
-            by_shape[each.shape].append(energy_uj / 1e6)
+        if (settled_uj := each.settled_uj) is not None:
+            by_shape[each.shape].append(settled_uj / 1e6)
     if not asked or set(by_shape) != {each.shape for each in asked}:
         return None
     return float(np.mean([np.mean(values) for values in by_shape.values()]))
@@ -249,7 +248,7 @@ def _closure(rig: Rig, block: _Block) -> float | None:
     from_j, to_j = rig.readings.shown_j(before.until_ns), rig.readings.shown_j(after.until_ns)
     if from_j is None or to_j is None or to_j <= from_j:
         return None
-    receipts_uj = sum(each.receipt.energy_uj or 0 for each in block.everything if each.receipt.is_final)
+    receipts_uj = sum(each.settled_uj or 0 for each in block.everything)
     others_uj = _others_uj(after) - _others_uj(before)
     return (receipts_uj + others_uj) / 1e6 / (to_j - from_j)
 

@@ -55,6 +55,7 @@ def _identity(results: Results) -> Iterator[str]:
             ("meter", f"{results.source.name}, {results.source.quality.value}: {results.source.boundary}"),
             ("what it says of itself", results.source.note),
         ]
+    rows += [("not verified", f"{name}, which adds its own to receipts") for name in results.not_verified]
     rows += [
         ("model", f"{results.model} on {results.device}"),
         ("variants", ", ".join(results.variants)),

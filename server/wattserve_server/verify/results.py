@@ -37,6 +37,7 @@ class Results:
     seconds: float  # that it was given
     host: Mapping[str, str]
     source: Source | None = None
+    not_verified: tuple[str, ...] = ()  # the device's other counters
     device: str = ""
     model: str = ""
     variants: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.receipt import Receipt, Window
+from wattserve_server.energy.receipt import Receipt, State, Window
 from wattserve_server.verify.readings import Readings
 
 Shape = tuple[int, int]  # sequences, tokens of each
@@ -15,17 +15,26 @@ Shape = tuple[int, int]  # sequences, tokens of each
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was answered. Instants on the monotonic clock."""
+    """A request that was answered. Instants on the monotonic clock. part: of the machine, whose counter is
+    verified."""
 
     variant: str
     shape: Shape
     sent_ns: int
     done_ns: int
     receipt: Receipt
+    part: str
+
+    @property
+    def settled_uj(self) -> int | None:
+        """What the verified counter has charged it; None while that is not final, or unknown."""
+        figures = self.receipt.of_part(self.part)
+        return figures.energy_uj if figures.state is State.SETTLED else None
 
 
 class Rig(Protocol):
-    """A server as it serves, alone with one caller, and a reader of its meter that shares nothing with it."""
+    """A server as it serves, alone with one caller, and a reader of one of its counters that shares nothing
+    with it."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -54,9 +63,10 @@ class Rig(Protocol):
         """Wait until the receipts are final, or until it is plain that they will not be."""
 
     def windows(self, since_ns: int, until_ns: int) -> list[Window]:
-        """Those that ended in this time and that the sampler has been handed."""
+        """Those that ended in this time."""
 
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger:
+        """Of the counter that is read."""
 
     def read_every(self, seconds: float) -> None:
         """From now on, the independent reader."""

@@ -11,12 +11,11 @@ from statistics import median
 
 import numpy as np
 
-from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.costlaw import provisional_uj
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.probe import SensorProbe, poll_period_s
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
-from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt, Window
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt, Window
 from wattserve_server.energy.trials import plan_trials
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.lane import RunLog
@@ -158,7 +157,7 @@ class Rig:
             self._charges.extend,
             clock_ns=lambda: self._now_ns,
         )
-        self._source = pb.EnergySource(name="virtual", method="apportioned simulation")
+        self._sources = {ACCELERATOR: Source("virtual", "apportioned simulation", Quality.SIMULATED)}
         self._clock_ns = int(median(-time.thread_time_ns() + time.thread_time_ns() for _ in range(2000)))
         self._mark_ns = 0
 
@@ -232,19 +231,19 @@ class Rig:
         block.ns["run log"] += self._lap_ns()
         for window in windows:
             for line, cost in zip(window.lines, provisional_uj(self.sampler.law, window), strict=False):
-                line.ran(window.padded_length, window.duration_ns, cost)
+                line.ran(window.padded_length, window.duration_ns, (cost,))
         block.ns["provisional"] += self._lap_ns()
         for receipt in receipts:
             receipt.end(Outcome.COMPLETED)
             self.book.ended(receipt)
         block.ns["receipt"] += self._lap_ns()
         for receipt in receipts:
-            receipt_message(receipt, self._source)
+            receipt_message(receipt, self._sources)
         block.ns["reply"] += self._lap_ns()
         self.sampler.tick()
         tick_ns = self._lap_ns()
         block.ns["tick"] += tick_ns
-        self.book.charge(self._charges)
+        self.book.settle("cpu", ACCELERATOR, self._charges, 0)
         self._charges.clear()
         block.ns["charge"] += self._lap_ns()
         block.requests += len(receipts)

@@ -20,9 +20,9 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from tests.bench.energy_cost.rig import CALIBRATION_S, RETENTION_COUNT, RETENTION_S
 from tests.fixtures.models import tiny_config
-from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.probe import poll_period_s
-from wattserve_server.energy.receipt import Charge, Window
+from wattserve_server.energy.reading import Quality, Source
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Window
 from wattserve_server.energy.trials import plan_trials
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -64,7 +64,7 @@ class Served:
         book = ReceiptBook(RETENTION_S, RETENTION_COUNT, Observer("bench").receipt_final)
 
         def on_charges(charges: Sequence[Charge]) -> None:
-            loop.call_soon_threadsafe(book.charge, charges)
+            loop.call_soon_threadsafe(book.settle, "cpu", ACCELERATOR, charges, 0)
 
         poll_s = poll_period_s(probe, meter.poll_period_s)
         self._sampler = Sampler(meter, self._drain, on_charges, poll_period_s=poll_s)
@@ -73,10 +73,10 @@ class Served:
         self._engine = Engine(
             model, Materials(model.weights), choose("fp32", CPU), "fp32", LoadingRules(is_verified=False),
             EngineLimits({CPU: BatchLimits(32, BATCH_TOKENS)}, 1024, 256), book,
-            {CPU: Metering(self._run_log, self._sampler, trials)}, lambda *result: None,
+            {CPU: Metering(self._run_log, {ACCELERATOR: self._sampler}, trials)}, lambda *result: None,
             lambda error: None,
         )  # fmt: skip
-        self._source = pb.EnergySource(name="bench", method="bench")
+        self._sources = {ACCELERATOR: Source("bench", "bench", Quality.SIMULATED)}
 
     def _meter(self, mode: str) -> Meter:
         if mode == "estimate":
@@ -122,7 +122,7 @@ class Served:
                 request = await self._engine.predict(
                     [inputs[position % len(inputs)]], self._engine.hosted("fp32")
                 )
-                receipt_message(request.receipt, self._source)
+                receipt_message(request.receipt, self._sources)
                 done += 1
                 position += CONCURRENCY
 

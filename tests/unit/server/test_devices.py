@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,13 +11,8 @@ import torch
 from wattserve_server import devices
 from wattserve_server.config import ServerConfig
 from wattserve_server.devices import MeteredDevice
-from wattserve_server.energy.receipt import Charge
 from wattserve_server.meters.choose import ChosenMeter
 from wattserve_server.meters.port import NoMeter
-
-
-def hear_nothing(device: str, charges: Sequence[Charge], active_uj: int) -> None:
-    """No batch runs here."""
 
 
 @pytest.mark.parametrize(("device", "learned"), [("cuda:0", ["GPU-7"]), ("cpu", [])])
@@ -29,7 +23,7 @@ def test_a_gpu_is_used_once_so_that_its_driver_names_this_process(
     monkeypatch.setattr(devices, "open_meter", lambda *_, **__: ChosenMeter(NoMeter(), ""))
     monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
     monkeypatch.setattr(devices, "learn_own_pid", lambda uuid, work: told.append(uuid))
-    asyncio.run(MeteredDevice(ServerConfig(), torch.device(device), True).probe(hear_nothing))
+    asyncio.run(MeteredDevice(ServerConfig(), torch.device(device), True).get_ready())
     assert told == learned
 
 
@@ -43,4 +37,4 @@ def test_a_device_that_cannot_be_used_is_left_to_the_loading_of_variants(
     monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
     monkeypatch.setattr(devices, "learn_own_pid", lambda uuid, work: work())
     monkeypatch.setattr(torch, "ones", fail)
-    asyncio.run(MeteredDevice(ServerConfig(), torch.device("cuda:0"), True).probe(hear_nothing))
+    asyncio.run(MeteredDevice(ServerConfig(), torch.device("cuda:0"), True).get_ready())

@@ -4,7 +4,7 @@ import pytest
 
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import Energy
-from wattserve_server.energy.receipt import NEVER_RAN, Line, Outcome, Receipt, State
+from wattserve_server.energy.receipt import ACCELERATOR, NEVER_RAN, Charge, Line, Outcome, Receipt, State
 
 
 def receipt_with(*tokens: int) -> Receipt:
@@ -66,12 +66,12 @@ def test_a_receipt_is_provisional_until_every_line_that_ran_is_settled() -> None
     first, second = receipt.lines
     for line in receipt.lines:
         line.enter(2)
-        line.provisional_uj = 100
+        line.ran(7, 1000, (100,))
     receipt.end(Outcome.COMPLETED)
     assert (receipt.state, receipt.energy_uj) == (State.PROVISIONAL, 200)
-    receipt.charge(first, 70, 3.0, 7, "")
+    receipt.charge(Charge(first, 70, 3.0, 7, ""), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj, receipt.interval_uj()) == (State.PROVISIONAL, 170, None)
-    receipt.charge(second, 80, 4.0, 8, "")
+    receipt.charge(Charge(second, 80, 4.0, 8, ""), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj, receipt.idle_share_uj) == (State.SETTLED, 150, 15)
     assert receipt.interval_uj() == (136, 164)  # 1.96 x (3 + 4) = 13.7 either way
 
@@ -81,8 +81,8 @@ def test_one_unknown_line_makes_the_receipt_unknown_with_its_reason() -> None:
     for line in receipt.lines:
         line.enter(1)
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
-    receipt.charge(receipt.lines[1], None, 0.0, None, "the GPU is lost")
+    receipt.charge(Charge(receipt.lines[0], 70, 0.0, 1, ""), ACCELERATOR)
+    receipt.charge(Charge(receipt.lines[1], None, 0.0, None, "the GPU is lost"), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, "the GPU is lost")
 
 
@@ -92,21 +92,21 @@ def in_steps(count: int) -> tuple[Receipt, Line]:
     (line,) = receipt.lines
     for _ in range(count):
         line.enter(2)
-        line.ran(7, 1000, 100)
+        line.ran(7, 1000, (100,))
     return receipt, line
 
 
 def test_a_line_that_runs_in_steps_is_settled_when_all_its_windows_are() -> None:
     receipt, line = in_steps(3)
     assert (receipt.energy_uj, line.padded_tokens, line.compute_ns) == (300, 21, 3000)
-    receipt.charge(line, 70, 3.0, 7, "")
-    receipt.charge(line, 80, 4.0, 8, "")
+    receipt.charge(Charge(line, 70, 3.0, 7, ""), ACCELERATOR)
+    receipt.charge(Charge(line, 80, 4.0, 8, ""), ACCELERATOR)
     line.enter(1)  # the next step begins before the last one is charged
-    line.ran(7, 1000, 100)
+    line.ran(7, 1000, (100,))
     receipt.end(Outcome.COMPLETED)
     assert (receipt.state, receipt.energy_uj, line.is_settled) == (State.PROVISIONAL, 400, False)
-    receipt.charge(line, 60, 5.0, 6, "")
-    receipt.charge(line, 90, 0.0, 9, "")
+    receipt.charge(Charge(line, 60, 5.0, 6, ""), ACCELERATOR)
+    receipt.charge(Charge(line, 90, 0.0, 9, ""), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj, receipt.idle_share_uj) == (State.SETTLED, 300, 30)
     assert receipt.interval_uj() == (276, 324)  # 1.96 x (3 + 4 + 5) = 23.5: windows are wrong together
 
@@ -114,28 +114,28 @@ def test_a_line_that_runs_in_steps_is_settled_when_all_its_windows_are() -> None
 def test_one_window_without_a_figure_makes_a_line_of_many_unknown_with_its_reason() -> None:
     receipt, line = in_steps(3)
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(line, 70, 3.0, 7, "")
-    receipt.charge(line, None, 0.0, None, "the GPU is lost")
+    receipt.charge(Charge(line, 70, 3.0, 7, ""), ACCELERATOR)
+    receipt.charge(Charge(line, None, 0.0, None, "the GPU is lost"), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj) == (State.PROVISIONAL, None)
-    receipt.charge(line, 80, 4.0, 8, "")
+    receipt.charge(Charge(line, 80, 4.0, 8, ""), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj, receipt.reason) == (State.UNKNOWN, None, "the GPU is lost")
 
 
 def test_a_step_that_no_law_foresees_leaves_the_line_without_a_provisional_figure() -> None:
     receipt, line = in_steps(1)
     line.enter(1)
-    line.ran(7, 1000, None)
+    line.ran(7, 1000, (None,))
     line.enter(1)
-    line.ran(7, 1000, 100)
+    line.ran(7, 1000, (100,))
     assert receipt.provisional_uj is None
 
 
 def test_a_line_is_charged_once_by_a_window() -> None:
     receipt = receipt_with(5)
     receipt.lines[0].enter(1)
-    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+    receipt.charge(Charge(receipt.lines[0], 70, 0.0, 1, ""), ACCELERATOR)
     with pytest.raises(ValueError, match="charged twice"):
-        receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+        receipt.charge(Charge(receipt.lines[0], 70, 0.0, 1, ""), ACCELERATOR)
 
 
 def test_a_receipt_ends_once() -> None:
@@ -150,7 +150,7 @@ def test_a_cancelled_request_is_charged_for_what_had_run() -> None:
     receipt.lines[0].enter(1)
     receipt.end(Outcome.CANCELLED)
     assert receipt.state is State.PROVISIONAL
-    receipt.charge(receipt.lines[0], 70, 0.0, 1, "")
+    receipt.charge(Charge(receipt.lines[0], 70, 0.0, 1, ""), ACCELERATOR)
     assert (receipt.state, receipt.energy_uj) == (State.SETTLED, 70)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.engine import book as book_module
 from wattserve_server.engine.book import ReceiptBook, Run
 from wattserve_server.errors import NotFound, OverloadedError
@@ -29,7 +29,7 @@ def ran(receipts: ReceiptBook, settled: bool = True, request_id: str = "mine") -
     receipt.end(Outcome.COMPLETED)
     receipts.ended(receipt)
     if settled:
-        receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+        receipts.settle("cpu", ACCELERATOR, [Charge(receipt.lines[0], 100, 0.0, 10)], 0)
     return receipt
 
 
@@ -69,26 +69,26 @@ def test_what_is_active_is_on_receipts_by_device_and_also_when_they_are_forgotte
     receipts = book(clock)
     assert receipts.residual_uj("cpu") == 0
     charges = [Charge(waiting(receipts), 70, 0.0, 0), Charge(waiting(receipts), None, 0.0, None, "a gap")]
-    receipts.settle("cpu", charges, 70)
-    receipts.settle("cuda:0", [Charge(waiting(receipts, "cuda:0"), 9, 0.0, 0)], 9)
+    receipts.settle("cpu", ACCELERATOR, charges, 70)
+    receipts.settle("cuda:0", ACCELERATOR, [Charge(waiting(receipts, "cuda:0"), 9, 0.0, 0)], 9)
     clock.now_s = 1000.0
-    receipts.settle("cpu", [Charge(waiting(receipts), 30, 0.0, 0)], 100)
+    receipts.settle("cpu", ACCELERATOR, [Charge(waiting(receipts), 30, 0.0, 0)], 100)
     assert (receipts.residual_uj("cpu"), receipts.residual_uj("cuda:0")) == (0, 0)
 
 
 def test_a_charge_that_never_came_is_a_residual_for_ever() -> None:
     receipts = book(Clock())
-    receipts.settle("cpu", [Charge(waiting(receipts), 70, 0.0, 0)], 95)
-    receipts.settle("cpu", [Charge(waiting(receipts), 5, 0.0, 0)], 100)
+    receipts.settle("cpu", ACCELERATOR, [Charge(waiting(receipts), 70, 0.0, 0)], 95)
+    receipts.settle("cpu", ACCELERATOR, [Charge(waiting(receipts), 5, 0.0, 0)], 100)
     assert receipts.residual_uj("cpu") == 25
 
 
 def test_a_charge_that_its_receipt_refuses_is_a_residual() -> None:
     receipts = book(Clock())
     line = waiting(receipts)
-    receipts.settle("cpu", [Charge(line, 70, 0.0, 0)], 70)
+    receipts.settle("cpu", ACCELERATOR, [Charge(line, 70, 0.0, 0)], 70)
     with pytest.raises(ValueError, match="charged twice"):
-        receipts.settle("cpu", [Charge(line, 30, 0.0, 0)], 100)
+        receipts.settle("cpu", ACCELERATOR, [Charge(line, 30, 0.0, 0)], 100)
     assert receipts.residual_uj("cpu") == 30
 
 
@@ -192,7 +192,7 @@ def test_a_receipt_that_is_charged_before_its_request_ends_is_final_then() -> No
     receipts = book(Clock(), final=final)
     receipt = receipts.open("", "fp32", "cpu")
     receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
-    receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+    receipts.settle("cpu", ACCELERATOR, [Charge(receipt.lines[0], 100, 0.0, 10)], 0)
     assert final == []
     receipt.end(Outcome.COMPLETED)
     receipts.ended(receipt)
@@ -205,7 +205,7 @@ async def test_a_waiter_is_woken_by_the_charge() -> None:
     waiter = asyncio.create_task(receipts.until_final(receipt))
     await asyncio.sleep(0)
     assert not waiter.done()
-    receipts.charge([Charge(receipt.lines[0], 100, 0.0, 10)])
+    receipts.settle("cpu", ACCELERATOR, [Charge(receipt.lines[0], 100, 0.0, 10)], 0)
     await waiter
     assert receipt.energy_uj == 100
 

@@ -42,7 +42,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.run_log = SimpleNamespace(busy_ns=lambda: self._busy_ns, finish=lambda window: None)
-        self.laws = SimpleNamespace(law=SimpleNamespace(laws={"fp32": 1} if self.knows else {}))
+        self.laws = {
+            "accelerator": SimpleNamespace(law=SimpleNamespace(laws={"fp32": 1} if self.knows else {}))
+        }
         self.batcher = self
         example = lambda facts, tokenizer, length, seed: np.zeros(length)  # noqa: E731
         task = SimpleNamespace(example=example, length=len)
@@ -184,7 +186,7 @@ async def test_it_is_over_once_there_is_a_law(caplog: pytest.LogCaptureFixture) 
     async def sleep(seconds: float) -> None:
         await look(seconds)
         if len(world.slept) > 3 and next(answers) == 9:
-            world.laws.law.laws["fp32"] = 1
+            world.laws["accelerator"].law.laws["fp32"] = 1
 
     world.sleep = sleep  # type: ignore[method-assign]
     with caplog.at_level(logging.INFO):

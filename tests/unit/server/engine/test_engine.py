@@ -17,7 +17,7 @@ import torch
 from tests.fixtures.garbage import unreachable
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Charge, Outcome, State
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Outcome, State
 from wattserve_server.engine.batcher import QueuedSequence, Request
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
@@ -77,7 +77,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(max_sequences=2, max_tokens=256)}, max_queue=4, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(run_log, SimpleNamespace(law=LawView({})))},
+        {device: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LawView({}))})},
         lambda *result: None,
         lambda error: None,
     )
@@ -161,7 +161,7 @@ async def test_a_request_cancelled_while_it_runs_is_still_charged(rig: Rig) -> N
     (window,) = run_log.drain()[0]
     receipt = window.lines[0].receipt
     assert receipt.outcome is Outcome.CANCELLED
-    engine.book.charge([Charge(window.lines[0], 70, 0.0, 7)])
+    engine.book.settle("cpu", ACCELERATOR, [Charge(window.lines[0], 70, 0.0, 7)], 0)
     assert engine.book.get(receipt.receipt_id).energy_uj == 70
 
 
@@ -213,7 +213,9 @@ async def test_what_runs_is_found_by_its_requests_id_also_after_its_caller_left(
     assert (receipt.outcome, receipt.state) == (Outcome.OPEN, State.PROVISIONAL)
     gate.is_open.set()
     await engine.until_idle()
-    engine.book.charge([Charge(line, 70, 0.0, 7) for line in run_log.drain()[0][0].lines])
+    engine.book.settle(
+        "cpu", ACCELERATOR, [Charge(line, 70, 0.0, 7) for line in run_log.drain()[0][0].lines], 0
+    )
     assert engine.book.find("mine", 10) == [receipt]
     assert (receipt.outcome, receipt.energy_uj) == (Outcome.CANCELLED, 140)
     with pytest.raises(NotFound):

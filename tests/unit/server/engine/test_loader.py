@@ -21,7 +21,7 @@ import torch
 from tests.fixtures.models import save_classifier
 from tests.fixtures.short_memory import Memory, limited
 from wattserve_server.energy.costlaw import Coefficients, LawView
-from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.receipt import ACCELERATOR, Window
 from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
@@ -83,7 +83,9 @@ async def rig(
         EngineLimits(dict.fromkeys(devices, limits), max_queue=100, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
         {
-            device: Metering(log, SimpleNamespace(law=laws), trials if device == choices[0].device else None)
+            device: Metering(
+                log, {ACCELERATOR: SimpleNamespace(law=laws)}, trials if device == choices[0].device else None
+            )
             for device, log in run_logs.items()
         },
         lambda *result: None,

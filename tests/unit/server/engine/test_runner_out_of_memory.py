@@ -19,7 +19,7 @@ from tests.fixtures.models import save_classifier
 from tests.fixtures.short_memory import Memory, limited
 from tests.fixtures.windows import accountant, reading
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import Outcome, Receipt, Window
+from wattserve_server.energy.receipt import ACCELERATOR, Outcome, Receipt, Window
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import SPLIT_BATCH, RunLog
@@ -90,7 +90,7 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
         LoadingRules(is_verified=False),
         EngineLimits({CPU: BatchLimits(max_sequences=8, max_tokens=512)}, max_queue=64, max_request=16),
         ReceiptBook(60.0, 1000, lambda receipt: None),
-        {CPU: Metering(run_log, SimpleNamespace(law=LawView({})))},
+        {CPU: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LawView({}))})},
         lambda *result: None,
         lambda error: None,
     )
@@ -154,7 +154,7 @@ async def test_the_meters_joules_are_all_in_the_accounts_and_on_receipts_once(ri
     books.observe(reading(end_ms, 9_000_000))
     books.observe(reading(end_ms + 2000, 29_000_000))
     charges = books.advance(windows, int((end_ms + 5000) * 1e6))
-    rig.engine.book.charge(charges)  # raises for a line that is charged twice
+    rig.engine.book.settle("cpu", ACCELERATOR, charges, 0)  # raises for a line that is charged twice
     ledger = books.ledger
     assert ledger.residual_uj() == 0
     assert ledger.warmup_uj > 0

@@ -110,18 +110,17 @@ def test_a_meter_that_was_asked_for_and_is_not_there_is_an_error(
 
 
 def only(tree: PowercapTree, nvml: FakeNvml, choice: str = "auto", **given: Any) -> ChosenMeter:
-    """For a GPU beside which nothing else serves."""
+    """For a GPU."""
     return open_meter(
         ServerConfig(meter=choice, powercap_root=str(tree.root), **given),
         device_type="cuda",
         device_uuid=None,
         busy_ns=lambda: 0,
-        is_only=True,
         load=lambda: nvml,
     )
 
 
-def test_auto_adds_the_host_of_a_gpu_that_serves_alone(tree: PowercapTree) -> None:
+def test_auto_adds_the_host_of_a_gpu(tree: PowercapTree) -> None:
     tree.add("intel-rapl:0", "package-0")
     source = only(tree, FakeNvml()).meter.source
     assert source.name == f"nvml:{H200_UUID}+rapl"

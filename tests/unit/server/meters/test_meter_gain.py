@@ -99,7 +99,6 @@ def chosen(folder: Path, choice: str, device_type: str = "cuda", is_main: bool =
         device_uuid=None,
         busy_ns=lambda: 0,
         is_main=is_main,
-        is_only=is_main,
         load=FakeNvml,
     )
 

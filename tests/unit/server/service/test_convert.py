@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.reading import Quality, Source
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service import inference as convert
@@ -157,8 +158,8 @@ def test_an_unknown_energy_is_absent_with_a_reason() -> None:
     receipt = Receipt("r-1", "mine", "fp32", "cpu", 5)
     receipt.lines.append(Line(receipt, 3, padded_tokens=4, batch_size=2, windows=1))
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], None, 0.0, None, "the GPU is lost")
-    message = convert.receipt_message(receipt, pb.EnergySource(name="nvml"))
+    receipt.charge(Charge(receipt.lines[0], None, 0.0, None, "the GPU is lost"), ACCELERATOR)
+    message = convert.receipt_message(receipt, {ACCELERATOR: Source("nvml", "", Quality.MEASURED)})
     assert not message.HasField("energy_uj")
     assert not message.HasField("energy_low_uj")
     assert not message.lines[0].HasField("energy_uj")
@@ -170,7 +171,7 @@ def test_a_provisional_receipt_without_a_law_says_that_it_will_settle() -> None:
     receipt = Receipt("r-1", "mine", "fp32", "cpu", 5)
     receipt.lines.append(Line(receipt, 3, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
-    message = convert.receipt_message(receipt, pb.EnergySource(name="nvml"))
+    message = convert.receipt_message(receipt, {ACCELERATOR: Source("nvml", "", Quality.MEASURED)})
     assert message.state == pb.ENERGY_STATE_PROVISIONAL
     assert not message.HasField("energy_uj")
     assert message.unknown_reason == "the cost law of 'fp32' is not known yet; this will settle"

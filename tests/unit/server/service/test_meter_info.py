@@ -55,6 +55,7 @@ def test_what_is_not_known_is_absent_and_not_zero() -> None:
             method="apportioned counter",
             quality=pb.ENERGY_QUALITY_MEASURED,
             note="a note",
+            boundary="GPU board",
         ),
         poll_period_seconds=0.01,
         boundary="GPU board",

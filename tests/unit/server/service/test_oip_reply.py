@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.service.oip_reply import response
 from wattserve_server.service.prediction import Answered, DeviceMeter
 from wattserve_server.telemetry.observer import Times
@@ -23,11 +23,12 @@ SOURCE = Source("rapl", "apportioned counter", Quality.MEASURED)
 NO_METER = Source("none", "none", Quality.NONE, note="no meter was asked for")
 
 
-def receipt(**figures: Any) -> Receipt:
-    """Of two sequences that ran in batches of four and of one. figures: of each line."""
+def receipt(provisional_uj: int | None = None) -> Receipt:
+    """Of two sequences that ran in batches of four and of one. provisional_uj: of each line."""
     made = Receipt("server-1", "mine", "bf16", "cpu", 0)
     for tokens, batch in ((3, 4), (5, 1)):
-        line = Line(made, tokens, padded_tokens=6, batch_size=batch, compute_ns=9, windows=1, **figures)
+        line = Line(made, tokens, padded_tokens=6, batch_size=batch, compute_ns=9, windows=1)
+        line.tallies[0].foresee(provisional_uj)
         made.lines.append(line)
     made.end(Outcome.COMPLETED)
     return made
@@ -36,7 +37,7 @@ def receipt(**figures: Any) -> Receipt:
 def settled() -> Receipt:
     made = receipt(provisional_uj=100)
     for line, energy_uj in zip(made.lines, (70, 50), strict=True):
-        made.charge(line, energy_uj, 5.0, 11, "")
+        made.charge(Charge(line, energy_uj, 5.0, 11, ""), ACCELERATOR)
     return made
 
 
@@ -47,7 +48,9 @@ def replied(
     source: Source = SOURCE,
 ) -> oip.ModelInferResponse:
     host = ready(labels=labels)
-    host.meters["cpu"] = DeviceMeter("cpu", cast(Any, SimpleNamespace(source=source)), pb.MeterInfo())
+    metered: Any = SimpleNamespace(source=source)
+    parts = {ACCELERATOR: metered}
+    host.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo(), parts, parts)
     return response(asked(classes), host, Answered(of, list(LOGITS), Times(1, 20, 300, 4000, 50000)))
 
 
@@ -128,7 +131,7 @@ def test_a_provisional_figure_has_no_interval_and_no_idle_share_yet() -> None:
 def test_an_energy_that_is_not_known_is_absent_and_says_why() -> None:
     lost = receipt(provisional_uj=100)
     for line in lost.lines:
-        lost.charge(line, None, 0.0, None, "the meter was lost")
+        lost.charge(Charge(line, None, 0.0, None, "the meter was lost"), ACCELERATOR)
     found = told(replied(lost))
     assert (found["energy_state"], found["energy_unknown_reason"]) == ("unknown", "the meter was lost")
     assert not {"energy_uj", "energy_low_uj", "energy_high_uj", "idle_share_uj"} & set(found)

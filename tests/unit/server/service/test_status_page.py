@@ -9,7 +9,7 @@ import pytest
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.console import amount
 from wattserve_server.energy.ledger import Ledger, VariantTotals
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.service.status_page import (
     CHART_WIDTH,
     DeviceFacts,
@@ -60,7 +60,7 @@ def final_receipt(energy_uj: int | None) -> Receipt:
     receipt = Receipt("r", "", "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "")
+    receipt.charge(Charge(receipt.lines[0], energy_uj, 0.0, 0, ""), ACCELERATOR)
     return receipt
 
 

@@ -15,7 +15,7 @@ from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
-from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
@@ -36,7 +36,9 @@ def host() -> Host:
     made = ready()
     made.engine.book = ReceiptBook(60.0, 1000, lambda receipt: None)
     metered: Any = SimpleNamespace(source=Source("simulated", "simulated", Quality.SIMULATED))
-    made.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo())
+    made.meters["cpu"] = DeviceMeter(
+        "cpu", metered, pb.MeterInfo(), {ACCELERATOR: metered}, {ACCELERATOR: metered}
+    )
     return made
 
 
@@ -66,7 +68,7 @@ def ran(host: Host, request_id: str = "mine") -> Receipt:
 
 
 def settle(host: Host, receipt: Receipt) -> None:
-    host.engine.book.charge([Charge(line, 70, 0.0, 7) for line in receipt.lines])
+    host.engine.book.settle("cpu", ACCELERATOR, [Charge(line, 70, 0.0, 7) for line in receipt.lines], 0)
 
 
 async def each(*requests: Any) -> AsyncIterator[Any]:

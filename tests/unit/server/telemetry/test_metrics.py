@@ -8,7 +8,7 @@ from tests import ROOT
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
-from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt, Window
 from wattserve_server.telemetry.observer import Observer, Times
 from wattserve_server.telemetry.scrape import BoardGauges
 from wattserve_server.telemetry.state import BoardFigures, DeviceState, ServedVariant, ServerState
@@ -78,15 +78,19 @@ def metrics() -> Observer:
     made = Observer("1.2.3", "3.11")
     fp32 = ServedVariant("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
     int8 = ServedVariant("int8", "cpu", False)
-    state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), 3)
+    state = DeviceState(
+        "cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), receipts_residual_uj=3
+    )
     made.serve_state(server_state([state], [fp32, int8]), [BOARD])
     receipt = Receipt("r", "", "fp32", "cpu", 0)
-    receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1, provisional_uj=110))
+    line = Line(receipt, 5, batch_size=1, windows=1)
+    line.ran(0, 1, (110,))
+    receipt.lines.append(line)
     made.answered("fp32", 1, Times(1000, 2_000_000, 3_000_000, 4000, 6_000_000), receipt)
     made.failed("", "NOT_FOUND", "NOT_FOUND", "no such variant", 1000)
     made.batch_ran(Window("fp32", 0, 3_000_000, (4, 6), 8))
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], 100, 0.0, 1, "")
+    receipt.charge(Charge(receipt.lines[0], 100, 0.0, 1, ""), ACCELERATOR)
     made.receipt_final(receipt)
     call = made.method("unary", "wattserve.v1.Inference", "Predict")
     call.end(call.start(), "OK")
@@ -178,7 +182,7 @@ def test_an_unknown_receipt_is_counted_and_not_observed_as_zero() -> None:
     receipt = Receipt("r", "", "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], None, 0.0, None, "lost")
+    receipt.charge(Charge(receipt.lines[0], None, 0.0, None, "lost"), ACCELERATOR)
     made.receipt_final(receipt)
     lines = wattserve_lines(made)
     assert 'wattserve_unknown_receipts_total{variant="fp32"} 1.0' in lines

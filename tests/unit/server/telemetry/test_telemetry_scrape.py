@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.fixtures.meter_fakes import FakeBoard, FakeNvml
 from tests.unit.server.telemetry.test_metrics import bare_state, metrics, server_state
 from wattserve_server.devices import boards_of
-from wattserve_server.energy.receipt import Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.laws import SimulatedMeter
 from wattserve_server.meters.nvml import open_nvml
@@ -51,7 +51,9 @@ def answered(request_id: str, energy_uj: int | None = 2000) -> Observer:
     receipt = Receipt("0123456789ab-1f", request_id, "fp32", "cpu", 0)
     receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
-    receipt.charge(receipt.lines[0], energy_uj, 0.0, 0, "" if energy_uj is not None else "lost")
+    receipt.charge(
+        Charge(receipt.lines[0], energy_uj, 0.0, 0, "" if energy_uj is not None else "lost"), ACCELERATOR
+    )
     made.answered("fp32", 1, Times(0, 0, 0, 0, 1_200_000), receipt)
     made.receipt_final(receipt)
     return made

@@ -1,0 +1,110 @@
+"""An energy counter with its one accountant, and the devices that draw on it.
+
+A sum of meters is not one counter: each of its parts has a sampler of its own, and so a ledger, a response,
+an idle draw and a watch for strangers of its own. The host that several devices share is one counter too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from wattserve_server.energy.probe import MeterPart, SensorProbe, poll_period_s
+from wattserve_server.energy.reading import Energy, Quality
+from wattserve_server.energy.receipt import HOST, Charge, Window
+from wattserve_server.meters.gain import raw_energy
+from wattserve_server.meters.port import Meter
+from wattserve_server.meters.probe import probe_with_parts
+from wattserve_server.meters.sampler import DrainWindows, Sampler
+
+LISTENING_POLL_S = 0.05  # how often a continuous meter is read, at the least, while it is learned from
+
+# A counter's name, its part of the machine, what was settled by it, and what its active account holds then.
+OnCharges = Callable[[str, str, Sequence[Charge], int], None]
+
+
+class Counter:
+    """Call `draw` for every device, then `probe`, before everything else."""
+
+    def __init__(self, part: str, meter: Meter, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """part: of the machine, which it counts."""
+        self._clock_ns = clock_ns
+        self.part = part
+        self.meter = meter
+        self.devices: list[str] = []
+        self.probed = SensorProbe(0.0, 0)
+        self.sampler: Sampler
+        self._drains: list[DrainWindows] = []
+        self._listening_s = max(LISTENING_POLL_S, meter.poll_period_s)
+
+    def draw(self, device: str, drain: DrainWindows) -> None:
+        """What this device runs is counted here too."""
+        self.devices.append(device)
+        self._drains.append(drain)
+
+    @property
+    def name(self) -> str:
+        """No other counter of the server has it."""
+        return f"{self.part} of {', '.join(self.devices)}"
+
+    @property
+    def tells_joules(self) -> bool:
+        return self.meter.source.quality is not Quality.NONE
+
+    @property
+    def has_idle_to_learn(self) -> bool:
+        return self.tells_joules and self.meter.idle_watts is None
+
+    @property
+    def update_period_s(self) -> float:
+        """How often its value changes, as far as the sampler sees."""
+        return self.probed.update_period_s or self._listening_s
+
+    def probe(self, on_charges: OnCharges, split_rule: str) -> None:
+        """Find out what kind of sensor it is, and make the sampler that will read it. Takes a second."""
+        self.probed = probe_with_parts(self.meter).probe
+        self.sampler = Sampler(
+            self.meter,
+            self._drain,
+            lambda charges: on_charges(self.name, self.part, charges, self.sampler.ledger.active_uj),
+            poll_period_s=min(self._pace_s, self._listening_s),
+            split_rule=split_rule,
+            clock_ns=self._clock_ns,
+        )
+
+    def keep_pace(self) -> None:
+        """From now on read no more often than accounting needs."""
+        self.sampler.poll_period_s = self._pace_s
+
+    def described(self) -> MeterPart:
+        """It as a part of a sum, as it stands now."""
+        status = self.sampler.status
+        energy = Energy(self.sampler.ledger.measured_uj)
+        return MeterPart(status.source, energy, self.meter.idle_watts, self.probed)
+
+    @property
+    def raw_energy(self) -> Energy | None:
+        """What the sensor itself counted, where its figures are corrected."""
+        return raw_energy(self.meter)
+
+    @property
+    def _pace_s(self) -> float:
+        return poll_period_s(self.probed, self.meter.poll_period_s)
+
+    def _drain(self) -> tuple[list[Window], int]:
+        """The windows of all its devices, and the instant before which none of any is missing."""
+        windows: list[Window] = []
+        known_until_ns = []
+        for lane, drain in enumerate(self._drains):
+            finished, until_ns = drain()
+            windows += [self._seen(window, lane) for window in finished]
+            known_until_ns.append(until_ns)
+        return windows, min(known_until_ns)
+
+    def _seen(self, window: Window, lane: int) -> Window:
+        """A window as this counter knows it: a host works for it by its own stamps, not by the device's."""
+        if self.part == HOST and window.host_ns is not None:
+            start_ns, end_ns = window.host_ns
+            window = replace(window, start_ns=start_ns, end_ns=end_ns, host_ns=None)
+        return replace(window, lane=lane) if lane else window

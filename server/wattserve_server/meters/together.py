@@ -1,0 +1,56 @@
+"""What several counters say together: the sum of their ledgers, and one status for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wattserve_server.energy.ledger import Ledger, total
+from wattserve_server.energy.reading import MeterStatus, Source
+from wattserve_server.meters.composite import joined
+from wattserve_server.meters.sampler import Sampler
+
+
+class Together:
+    """The samplers of a device, that of its accelerator first. Any thread."""
+
+    def __init__(self, samplers: Sequence[Sampler]) -> None:
+        self.samplers = tuple(samplers)
+
+    @property
+    def source(self) -> Source:
+        return joined(tuple(sampler.source for sampler in self.samplers))
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every joule once: exactly the sum of the parts' ledgers."""
+        return total([sampler.ledger for sampler in self.samplers])
+
+    @property
+    def status(self) -> MeterStatus:
+        """Amounts are of all together; what has no sum (pace, lag, ramp) is that of the first."""
+        first, *others = every = [sampler.status for sampler in self.samplers]
+        if not others:
+            return first
+        idle_watts = [status.idle_watts for status in every]
+        known_idle = [watts for watts in idle_watts if watts is not None]
+        neighbours = [status.neighbours for status in every if status.neighbours is not None]
+        at_work = [status.others_at_work for status in every]
+        known_at_work = [share for share in at_work if share is not None]
+        read_ns = [status.last_read_ns for status in every]
+        known_read_ns = [at_ns for at_ns in read_ns if at_ns is not None]
+        origins = dict.fromkeys(status.idle_origin for status in every)
+        return replace(
+            first,
+            source=self.source,
+            idle_watts=sum(known_idle) if len(known_idle) == len(every) else None,
+            idle_origin="unknown" if "unknown" in origins else " + ".join(origins),
+            last_error="; ".join(status.last_error for status in every if status.last_error),
+            reads=sum(status.reads for status in every),
+            failed_reads=sum(status.failed_reads for status in every),
+            neighbours=sum(neighbours) if neighbours else None,
+            others_at_work=sum(known_at_work) if len(known_at_work) == len(every) else None,
+            restarts=sum(status.restarts for status in every),
+            last_restart="; ".join(status.last_restart for status in every if status.last_restart),
+            last_read_ns=min(known_read_ns) if len(known_read_ns) == len(every) else None,
+        )
