@@ -49,6 +49,9 @@ class PowerMeter:
     def others_at_work(self) -> float | None:
         return None
 
+    def clock_mhz(self) -> int | None:
+        return None
+
     def close(self) -> None:
         """Nothing is held."""
 
