@@ -321,8 +321,8 @@ RAW_ENERGY = _meters.add(COUNTER, "wattserve_meter_raw_joules_total",
     "wattserve_energy_measured_joules_total, which began later, holds these joules corrected.",
     absent="unless --sensor-gain or --sensor-gain-error is given")
 METER_PARTS = _meters.add(COUNTER, "wattserve_meter_part_joules_total", DeviceState.by_part,
-    "What one part of a composite meter counted since it was opened. These joules are in "
-    "wattserve_energy_measured_joules_total too, which began after the probe at start-up.",
+    "What one part of a sum of meters counted, by its own ledger, which begins after the probe at "
+    "start-up. These joules are in wattserve_energy_measured_joules_total too.",
     labels=("part", "quality"), absent="unless the meter is a sum of meters")
 
 _probes = Section[SensorProbe]("Meters, as the probe found them at start-up", ("device",),

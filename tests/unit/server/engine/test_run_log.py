@@ -51,6 +51,15 @@ def test_batches_make_a_device_busy_and_between_them_it_rests(clock: Clock) -> N
     assert drained(log) == ([("fp32", 100, 130), ("fp32", 150, 160)], 170)
 
 
+def test_every_reader_gets_every_window_once(clock: Clock) -> None:
+    log = RunLog()
+    other = log.add_reader()
+    clock.now_ns = 100
+    run(log, clock, end_ns=130)
+    assert [len(log.drain()[0]), len(log.drain()[0])] == [1, 0]
+    assert [len(log.drain(other)[0]), len(log.drain(other)[0])] == [1, 0]
+
+
 def test_nothing_is_known_after_the_start_of_a_running_batch(clock: Clock) -> None:
     log = RunLog()
     clock.now_ns = 100
