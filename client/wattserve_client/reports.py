@@ -110,6 +110,7 @@ class Meter:
     device: str = ""  # whose energy it meters, as variants name it
     average_seconds: float | None = None  # over which the sensor counts the mean of the power, likewise
     unresolved: str = ""  # why lag, ramp and average do not explain the counter; empty: they do
+    shared_by: tuple[str, ...] = ()  # the devices whose requests it charges, where they are several
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Counter:
         """It as a part of a sum, as it stands now."""
         status = self.sampler.status
         energy = Energy(self.sampler.ledger.measured_uj)
-        return MeterPart(status.source, energy, self.meter.idle_watts, self.probed)
+        return MeterPart(status.source, energy, status.idle_watts, self.probed)
 
     @property
     def raw_energy(self) -> Energy | None:

@@ -13,6 +13,7 @@ import torch
 
 from wattserve_server.config import ServerConfig
 from wattserve_server.counters import Counter
+from wattserve_server.energy.probe import MeterPart
 from wattserve_server.energy.receipt import HOST
 from wattserve_server.energy.trials import TrialPlan, plan_trials
 from wattserve_server.engine.book import ReceiptBook
@@ -21,8 +22,8 @@ from wattserve_server.engine.engine import Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.errors import MeterError
-from wattserve_server.meters.choose import ChosenMeter, open_meter, part_of
-from wattserve_server.meters.composite import CompositeMeter
+from wattserve_server.meters.choose import ChosenMeter, notice_of, open_meter, part_of
+from wattserve_server.meters.composite import CompositeMeter, joined
 from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
 from wattserve_server.meters.port import Meter
 from wattserve_server.meters.together import Together
@@ -53,6 +54,9 @@ class MeteredDevice:
                 self._draw_on(host)
             else:
                 self._draw_on(Counter(part, meter))
+        charging = joined(tuple(counter.meter.source for counter in self.counters))
+        if charging.name != self.chosen.meter.source.name:
+            self.chosen = ChosenMeter(self.chosen.meter, notice_of(charging))
         self.boards = boards_of(self.chosen.meter)
 
     def open_again(self, part: str) -> Meter:
@@ -105,14 +109,15 @@ class MeteredDevice:
 def open_devices(
     config: ServerConfig, devices: Sequence[torch.device], main: torch.device
 ) -> list[MeteredDevice]:
-    """With one counter of the host among them, whoever draws on it. main: the device that --meter is of."""
-    opened: list[MeteredDevice] = []
+    """With one counter of the host among them, whoever draws on it: the one that --meter names, if it does.
+    main: the device that --meter is of."""
+    opened: dict[torch.device, MeteredDevice] = {}
     host: Counter | None = None
-    for device in devices:
-        opened.append(MeteredDevice(config, device, device.type == main.type, host))
-        hosts = [counter for counter in opened[-1].counters if counter.part == HOST]
+    for device in sorted(devices, key=lambda device: device.type != main.type):
+        opened[device] = MeteredDevice(config, device, device.type == main.type, host)
+        hosts = [counter for counter in opened[device].counters if counter.part == HOST]
         host = hosts[0] if hosts else host
-    return opened
+    return [opened[device] for device in devices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +135,38 @@ class Account:
 
     def describe(self, charging: Sequence[Counter]) -> DeviceMeter:
         """charging: the counters that are on the receipts of its device."""
-        first = self.counters[0]
-        parts = [counter.described() for counter in self.counters] if len(self.counters) > 1 else []
+        shared_by = dict.fromkeys(device for counter in self._shared for device in counter.devices)
+        info = meter_info(self.together.status, self.counters[0].probed, self._parts(), self.name)
+        info.shared_by.extend(shared_by)
         return DeviceMeter(
             self.name,
             self.together,
-            meter_info(self.together.status, first.probed, parts, self.name),
+            info,
             {counter.part: counter.sampler for counter in self.counters},
             {counter.part: counter.sampler for counter in charging},
         )
 
     def state(self, book: ReceiptBook) -> DeviceState:
-        together, (first, *others) = self.together, self.counters
+        together, first = self.together, self.counters[0]
         return DeviceState(
             self.name,
             together.ledger,
             together.status,
             first.probed,
-            [counter.described() for counter in self.counters] if others else [],
-            self.run_log.busy_ns() if self.run_log is not None else 0,
+            self._parts(),
+            None if self.run_log is None else self.run_log.busy_ns(),
             first.raw_energy,
-            is_shared=any(len(counter.devices) > 1 for counter in self.counters),
+            is_shared=bool(self._shared),
             receipts_residual_uj=sum(book.residual_uj(counter.name) for counter in self.counters),
         )
+
+    @property
+    def _shared(self) -> list[Counter]:
+        return [counter for counter in self.counters if len(counter.devices) > 1]
+
+    def _parts(self) -> list[MeterPart]:
+        """None of a counter that is alone."""
+        return [counter.described() for counter in self.counters] if len(self.counters) > 1 else []
 
 
 def accounts_of(devices: Sequence[MeteredDevice]) -> list[Account]:

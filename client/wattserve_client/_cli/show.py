@@ -146,15 +146,33 @@ def _cost(receipt: Receipt) -> list[tuple[str, str]]:
         total = f"{words.energy(receipt.energy_uj)} J above idle {trust}"
     return [
         ("energy", total),
+        *_parts(receipt),
         ("interval", words.interval(receipt)),
         ("provisional", f"{words.energy(first)} J" if receipt.settled and first is not None else ""),
         ("idle share", "" if idle is None else f"{words.energy(idle)} J more, by {receipt.idle_policy}"),
         ("source", words.source(receipt.source)),
+        ("covers", receipt.source.boundary),
         *words.caveats(receipt),
         ("variant", f"{receipt.variant} on {receipt.device}"),
         ("request", receipt.request_id),
         ("receipt", receipt.receipt_id + _hint(receipt)),
     ]
+
+
+def _parts(receipt: Receipt) -> list[tuple[str, str]]:
+    """What each part of the machine adds to it; nothing where there is one."""
+    if len(receipt.parts) < 2:
+        return []
+    rows = []
+    for part in receipt.parts:
+        if part.energy_uj is None:
+            told = f"{words.UNKNOWN}: {part.unknown_reason}"
+        else:
+            told = f"{words.energy(part.energy_uj)} J of it ({part.state}, {part.source})"
+        if part.idle_share_uj is not None:
+            told += f"; {words.energy(part.idle_share_uj)} J of the idle share"
+        rows.append((part.name, told))
+    return rows
 
 
 def _hint(receipt: Receipt) -> str:
@@ -195,6 +213,7 @@ def _meter(meter: Meter) -> list[tuple[str, str]]:
     return [
         ("meter", words.source(meter.source) + (f" ({meter.device})" if meter.device else "")),
         ("covers", meter.boundary),
+        ("shared by", ", ".join(meter.shared_by)),
         ("idle", f"{words.watts(meter.idle_watts)} ({meter.idle_origin})"),
         ("updates", f"every {words.seconds(period_s)}" if period_s else ""),
         ("neighbours", f"other processes on the device: {others}" if others else ""),
@@ -280,11 +299,24 @@ def _each(uj: int | None, sequences: int) -> str:
     return words.NOTHING if uj is None or sequences <= 0 else words.energy(round(uj / sequences))
 
 
+def _part(part: EnergyReport) -> str:
+    """What one counter of a ledger adds to it."""
+    if part.measured_uj is None:
+        return f"{words.UNKNOWN}: {part.unknown_reason}"
+    active, idle = words.ledger_energy(part.active_uj), words.ledger_energy(part.idle_uj)
+    return (
+        f"{words.ledger_energy(part.measured_uj)} J of it, {active} active and {idle} idle "
+        f"({part.source}); {words.watts(part.idle_watts)} idle draw"
+    )
+
+
 def _about(now: EnergyReport) -> list[tuple[str, str]]:
     shared, pending, unknown = now.idle_shared_uj, now.pending_receipts, now.unknown_sequences
     return [
         ("source", words.source(now.source) + (f" ({now.device})" if now.device else "")),
+        ("covers", now.source.boundary),
         ("idle draw", f"{words.watts(now.idle_watts)} now"),
+        *((part.part, _part(part)) for part in now.parts if len(now.parts) > 1),
         ("idle shared", f"{words.energy(shared)} J of idle are shown on receipts" if shared else ""),
         ("waiting", f"{counted(pending, 'receipt')} not settled yet" if pending else ""),
         ("unknown", f"{counted(unknown, 'sequence')} ran at an unknown energy" if unknown else ""),

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,9 @@ SOURCE = pb.EnergySource(
     method="apportioned simulation",
     quality=pb.ENERGY_QUALITY_SIMULATED,
     note="a fake server for tests: every figure is scripted, nothing was measured",
+    boundary="no hardware",
 )
+_PART = "accelerator"  # the one counter that there is
 _WORDS = "a fake server for tests: nothing runs"
 
 
@@ -59,27 +62,31 @@ class FakeReceipt:
         energy_uj = self.energy_uj if self.is_final else provisional_uj
         is_known = energy_uj is not None
         final_state = pb.ENERGY_STATE_SETTLED if is_known else pb.ENERGY_STATE_UNKNOWN
+        figures: dict[str, Any] = {
+            "state": final_state if self.is_final else pb.ENERGY_STATE_PROVISIONAL,
+            "energy_uj": energy_uj,
+            "idle_share_uj": 0 if is_known else None,
+            "unknown_reason": "" if is_known else self.unknown_reason,
+            "provisional_energy_uj": provisional_uj,
+        }
+        if is_known and self.is_final:
+            figures["energy_low_uj"] = sum(reply.interval_uj[0] for reply in self.replies)
+            figures["energy_high_uj"] = sum(reply.interval_uj[1] for reply in self.replies)
         message = pb.Receipt(
             receipt_id=self.receipt_id,
             request_id=self.request_id,
             variant=self.variant.name,
             device=self.variant.device,
             outcome=pb.OUTCOME_COMPLETED,
-            state=final_state if self.is_final else pb.ENERGY_STATE_PROVISIONAL,
             source=SOURCE,
-            energy_uj=energy_uj,
-            idle_share_uj=0 if is_known else None,
             idle_policy="busy-time",
             split_rule="scripted",
-            unknown_reason="" if is_known else self.unknown_reason,
-            provisional_energy_uj=provisional_uj,
             created_unix_ns=self.created_unix_ns,
             proxy=self.variant.proxy,
             unverified=not self.variant.verified,
+            parts=[pb.ReceiptPart(name=_PART, source=SOURCE, **figures)],
+            **figures,
         )
-        if is_known and self.is_final:
-            message.energy_low_uj = sum(reply.interval_uj[0] for reply in self.replies)
-            message.energy_high_uj = sum(reply.interval_uj[1] for reply in self.replies)
         for reply, tokens in zip(self.replies, self.tokens, strict=True):
             line_uj = reply.energy_uj if self.is_final else reply.provisional_uj
             message.lines.add(
@@ -127,7 +134,7 @@ class FakeLedger:
         pending_uj = sum(reply.energy_uj or 0 for receipt in unsettled for reply in receipt.replies)
         settled = [reply for receipt in self.finals for reply in receipt.replies]
         active = [self._active(variant) for variant in variants]
-        return pb.EnergyReport(
+        whole = pb.EnergyReport(
             source=SOURCE,
             device=variants[0].device,
             since_unix_ns=self._started_unix_ns,
@@ -146,6 +153,10 @@ class FakeLedger:
             pending_receipts=len(unsettled),
             idle_watts=0,
         )
+        part = pb.EnergyReport(part=_PART)
+        part.MergeFrom(whole)
+        whole.parts.append(part)
+        return whole
 
     def _active(self, variant: Variant) -> pb.VariantEnergy:
         total = pb.VariantEnergy(variant=variant.name)
@@ -225,7 +236,7 @@ def server_info(instance_id: str, labels: Sequence[str], variants: Sequence[Vari
             source=SOURCE,
             idle_watts=0,
             idle_origin="configured",
-            boundary="no hardware",
+            boundary=SOURCE.boundary,
             device=variants[0].device,
         ),
         limits=pb.Limits(

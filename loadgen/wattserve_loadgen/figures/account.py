@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # results are read where nothing is asked, and grpc is not lo
 RECEIPTS = "receipts"
 ABOVE_REST = "loadgen's own meter over the window, less the power at rest measured before the sweep"
 ACCOUNTS = ("active_uj", "other_active_uj", "idle_uj", "unattributed_uj", "gap_uj", "pending_uj")
+_SUMMED = (*ACCOUNTS, "measured_uj", "gap_count", "gap_seconds")  # over ledgers
 _AS_GROWN = (*ACCOUNTS, "measured_uj", "accounts_residual_uj", "gap_count", "gap_seconds", "method")
 # Refused before a batch: never in a ledger. Any other failure may have been served all the same.
 _REFUSED = frozenset(
@@ -77,13 +78,39 @@ def ledger_of(report: EnergyReport, device: str) -> EnergyReport:
     return report
 
 
+def ledgers_of(report: EnergyReport, device: str, variant: str) -> tuple[EnergyReport, ...]:
+    """Where the joules of a variant on `device` stand: the device's ledger, then those of counters that it
+    shares with other devices, such as their host's."""
+    own = ledger_of(report, device)
+    return own, *(
+        ledger
+        for ledger in (report, *report.other_devices)
+        if ledger.device != own.device and any(energy.variant == variant for energy in ledger.active)
+    )
+
+
 def pending_receipts(report: EnergyReport) -> int:
     """On all devices."""
     return sum(ledger.pending_receipts for ledger in (report, *report.other_devices))
 
 
+def growth_of(before: EnergyReport, after: EnergyReport, device: str, variant: str) -> LedgerGrowth:
+    """Of all ledgers that hold joules of a variant on `device`, together: from the last report before a cell
+    to the first one after it in which nothing is pending. What they have no sum of is the device's own."""
+    growths = [
+        ledger_growth(ledger_of(before, ledger.device), ledger, variant)
+        for ledger in ledgers_of(after, device, variant)
+    ]
+    for growth in growths:
+        if growth.reason:
+            return growth
+    own, *shared = growths
+    sums = {name: sum(getattr(growth, name) for growth in growths) for name in _SUMMED}
+    return replace(own, **sums) if shared else own
+
+
 def ledger_growth(before: EnergyReport, after: EnergyReport, variant: str) -> LedgerGrowth:
-    """From the last report before a cell to the first one after it in which nothing is pending."""
+    """Of one ledger."""
     if before.measured_uj is None or after.measured_uj is None:
         reason = after.unknown_reason or before.unknown_reason or "the server has no meter"
         return LedgerGrowth(reason=reason)

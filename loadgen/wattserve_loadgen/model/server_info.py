@@ -47,6 +47,11 @@ def remarks(variants: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list
     return sentences
 
 
+def charged_by(meter: Mapping[str, Any]) -> set[str]:
+    """The devices on whose requests a meter's joules are: its own, and those with which it is shared."""
+    return {str(meter.get("device") or ""), *(meter.get("shared_by") or [])}
+
+
 def sensor_period_seconds(meter: Mapping[str, Any]) -> float | None:
     """How often a reading can bring something new: the sensor's own period or the poll's, the longer. None
     without a meter.

@@ -11,7 +11,7 @@ from typing import Any
 from wattserve_common.words import origin
 from wattserve_loadgen import words
 from wattserve_loadgen.model.results import Ceiling, Results, TargetSummary
-from wattserve_loadgen.model.server_info import cross_checks
+from wattserve_loadgen.model.server_info import charged_by, cross_checks
 from wattserve_loadgen.plan.load import Arm
 
 QUALITIES = {"simulated": 0, "estimated": 1, "measured": 2}  # of an energy source, the best last
@@ -84,7 +84,7 @@ def _target_meters(target: TargetSummary, arms: Sequence[Arm]) -> list[dict[str,
     meters = [server.get("meter") or {}, *others]
     swept = {arm.variant for arm in arms}
     devices = {about.get("device") for about in server.get("variants", []) if about["name"] in swept}
-    return [meter for meter in meters if meter.get("device") in devices] or meters[:1]
+    return [meter for meter in meters if charged_by(meter) & devices] or meters[:1]
 
 
 def energy_sources(results: Results) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from wattserve_loadgen.model.server_info import sensor_period_seconds
 from wattserve_loadgen.plan.options import Peer
 from wattserve_loadgen.sweeping.readings import Readings, SweepClock
 from wattserve_loadgen.sweeping.records import Answer, unsettled_ids
-from wattserve_loadgen.target.energy_window import meter_window
+from wattserve_loadgen.target.energy_window import added_up, meter_window
 from wattserve_loadgen.target.own_meter import OwnMeter, Rest
 from wattserve_loadgen.target.wattserve import NativeTarget
 
@@ -99,6 +99,7 @@ class LedgerWitness(Witness):
         self._gap_s = _GAP_PERIODS * (self._poll_s + period_s)
         self._readings: dict[str, Readings] = {}  # by device
         self._before: EnergyReport | None = None
+        self._latest: EnergyReport | None = None
         self._harvested: list[bytes] = []
 
     @property
@@ -134,13 +135,19 @@ class LedgerWitness(Witness):
             waiting = [receipt_id for receipt_id in unsettled_ids(answers) if receipt_id not in receipts]
             receipts |= await self._target.final_receipts(waiting, self._limit_s)
         after = await self._quiet_report()
-        device = self._devices.get(variant, "")
-        then, now = account.ledger_of(self._before or after, device), account.ledger_of(after, device)
-        return receipts, account.ledger_growth(then, now, variant)
+        return receipts, account.growth_of(self._before or after, after, self._device(variant), variant)
 
     def window(self, variant: str, start: float, end: float) -> MeterWindow | None:
-        readings = self._readings.get(self._devices.get(variant, ""))
-        return None if readings is None else meter_window(*readings.arrays(), start, end, self._gap_s)
+        if self._latest is None:
+            return None
+        ledgers = account.ledgers_of(self._latest, self._device(variant), variant)
+        if any(ledger.measured_uj is None or ledger.device not in self._readings for ledger in ledgers):
+            return None
+        arrays = [self._readings[ledger.device].arrays() for ledger in ledgers]
+        return added_up([meter_window(*each, start, end, self._gap_s) for each in arrays])
+
+    def _device(self, variant: str) -> str:
+        return self._devices.get(variant, "")
 
     def readings(self) -> list[Readings]:
         return list(self._readings.values())
@@ -180,7 +187,7 @@ class LedgerWitness(Witness):
     async def _report(self) -> EnergyReport:
         """The ledger now; its last readings are kept, at the middle of the call less their age."""
         asked = self._clock()
-        report = await self._target.energy_report()
+        self._latest = report = await self._target.energy_report()
         middle = (asked + self._clock()) / 2
         for ledger in (report, *report.other_devices):
             if ledger.measured_uj is not None and report.now_unix_ns:

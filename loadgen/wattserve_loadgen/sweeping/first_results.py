@@ -20,7 +20,7 @@ from wattserve_loadgen.model.results import (
     Results,
     TargetSummary,
 )
-from wattserve_loadgen.model.server_info import remarks
+from wattserve_loadgen.model.server_info import charged_by, remarks
 from wattserve_loadgen.plan import arrivals, scenarios, schedule
 from wattserve_loadgen.plan.budget import plan_seconds
 from wattserve_loadgen.plan.options import SweepOptions
@@ -177,13 +177,18 @@ def boundary(targets: Sequence[TargetSummary]) -> str:
     """Which hardware the joules cover, and whether the client's own are among them."""
     said = []
     for target in targets:
-        covered = str(target.meter.get("boundary") or "")
+        meters = [target.meter]
+        if target.meter_origin == "server":
+            own = target.meter.get("device")
+            others = target.server.get("other_meters") or []
+            meters += [meter for meter in others if own in charged_by(meter)]
+        covered = " + ".join(filter(None, (str(meter.get("boundary") or "") for meter in meters)))
         if target.meter_origin == "none" or not covered:
             said.append(f"{target.name}: no meter.")
             continue
         who = "the server's meter" if target.meter_origin == "server" else "a meter that loadgen read itself"
         client = "is not in it"
-        if is_this_machine(target.address) and _covers_processors(target.meter):
+        if is_this_machine(target.address) and any(map(_covers_processors, meters)):
             client = "ran on the same processors and is in it"
         said.append(f"{target.name}: {who} covers {covered.rstrip('.')}; the client {client}.")
     return " ".join(said)

@@ -7,6 +7,8 @@ the edge and lie close enough together. Pure; knows nothing of clocks or request
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
@@ -99,6 +101,26 @@ def meter_window(
         watts=None if measured is None else measured / (end - start),
         watts_deviation=power_deviation(at[inside], joules[inside]),
         reason=reason,
+    )
+
+
+def added_up(windows: Sequence[MeterWindow]) -> MeterWindow:
+    """Several meters over one window. Where one has no figure the sum has none, with that reason."""
+    first, *others = windows
+    if not others:
+        return first
+    reason = next((window.reason for window in windows if window.reason), "")
+    if reason:
+        return replace(first, measured_uj=None, watts=None, watts_deviation=None, reason=reason)
+    deviations = [window.watts_deviation for window in windows]
+    gaps = [window.longest_gap_seconds or 0.0 for window in windows]
+    return replace(
+        first,
+        measured_uj=sum(window.measured_uj or 0 for window in windows),
+        readings=min(window.readings for window in windows),
+        longest_gap_seconds=max(gaps),
+        watts=sum(window.watts or 0.0 for window in windows),
+        watts_deviation=None if None in deviations else math.hypot(*(value or 0.0 for value in deviations)),
     )
 
 

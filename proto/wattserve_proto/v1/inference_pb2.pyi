@@ -953,6 +953,7 @@ class MeterInfo(google.protobuf.message.Message):
     DEVICE_FIELD_NUMBER: builtins.int
     AVERAGE_SECONDS_FIELD_NUMBER: builtins.int
     UNRESOLVED_FIELD_NUMBER: builtins.int
+    SHARED_BY_FIELD_NUMBER: builtins.int
     poll_period_seconds: builtins.float
     update_period_seconds: builtins.float
     """seen at start-up: how often the value changed"""
@@ -986,6 +987,10 @@ class MeterInfo(google.protobuf.message.Message):
     def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MeterInfo]:
         """of a composite meter"""
 
+    @property
+    def shared_by(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """the devices whose requests it charges, where they are several"""
+
     def __init__(
         self,
         *,
@@ -1004,9 +1009,10 @@ class MeterInfo(google.protobuf.message.Message):
         device: builtins.str = ...,
         average_seconds: builtins.float | None = ...,
         unresolved: builtins.str = ...,
+        shared_by: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_average_seconds", b"_average_seconds", "_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "average_seconds", b"average_seconds", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "update_period_seconds", b"update_period_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_average_seconds", b"_average_seconds", "_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "average_seconds", b"average_seconds", "boundary", b"boundary", "device", b"device", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "source", b"source", "unresolved", b"unresolved", "update_period_seconds", b"update_period_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_average_seconds", b"_average_seconds", "_idle_watts", b"_idle_watts", "_lag_seconds", b"_lag_seconds", "_neighbours", b"_neighbours", "_ramp_seconds", b"_ramp_seconds", "_read_cost_seconds", b"_read_cost_seconds", "_update_period_seconds", b"_update_period_seconds", "average_seconds", b"average_seconds", "boundary", b"boundary", "device", b"device", "idle_origin", b"idle_origin", "idle_watts", b"idle_watts", "lag_seconds", b"lag_seconds", "neighbours", b"neighbours", "parts", b"parts", "poll_period_seconds", b"poll_period_seconds", "probe", b"probe", "ramp_seconds", b"ramp_seconds", "read_cost_seconds", b"read_cost_seconds", "shared_by", b"shared_by", "source", b"source", "unresolved", b"unresolved", "update_period_seconds", b"update_period_seconds"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_average_seconds", b"_average_seconds"]) -> typing.Literal["average_seconds"] | None: ...
     @typing.overload
@@ -1296,8 +1302,9 @@ class EnergyReport(google.protobuf.message.Message):
     """One meter's ledger:
     measured_uj = sum(active) + warmup_uj + idle_uj + unattributed_uj + gap_uj + pending_uj, exactly.
     A server whose variants run on several devices keeps a ledger for each. A device's ledger is the exact sum of
-    those of its counters (`parts`); a counter that several devices share, the host's, has a ledger of its own among
-    `other_devices`, so that every joule is in one of them. A ledger lives as long as its server: a new `instance_id` means that it began again at 0.
+    those of its counters (`parts`). A counter that several devices share, the host's, has a ledger of its own: the
+    CPU's, where variants run on it, else one for the device "host", among `other_devices`. So every joule is in one
+    of them. A ledger lives as long as its server: a new `instance_id` means that it began again at 0.
     All instants are of one clock, which is set by the wall clock at the server's start and never set again: what
     lies between two of them is exact.
     """

@@ -208,10 +208,14 @@ def _open_best(
 
 
 def _as_asked(meter: Meter) -> ChosenMeter:
-    source = meter.source
+    return ChosenMeter(meter, notice_of(meter.source))
+
+
+def notice_of(source: Source) -> str:
+    """What the operator is told of a source that is not second best."""
     if source.quality is Quality.NONE:
-        return ChosenMeter(meter, f"every receipt says ENERGY UNKNOWN: {source.note}")
-    return ChosenMeter(meter, f"joules are {_origin(source)}: {source.boundary} ({source.note})")
+        return f"every receipt says ENERGY UNKNOWN: {source.note}"
+    return f"joules are {_origin(source)}: {source.boundary} ({source.note})"
 
 
 def _origin(source: Source) -> str:

@@ -63,7 +63,6 @@ class CompositeMeter:
         self.meters = tuple(meters)
         self._parts = [_Part(meter, _read(meter)) for meter in self.meters]
         self._energy = ZERO
-        self.part_energies: tuple[Energy, ...] = (ZERO,) * len(self.meters)
         declared = [meter.idle_watts for meter in self.meters]
         idle_watts = [watts for watts in declared if watts is not None]
         self.idle_watts: float | None = sum(idle_watts) if len(idle_watts) == len(declared) else None
@@ -113,10 +112,7 @@ class CompositeMeter:
     def _publish(self) -> None:
         for part in self._parts:
             part.has_changed = False
-        energies = tuple(part.energy for part in self._parts)
-        # As one assignment each: scrapes read the parts from another thread.
-        self.part_energies = energies
-        self._energy = sum(energies, ZERO)
+        self._energy = sum((part.energy for part in self._parts), ZERO)
 
 
 def _read(meter: Meter) -> Reading:

@@ -45,11 +45,16 @@ class Together:
             source=self.source,
             idle_watts=sum(known_idle) if len(known_idle) == len(every) else None,
             idle_origin="unknown" if "unknown" in origins else " + ".join(origins),
+            unresolved="; ".join(
+                f"{status.source.name}: {status.unresolved}" for status in every if status.unresolved
+            ),
             last_error="; ".join(status.last_error for status in every if status.last_error),
             reads=sum(status.reads for status in every),
             failed_reads=sum(status.failed_reads for status in every),
             neighbours=sum(neighbours) if neighbours else None,
             others_at_work=sum(known_at_work) if len(known_at_work) == len(every) else None,
+            edges=sum(status.edges for status in every),
+            covered_edges=sum(status.covered_edges for status in every),
             restarts=sum(status.restarts for status in every),
             last_restart="; ".join(status.last_restart for status in every if status.last_restart),
             last_read_ns=min(known_read_ns) if len(known_read_ns) == len(every) else None,

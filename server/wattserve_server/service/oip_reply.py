@@ -96,6 +96,8 @@ def _energy(receipt: Receipt, source: pb.EnergySource) -> dict[str, bool | int |
         "energy_method": source.method,
         "energy_quality": quality_word(source),
     }
+    if source.boundary:
+        values["energy_boundary"] = source.boundary
     if whole.energy_uj is not None:
         values["energy_uj"] = whole.energy_uj
     else:

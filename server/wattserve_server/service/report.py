@@ -87,6 +87,8 @@ def meter_now(meter: DeviceMeter) -> pb.MeterInfo:
     status = meter.sampler.status
     info.source.CopyFrom(source_message(status.source))
     info.boundary = status.source.boundary
+    for part, sampler in zip(info.parts, meter.booked.values(), strict=False):  # one alone is no part
+        fill(part, sampler.status)
     return fill(info, status)
 
 

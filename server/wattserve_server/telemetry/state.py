@@ -42,8 +42,8 @@ class DeviceState:
     ledger: Ledger
     meter: MeterStatus
     probe: SensorProbe | None = None  # what start-up found
-    parts: Sequence[MeterPart] = ()  # of a composite meter
-    busy_ns: int = 0  # for how long it has run batches
+    parts: Sequence[MeterPart] = ()  # of a sum of meters
+    busy_ns: int | None = 0  # for how long it has run batches; None: it is of several devices
     raw_energy: Energy | None = None  # what the sensor itself counted, where its figures are corrected
     is_shared: bool = False  # it holds a counter on which other devices draw too
     receipts_residual_uj: int = 0  # the active account, less what receipts were charged
@@ -86,8 +86,12 @@ class DeviceState:
         }
 
     def by_part(self) -> Mapping[tuple[str, ...], float]:
-        """Joules by part of a composite meter, and its quality."""
+        """Joules by part of a sum of meters, and its quality."""
         return {(part.source.name, part.source.quality.value): part.energy.uj / 1e6 for part in self.parts}
+
+    def idle_by_part(self) -> Mapping[tuple[str, ...], float | None]:
+        """Watts, likewise."""
+        return {(part.source.name, part.source.quality.value): part.idle_watts for part in self.parts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,8 +222,9 @@ VARIANT_WARMUP = _variants.add(GAUGE, "wattserve_variant_warmup_seconds", lambda
 _devices = Section[DeviceState]("Devices", ("device",),
     subjects=lambda server: [((device.device,), device) for device in server.devices])
 DEVICE_BUSY = _devices.add(COUNTER, "wattserve_device_busy_seconds_total",
-    lambda device: device.busy_ns / 1e9,
-    "How long the device ran batches, warm-up included. Its rate is the share of time in which it was busy.")
+    lambda device: None if device.busy_ns is None else device.busy_ns / 1e9,
+    "How long the device ran batches, warm-up included. Its rate is the share of time in which it was busy.",
+    absent="for `host`, which several devices share")
 
 _NO_LEDGER = "until the meter's first reading; for ever without a meter"
 
@@ -322,8 +323,12 @@ RAW_ENERGY = _meters.add(COUNTER, "wattserve_meter_raw_joules_total",
     absent="unless --sensor-gain or --sensor-gain-error is given")
 METER_PARTS = _meters.add(COUNTER, "wattserve_meter_part_joules_total", DeviceState.by_part,
     "What one part of a sum of meters counted, by its own ledger, which begins after the probe at "
-    "start-up. These joules are in wattserve_energy_measured_joules_total too.",
+    "start-up. These joules are in wattserve_energy_measured_joules_total too. `part` is its meter: `rapl` "
+    "and `estimate` are the host, any other the accelerator.",
     labels=("part", "quality"), absent="unless the meter is a sum of meters")
+IDLE_PARTS = _meters.add(GAUGE, "wattserve_meter_part_idle_watts", DeviceState.idle_by_part,
+    "What one part of a sum of meters draws while nothing runs. It is in wattserve_idle_watts too.",
+    labels=("part", "quality"), absent="unless the meter is a sum of meters; while it is not known")
 
 _probes = Section[SensorProbe]("Meters, as the probe found them at start-up", ("device",),
     "where the probe could not tell",

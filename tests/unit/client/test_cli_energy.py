@@ -90,6 +90,20 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
     ]
 
 
+def test_a_sum_shows_what_each_counter_adds_and_what_it_covers() -> None:
+    rapl = EnergySource("rapl", "apportioned counter", EnergyQuality.MEASURED, "", "CPU packages")
+    board = replace(REPORT, part="accelerator", measured_uj=900_000_000)
+    host = replace(REPORT, part="host", source=rapl, measured_uj=None, unknown_reason="powercap is gone")
+    source = replace(REPORT.source, boundary="GPU board + CPU packages")
+    lines = ledger(replace(REPORT, source=source, parts=(board, host)), 0).splitlines()
+    assert "covers       GPU board + CPU packages" in lines
+    assert (
+        "accelerator  900.000 J of it, 200.000 active and 700.000 idle (measured by nvml:GPU-5f); "
+        "70.0 W idle draw" in lines
+    )
+    assert "host         unknown: powercap is gone" in lines
+
+
 def test_against_an_earlier_one_it_has_watts_and_joules_per_new_sequence() -> None:
     rows = [line.split() for line in ledger(LATER, 0, REPORT).splitlines()]
     assert rows[1][-1] == "130.00"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from wattserve_client import Client, NotPossible, Overloaded, Tls, Unavailable, cli
+from wattserve_client._cli.show import receipt_with_lines
 from wattserve_client._cli.words import error_line
 from wattserve_client._fake.ledger import fake_variant
 from wattserve_client.testing import FakeServer
@@ -74,6 +75,19 @@ def test_texts_are_one_request_with_a_row_each_and_one_receipt(capsys: Output, s
     )
     assert len(server.requests) == 1
     assert server.requests[0].wait_for_settled_energy
+
+
+def test_a_receipt_that_is_a_sum_shows_its_parts_and_what_they_cover(server: FakeServer) -> None:
+    with Client(server.target) as client:
+        receipt = client.predict("bad", wait_for_settled_energy=True).receipt
+    (alone,) = receipt.parts
+    assert (alone.name, alone.energy_uj, alone.state) == ("accelerator", receipt.energy_uj, receipt.state)
+    assert "accelerator" not in receipt_with_lines(receipt, 0)
+    host = replace(alone, name="host", energy_uj=None, idle_share_uj=None, unknown_reason="powercap is gone")
+    lines = receipt_with_lines(replace(receipt, parts=(alone, host)), 0).splitlines()
+    assert "accelerator   0.0021 J of it (settled, simulated by fake); 0 J of the idle share" in lines
+    assert "host          unknown: powercap is gone" in lines
+    assert "covers        no hardware" in lines
 
 
 def test_a_provisional_figure_says_how_to_get_the_settled_one(capsys: Output, server: FakeServer) -> None:

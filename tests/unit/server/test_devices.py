@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from wattserve_server import devices
 from wattserve_server.config import ServerConfig
-from wattserve_server.devices import MeteredDevice
+from wattserve_server.devices import MeteredDevice, open_devices
+from wattserve_server.energy.reading import ZERO, Quality, Reading, Source
+from wattserve_server.energy.receipt import HOST
 from wattserve_server.meters.choose import ChosenMeter
-from wattserve_server.meters.port import NoMeter
+from wattserve_server.meters.composite import CompositeMeter
+from wattserve_server.meters.port import Meter, NoMeter
 
 
 @pytest.mark.parametrize(("device", "learned"), [("cuda:0", ["GPU-7"]), ("cpu", [])])
@@ -38,3 +41,51 @@ def test_a_device_that_cannot_be_used_is_left_to_the_loading_of_variants(
     monkeypatch.setattr(devices, "learn_own_pid", lambda uuid, work: work())
     monkeypatch.setattr(torch, "ones", fail)
     asyncio.run(MeteredDevice(ServerConfig(), torch.device("cuda:0"), True).get_ready())
+
+
+@pytest.mark.parametrize("names", [["cuda:0", "cpu"], ["cpu", "cuda:0"], ["cuda:0", "cuda:1"]])
+def test_the_host_is_counted_once_by_the_meter_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    """Whichever device comes first; what was opened besides is closed, and the start says what is in use."""
+    opened: list[Named] = []
+
+    def open_meter(config: ServerConfig, device_type: str, is_main: bool, **_: object) -> ChosenMeter:
+        meters = [Named("nvml:GPU-7"), Named("estimate")] if is_main else [Named("rapl")]
+        opened.extend(meters)
+        meter: Any = CompositeMeter(cast("list[Meter]", meters)) if len(meters) > 1 else meters[0]
+        return ChosenMeter(meter, f"joules are of {meter.source.name}")
+
+    monkeypatch.setattr(devices, "open_meter", open_meter)
+    monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
+    monkeypatch.setattr(devices, "boards_of", lambda _: [])
+    found = open_devices(ServerConfig(), [torch.device(name) for name in names], torch.device("cuda"))
+    assert [str(each.device) for each in found] == names
+    (host,) = {counter for each in found for counter in each.counters if counter.part == HOST}
+    assert (host.meter.source.name, sorted(host.devices)) == ("estimate", sorted(names))
+    assert [meter.source.name for meter in opened if meter.is_closed] == (
+        ["rapl"] if "cpu" in names else ["estimate"]
+    )
+    assert {each.chosen.notice for each in found if each.device.type == "cpu"} <= {
+        "joules are measured by estimate: the boundary of estimate ()"
+    }
+
+
+class Named:
+    """A meter of which only the name matters."""
+
+    poll_period_s = 0.02
+    idle_watts: float | None = None
+    wraps_at = most_watts = None
+
+    def __init__(self, name: str) -> None:
+        self.source = Source(
+            name, "apportioned counter", Quality.MEASURED, boundary=f"the boundary of {name}"
+        )
+        self.is_closed = False
+
+    def read(self) -> Reading:
+        return Reading(0, ZERO)
+
+    def close(self) -> None:
+        self.is_closed = True

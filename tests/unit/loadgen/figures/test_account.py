@@ -14,8 +14,10 @@ from wattserve_client.wire import from_message
 from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.account import (
     LedgerGrowth,
+    growth_of,
     ledger_growth,
     ledger_of,
+    ledgers_of,
     pending_receipts,
 )
 from wattserve_loadgen.model.cells import CellEnergy, Record
@@ -238,3 +240,32 @@ def test_images_have_joules_per_request_and_none_per_token() -> None:
     found = cell_energy([make_record(tokens=None)] * 3, growth())
     assert found.active_uj_per_request == 500
     assert found.active_uj_per_token is None
+
+
+def shared_host(seconds: float, board_uj: int, host_uj: int) -> EnergyReport:
+    """Two GPUs with one host: fp32 on the first one has cost it `host_uj`, int8 on the second one 900 uJ; at
+    rest the host draws 1 mW."""
+    idle_uj = int(seconds * 1_000)
+    board = ledger(seconds, board_uj + 10_000, 10_000, gap=0, fp32=board_uj - 7_003)
+    other = ledger(seconds, 20_000, 12_097, gap=0, int8=900)
+    host = ledger(seconds, host_uj + 900 + idle_uj + 7_003, idle_uj, gap=0, fp32=host_uj, int8=900)
+    others = (replace(other, device="cuda:1"), replace(host, device="host"))
+    return replace(board, device="cuda:0", other_devices=others)
+
+
+def test_a_host_that_two_gpus_share_is_in_the_growth_of_each_ones_variants() -> None:
+    before, after = shared_host(100, 8_000, 300), shared_host(104, 10_000, 800)
+    assert [each.device for each in ledgers_of(after, "cuda:0", "fp32")] == ["cuda:0", "host"]
+    found = growth_of(before, after, "cuda:0", "fp32")
+    assert (found.active_uj, found.other_active_uj, found.idle_uj) == (2_000 + 500, 0, 4_000)
+    assert (found.accounts_residual_uj, found.seconds) == (0, 4.0)
+    assert found.sequences == 20  # told by the device's own ledger, and not once more by the host's
+    other = growth_of(before, after, "cuda:1", "int8")
+    assert (other.active_uj, other.other_active_uj, other.idle_uj) == (0, 500, 4_000)
+
+
+def test_a_ledger_of_the_host_that_says_nothing_leaves_no_growth_and_its_reason() -> None:
+    after = shared_host(104, 10_000, 800)
+    board, host = after.other_devices
+    before = replace(after, other_devices=(board, replace(host, measured_uj=None, unknown_reason="no RAPL")))
+    assert growth_of(before, after, "cuda:0", "fp32") == LedgerGrowth(reason="no RAPL")

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_pages import COLUMNS, Page
-from tests.fixtures.loadgen_results import make_results, make_server
+from tests.fixtures.loadgen_results import make_results, make_server, make_target
 from wattserve_loadgen.report import text as report_text
-from wattserve_loadgen.report.facts import source_line
+from wattserve_loadgen.report.facts import meters_of, source_line
 from wattserve_loadgen.report.page import render
+from wattserve_loadgen.sweeping.first_results import boundary
 
 
 def standing_server(**changes: Any) -> dict[str, Any]:
@@ -88,3 +89,18 @@ def test_each_meter_of_the_swept_devices_is_named_and_the_weakest_sets_the_tone(
     banner = report_text.banners(results)[0]
     assert (banner.kind, banner.title) == ("loud", "Some joules here are SIMULATED")
     assert "elsewhere" not in banner.text
+
+
+def test_a_host_that_the_swept_device_shares_is_named_beside_it() -> None:
+    server = make_server()
+    server["variants"][0]["device"] = server["variants"][1]["device"] = server["meter"]["device"] = "cuda:0"
+    host = {"name": "rapl", "method": "apportioned counter", "quality": "measured", "note": ""}
+    shared = {"device": "host", "source": host, "boundary": "CPU packages", "shared_by": ["cuda:0", "cuda:1"]}
+    server["other_meters"] = [shared, {**shared, "device": "elsewhere", "shared_by": ["cuda:1", "cuda:2"]}]
+    server["meter"]["boundary"] = "GPU board"
+    assert [meter.get("device") for meter in meters_of(make_results(server=server))] == ["cuda:0", "host"]
+    said = boundary([make_target(server, address="127.0.0.1:1")])
+    assert said == (
+        "server: the server's meter covers GPU board + CPU packages; the client ran on the same processors "
+        "and is in it."
+    )

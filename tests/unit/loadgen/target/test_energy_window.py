@@ -9,8 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.fixtures.loadgen_results import make_meter_window
 from wattserve_loadgen.target.energy_window import (
     NoEnergy,
+    added_up,
     delta_between,
     power_deviation,
 )
@@ -93,3 +95,17 @@ def test_powers_weigh_as_much_as_their_intervals_are_long() -> None:
 def test_too_few_readings_and_a_counter_that_went_back_have_no_deviation() -> None:
     assert power_deviation(np.array([1.0]), np.array([5.0])) is None
     assert power_deviation(np.array([0.0, 1, 2]), np.array([9.0, 10, 2])) is None
+
+
+def test_windows_of_two_meters_add_up_and_one_without_a_figure_leaves_none() -> None:
+    board = make_meter_window(measured_uj=8_000, watts=0.4, watts_deviation=0.3, readings=20)
+    host = make_meter_window(
+        measured_uj=500, watts=0.1, watts_deviation=0.4, readings=9, longest_gap_seconds=0.5
+    )
+    both = added_up([board, host])
+    assert (both.measured_uj, both.watts, both.readings) == (8_500, 0.5, 9)
+    assert (both.longest_gap_seconds, both.watts_deviation) == (0.5, 0.5)
+    assert added_up([board]) is board
+    silent = make_meter_window(measured_uj=None, watts=None, reason="gap_inside: 2 s")
+    lost = added_up([board, silent])
+    assert (lost.measured_uj, lost.watts, lost.reason) == (None, None, "gap_inside: 2 s")

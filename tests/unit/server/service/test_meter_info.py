@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.probe import CrossCheck, MeterPart, SensorProbe
 from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
-from wattserve_server.service.report import fill, meter_info
+from wattserve_server.service.prediction import DeviceMeter
+from wattserve_server.service.report import fill, meter_info, meter_now
 
 SOURCE = Source("nvml:GPU-5", "apportioned counter", Quality.MEASURED, "a note", "GPU board")
 ESTIMATE = Source("estimate", "apportioned estimate", Quality.ESTIMATED, "7.5 W", "this process")
@@ -71,6 +74,19 @@ def test_a_lag_of_zero_and_no_neighbours_are_said_once_they_are_known() -> None:
     assert message.HasField("lag_seconds")
     assert message.HasField("neighbours")
     assert (message.lag_seconds, message.ramp_seconds, message.neighbours) == (0.0, 0.03, 0)
+
+
+def test_each_part_has_the_idle_draw_that_was_learned_since() -> None:
+    parts = (MeterPart(SOURCE, Energy(7), None), MeterPart(ESTIMATE, Energy(3), None))
+    whole, board, host = (
+        SimpleNamespace(status=replace(status(), idle_watts=watts, idle_origin="measured"))
+        for watts in (90.0, 70.0, 20.0)
+    )
+    booked: Any = {"accelerator": board, "host": host}
+    together: Any = whole
+    told = meter_now(DeviceMeter("cuda:0", together, meter_info(status(), PROBE, parts), booked, booked))
+    assert (told.idle_watts, [part.idle_watts for part in told.parts]) == (90.0, [70.0, 20.0])
+    assert {part.idle_origin for part in told.parts} == {"measured"}
 
 
 def test_each_part_of_a_composite_says_what_it_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +15,7 @@ from tests.clients.oip_world import NAME, ready
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
-from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, HOST, Charge, Line, Outcome, Receipt
 from wattserve_server.service.oip_reply import response
 from wattserve_server.service.prediction import Answered, DeviceMeter
 from wattserve_server.telemetry.observer import Times
@@ -46,11 +48,14 @@ def replied(
     classes: int = 0,
     labels: tuple[str, ...] = ("a", "b", "c"),
     source: Source = SOURCE,
+    sources: Mapping[str, Source] | None = None,
 ) -> oip.ModelInferResponse:
+    """sources: of the receipt's parts, where it is a sum."""
     host = ready(labels=labels)
-    metered: Any = SimpleNamespace(source=source)
-    parts = {ACCELERATOR: metered}
-    host.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo(), parts, parts)
+    parts: Any = {
+        part: SimpleNamespace(source=each) for part, each in (sources or {ACCELERATOR: source}).items()
+    }
+    host.meters["cpu"] = DeviceMeter("cpu", parts[ACCELERATOR], pb.MeterInfo(), parts, parts)
     return response(asked(classes), host, Answered(of, list(LOGITS), Times(1, 20, 300, 4000, 50000)))
 
 
@@ -120,6 +125,21 @@ def test_a_settled_receipt_is_told_in_the_parameters() -> None:
         "queue_ns": 20,
         "compute_ns": 300,
     }
+
+
+def test_a_sum_tells_its_parts_and_every_figure_what_it_covers() -> None:
+    made = Receipt("server-1", "mine", "bf16", "cpu", 0, (ACCELERATOR, HOST))
+    made.lines.append(line := Line(made, 3, batch_size=1, windows=1))
+    made.end(Outcome.COMPLETED)
+    made.charge(Charge(line, 70, 5.0, 11, ""), ACCELERATOR)
+    made.charge(Charge(line, 50, 5.0, 11, ""), HOST)
+    board = replace(SOURCE, name="nvml:GPU-5", boundary="GPU board")
+    found = told(replied(made, sources={ACCELERATOR: board, HOST: replace(SOURCE, boundary="CPU packages")}))
+    assert (found["energy_uj"], found["accelerator_energy_uj"], found["host_energy_uj"]) == (120, 70, 50)
+    assert (found["energy_source"], found["energy_boundary"]) == (
+        "nvml:GPU-5+rapl",
+        "GPU board + CPU packages",
+    )
 
 
 def test_a_provisional_figure_has_no_interval_and_no_idle_share_yet() -> None:

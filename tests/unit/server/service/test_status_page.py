@@ -114,6 +114,24 @@ def test_the_accounts_sum_to_what_was_counted() -> None:
     assert sum(row.share for row in rows) == pytest.approx(1.0)
 
 
+def test_a_sum_shows_its_parts_and_a_shared_host_whose_it_is() -> None:
+    board = pb.EnergyReport(
+        part="accelerator", source=pb.EnergySource(name="nvml:GPU-5"), measured_uj=9_000_000
+    )
+    board.active.add(variant="fp32", active_uj=1_500_000)
+    board.source.quality, board.idle_uj, board.idle_watts = pb.ENERGY_QUALITY_MEASURED, 7_250_000, 70.0
+    host = pb.EnergyReport(part="host", source=SOURCE, unknown_reason="powercap is gone")
+    ledger = pb.EnergyReport()
+    ledger.CopyFrom(LEDGER)
+    ledger.parts.extend([board, host])
+    meter = pb.MeterInfo(source=SOURCE, device="host", shared_by=["cuda:0", "cuda:1"])
+    words = text(page(devices=[DeviceFacts(meter, ledger, None, [])]))
+    assert "accelerator measured by nvml:GPU-5 9.000 1.500 7.250 70 W" in words
+    assert "host estimated from CPU time powercap is gone unknown" in words
+    assert "shared by cuda:0, cuda:1" in words
+    assert "Its parts" not in text(page())
+
+
 def test_unknown_energy_is_unknown_and_never_0() -> None:
     silent = pb.EnergyReport(unknown_reason="no meter was asked for")
     source = pb.EnergySource(quality=pb.ENERGY_QUALITY_NONE)
