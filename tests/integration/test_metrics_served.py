@@ -109,7 +109,8 @@ def test_all_that_is_shown_is_declared_and_named_as_openmetrics_wants_it(server:
     assert shown <= declared
     absent = {name for name in declared - shown if not name.startswith("nv_gpu_")}
     assert absent == {
-        f"wattserve_meter_{name}" for name in ("cross_check_ratio", "part_joules", "raw_joules")
+        f"wattserve_meter_{name}"
+        for name in ("cross_check_ratio", "part_joules", "part_idle_watts", "raw_joules")
     }
 
 

@@ -412,6 +412,10 @@ def test_the_parts_of_a_meter_that_adds_up_are_seen_and_its_ledger_closes(model_
         receipt = client.predict([[2, 4, 3], [2, 4, 5, 6, 3]], wait_for_settled_energy=True).receipt
         assert (receipt.state.value, receipt.source.name) == ("settled", "simulated+estimate")
         assert receipt.split_rule == "tokens"
+        assert [part.name for part in receipt.parts] == ["accelerator", "host"]
+        assert sum(part.energy_uj or 0 for part in receipt.parts) == receipt.energy_uj
+        report = client.energy_report()
+        assert sum(part.measured_uj or 0 for part in report.parts) == report.measured_uj
         meter = client.server_info().meter
         assert [part.source.quality.value for part in meter.parts] == ["simulated", "estimated"]
         assert [part.probe.stepped for part in meter.parts if part.probe] == [True, False]

@@ -12,7 +12,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.energy.ledger import Gap, Ledger
+from wattserve_server.energy.ledger import Gap, Ledger, total
 from wattserve_server.energy.probe import MeterPart, SensorProbe
 from wattserve_server.energy.reading import MeterStatus
 from wattserve_server.engine.book import Run
@@ -20,8 +20,6 @@ from wattserve_server.engine.device import describe_device
 from wattserve_server.engine.engine import Engine
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.weights import shared_bytes
-from wattserve_server.meters.sampler import Sampler
-from wattserve_server.meters.together import Together
 from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, DeviceMeter, Host
 from wattserve_server.service.source import source_message
 
@@ -101,20 +99,22 @@ def energy_report(host: Host) -> pb.EnergyReport:
 
 def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     """The ledger of a device, or of what several share, with those of its counters in it."""
-    message = _report(host, meter, meter.sampler)
-    for part, sampler in meter.booked.items():
+    ledgers = {
+        part: sampler.ledger for part, sampler in meter.booked.items()
+    }  # of one instant, so that they add up
+    message = _report(host, meter.device, total(list(ledgers.values())), meter.sampler.status)
+    for part, ledger in ledgers.items():
         one = message.parts.add()
-        one.CopyFrom(_report(host, meter, sampler))
+        one.CopyFrom(_report(host, meter.device, ledger, meter.booked[part].status))
         one.part = part
     return message
 
 
-def _report(host: Host, meter: DeviceMeter, sampler: Sampler | Together) -> pb.EnergyReport:
-    ledger, status = sampler.ledger, sampler.status
+def _report(host: Host, device: str, ledger: Ledger, status: MeterStatus) -> pb.EnergyReport:
     run = host.engine.book.run
     message = pb.EnergyReport(
         source=source_message(status.source),
-        device=meter.device,
+        device=device,
         gap_count=ledger.gap_count,
         gap_seconds=ledger.gap_ns / 1e9,
         unknown_sequences=ledger.unknown_lines,
@@ -129,7 +129,7 @@ def _report(host: Host, meter: DeviceMeter, sampler: Sampler | Together) -> pb.E
     message.until_unix_ns = run.unix_ns(ledger.until_ns)
     fill(message, ledger)
     for hosted in host.engine.roster:
-        if str(hosted.choice.device) == meter.device or hosted.choice.name in ledger.active:
+        if str(hosted.choice.device) == device or hosted.choice.name in ledger.active:
             message.active.append(_variant_energy(ledger, hosted.choice.name))
     gaps = [*ledger.recent_gaps, *([ledger.open_gap] if ledger.open_gap else [])]
     message.recent_gaps.extend(_gap_message(gap, run) for gap in gaps)

@@ -116,10 +116,13 @@ def test_the_accounts_sum_to_what_was_counted() -> None:
 
 def test_a_sum_shows_its_parts_and_a_shared_host_whose_it_is() -> None:
     board = pb.EnergyReport(
-        part="accelerator", source=pb.EnergySource(name="nvml:GPU-5"), measured_uj=9_000_000
+        part="accelerator",
+        source=pb.EnergySource(name="nvml:GPU-5", quality=pb.ENERGY_QUALITY_MEASURED),
+        measured_uj=9_000_000,
+        active=[pb.VariantEnergy(variant="fp32", active_uj=1_500_000)],
+        idle_uj=7_250_000,
+        idle_watts=70.0,
     )
-    board.active.add(variant="fp32", active_uj=1_500_000)
-    board.source.quality, board.idle_uj, board.idle_watts = pb.ENERGY_QUALITY_MEASURED, 7_250_000, 70.0
     host = pb.EnergyReport(part="host", source=SOURCE, unknown_reason="powercap is gone")
     ledger = pb.EnergyReport()
     ledger.CopyFrom(LEDGER)

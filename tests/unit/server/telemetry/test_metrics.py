@@ -159,6 +159,17 @@ def test_the_parts_of_a_meter_never_stand_under_the_name_of_their_total() -> Non
     ]
 
 
+def test_a_part_has_its_idle_draw_once_it_is_known() -> None:
+    names = [line for line in wattserve_lines(metrics()) if line.startswith("wattserve_meter_part_idle")]
+    assert names == ['wattserve_meter_part_idle_watts{device="cpu",part="estimate",quality="estimated"} 5.0']
+
+
+def test_what_several_devices_share_is_busy_for_none_of_them() -> None:
+    made = Observer("1.2.3")
+    made.serve_state(server_state([replace(bare_state("host"), busy_ns=None)]))
+    assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_device_busy")]
+
+
 def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:
     made = Observer("1.2.3")
     bare = replace(
