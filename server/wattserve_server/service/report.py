@@ -99,9 +99,7 @@ def energy_report(host: Host) -> pb.EnergyReport:
 
 def device_report(host: Host, meter: DeviceMeter) -> pb.EnergyReport:
     """The ledger of a device, or of what several share, with those of its counters in it."""
-    ledgers = {
-        part: sampler.ledger for part, sampler in meter.booked.items()
-    }  # of one instant, so that they add up
+    ledgers = {part: sampler.ledger for part, sampler in meter.booked.items()}  # once: they add up
     message = _report(host, meter.device, total(list(ledgers.values())), meter.sampler.status)
     for part, ledger in ledgers.items():
         one = message.parts.add()
