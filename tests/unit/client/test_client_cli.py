@@ -85,9 +85,9 @@ def test_a_receipt_that_is_a_sum_shows_its_parts_and_what_they_cover(server: Fak
     assert "accelerator" not in receipt_with_lines(receipt, 0)
     host = replace(alone, name="host", energy_uj=None, idle_share_uj=None, unknown_reason="powercap is gone")
     lines = receipt_with_lines(replace(receipt, parts=(alone, host)), 0).splitlines()
-    assert "accelerator   0.0021 J of it (settled, simulated by fake); 0 J of the idle share" in lines
-    assert "host          unknown: powercap is gone" in lines
-    assert "covers        no hardware" in lines
+    assert "accelerator  0.0021 J of it (settled, simulated by fake); 0 J of the idle share" in lines
+    assert "host         unknown: powercap is gone" in lines
+    assert "covers       no hardware" in lines
 
 
 def test_a_provisional_figure_says_how_to_get_the_settled_one(capsys: Output, server: FakeServer) -> None:

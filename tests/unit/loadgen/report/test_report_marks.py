@@ -99,8 +99,8 @@ def test_a_host_that_the_swept_device_shares_is_named_beside_it() -> None:
     server["other_meters"] = [shared, {**shared, "device": "elsewhere", "shared_by": ["cuda:1", "cuda:2"]}]
     server["meter"]["boundary"] = "GPU board"
     assert [meter.get("device") for meter in meters_of(make_results(server=server))] == ["cuda:0", "host"]
-    said = boundary([make_target(server, address="127.0.0.1:1")])
+    said = boundary([make_target(server, name="s", address="127.0.0.1:1")])
     assert said == (
-        "server: the server's meter covers GPU board + CPU packages; the client ran on the same processors "
+        "s: the server's meter covers GPU board + CPU packages; the client ran on the same processors "
         "and is in it."
     )
