@@ -42,6 +42,7 @@ NO_IDLE = "the device's idle draw was not known yet"
 PATIENCE = 0.3
 
 LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
+UNHEARD = 0.5  # of a period: so far off may a response be that was never heard
 
 # Where nothing is known of what the device usually draws, a first idea of that takes this part of the pool at
 # the least. Over a law's first so many edges it is taken anew where so many times as much is left for its
@@ -229,10 +230,12 @@ class Accountant:
             self._books.no_figure(window, reason)
             self._last_end_s = max(self._last_end_s, self._seconds(window.end_ns))
         given_up_j = self._books.give_up(sum(edge.energy_uj for edge in self._edges))
+        is_heard = self._calibrator.is_heard
         self._begin_filter()
         if self._sound is not None:
             resume(self._filter, self._sound)
             self.law, self._calibrator.response = self._sound.law, self._sound.response
+            self._calibrator.is_heard = is_heard
         # Batches that got no figure may still be on their way into the counter.
         self._estimate.doubt_carry(given_up_j)
 
@@ -261,11 +264,13 @@ class Accountant:
             self._estimate.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._estimate.idle_w)))
             return
         half_s = max(edge.deviation_s, LEAST_DEVIATION_S)
+        unheard_s = 0.0 if self._calibrator.is_heard else UNHEARD * self._finder.period_ns / NS
+        around_s = max(half_s, unheard_s)
         before, early, counted, late = self._open.counted_at(
-            [start_s, at_s - half_s, at_s, at_s + half_s], self.response
+            [start_s, at_s - around_s, at_s, at_s + around_s], self.response
         )
         batches_j = self._estimate.batches_j
-        # What lies on the wrong side of an edge whose instant is uncertain.
+        # What lies on the wrong side of an edge whose instant is uncertain, or that answers when nobody knows.
         timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._estimate.idle_w[0])
         pool_j = self._books.pool_j + self._tails.left_j(at_s, self.response)
         expected_j = float((counted - before) @ batches_j)
@@ -276,7 +281,7 @@ class Accountant:
         self._book_excess(excess_j)
         self._label()
         self._open.show_idle(start_s, at_s, float(rest_s @ self._estimate.idle_w))
-        self._settle(at_s - self.response.reach_s - PATIENCE * self._finder.period_ns / NS)
+        self._settle(at_s - self.response.reach_s - 2 * unheard_s - PATIENCE * self._finder.period_ns / NS)
         self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
         self.law = replace(
             self.law,

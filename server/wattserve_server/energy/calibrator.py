@@ -57,6 +57,7 @@ class Calibrator:
 
     def __init__(self, is_model: bool) -> None:
         self.response = Response()  # as known now
+        self.is_heard = is_model  # whether it was found in what the counter said, or is a first idea
         self._is_model = is_model
         self._recent = History(RECENT_INTERVALS, RECENT_BATCHES)
         self._unheard = 0  # intervals with batches since the response was looked at
@@ -138,6 +139,7 @@ class Calibrator:
             found = find_response(history, factors, columns, width, self.response)
             at_random = counted_at_random(history, found, factors, columns, width)
             self.response = replace(found, at_random=at_random)
+            self.is_heard = True
 
     def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
         """One more interval of serving."""
@@ -167,6 +169,7 @@ class Calibrator:
         columns = history.variant[:, None]
         width = len(history.variants)
         found = find_response(history, factors, columns, width, self.response, only_near=True)
+        self.is_heard |= found.reach_s != self.response.reach_s
         self.response = replace(found, at_random=self.response.at_random)
 
     def forget(self) -> None:

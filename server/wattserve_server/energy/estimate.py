@@ -9,7 +9,7 @@ In joules, and in watts for what draws all the time. It holds
     much more as it takes longer;
   - the coefficients of every variant's cost law (`costlaw`);
   - the energy of every entry of open batches: its law's prediction, give or take its own deviation; of a
-    first run, which no law tells, what the device usually draws in that time, give or take all of it.
+    first run, which no law tells, what the device usually draws in that time, or anything.
 
 Linear algebra only: what enters, what leaves, and what booking does to it. Learns nothing.
 """
@@ -47,7 +47,9 @@ AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 AFTER_REST_CPU_TIME = 2.0  # the same of the server's own CPU time: a lone request finds cold caches
 FIRST_PACE, PACE_SPREAD = 0.5, 0.5  # of the pace: a wait draws nothing, and slow work draws for longer
 CORRECTION = 0.1  # of a law from its smooth part
-FIRST_RUN = 1.0  # of a first run from what the device usually draws in that time
+# Of a first run from what the device usually draws in that time: it may have used anything, and what an edge
+# says of it is not to be taken for idle draw.
+FIRST_RUN = 10.0
 FIRST_GAIN, FIRST_FORM = 0.7, 1.0  # of a law that was never heard: as a whole, and of each coefficient alone
 
 ROUNDING = 1e-4  # relative deviation of any sum of joules, at the least: floats are not exact

@@ -1,8 +1,6 @@
-"""Two variants in turns on a device that is always busy, many batches to each step of its counter.
+"""Two variants beside each other, many batches to each step of the counter, which tells their sum alone.
 
-The counter tells their sum alone, and how long each batch took tells how to split it.
-
-A device as `--meter simulated` imagines it: 40 W declared, 110 W more for as long as a batch runs. How long
+How long each batch took tells how to split it, where that says something. The first device is as `--meter simulated` imagines it: 40 W declared, 110 W more for as long as a batch runs. How long
 that is wanders, as on a machine that does other things too, and not alike for both variants.
 """
 
@@ -13,6 +11,7 @@ import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
+from wattserve_server.energy.device import Response
 
 BUSY_W = 110.0
 MS = {"fp32": (2.4, 0.04), "bf16": (1.6, 0.02)}
@@ -68,3 +67,53 @@ def test_what_the_counter_cannot_split_is_split_by_time(seed: int, is_calibrated
         told_uj = sum(charge.energy_uj or 0 for charge in charges)
         true_uj = sum(busy.device.truth_uj[id(charge.line)] for charge in charges)
         assert told_uj == pytest.approx(true_uj, rel=0.15)
+
+
+LATE = Response(lag_s=0.02, ramp_s=0.025)
+SLOW_MS, PAIR_MS = 250.0, 25.0
+
+
+class _Pairs:
+    """Variants that were never calibrated, on a counter that answers late: they take as long as each other,
+    and the second uses twice as much."""
+
+    def __init__(self, phase_ms: float) -> None:
+        laws = {"fp32": Coefficients(0.33, 0.0), "hot": Coefficients(0.66, 0.0)}
+        self.device = LawfulDevice(75.0, period_ms=10, laws=laws, response=LATE, step_ms=100.0)
+        self.device.rest(1000 + phase_ms)
+        for variant in laws:
+            self.device.run(variant, ms=SLOW_MS, kind="first run", joules=27.0)
+            for ms in (6.0, 2.0):
+                self.device.run(variant, ms=ms, kind="first run", joules=0.2 * ms)
+            self.device.run(variant, ms=SLOW_MS, kind="first run", joules=60.0)
+        self.device.rest(1000)
+
+    def serve(self, variants: list[str], seconds: float) -> None:
+        until_ms = self.device.now_ms + seconds * 1e3
+        while self.device.now_ms < until_ms:
+            for variant in variants:
+                self.device.run(variant, ms=3.1)
+            self.device.rest(PAIR_MS - 3.1 * len(variants))
+
+
+@pytest.mark.parametrize("phase_ms", [0.0, 37.0])
+def test_a_split_that_nothing_tells_is_in_its_interval(phase_ms: float) -> None:
+    pairs = _Pairs(phase_ms)
+    pairs.serve(["fp32", "hot"], 10.0)
+    pairs.device.rest(1000)
+    half = [
+        1.96 * charge.deviation_uj / pairs.device.truth_uj[id(charge.line)] for charge in pairs.device.charges
+    ]
+    assert np.mean(np.abs(pairs.device.errors()) <= half) > 0.95
+
+
+@pytest.mark.parametrize("phase_ms", [0.0, 37.0])
+def test_a_second_of_either_alone_tells_it(phase_ms: float) -> None:
+    pairs = _Pairs(phase_ms)
+    for variants in (["fp32", "hot"], ["fp32"], ["hot"]):
+        pairs.serve(variants, 1.0)
+    pairs.device.rest(500)
+    before = len(pairs.device.charges)
+    pairs.serve(["fp32", "hot"], 2.0)
+    pairs.device.rest(1000)
+    assert np.abs(pairs.device.errors(before)).mean() < 0.1
