@@ -270,7 +270,7 @@ class Accountant:
             [start_s, at_s - around_s, at_s, at_s + around_s], self.response
         )
         batches_j = self._estimate.batches_j
-        # What lies on the wrong side of an edge whose instant is uncertain, or that answers when nobody knows.
+        # What lies on the wrong side of an edge, whose instant or answer is uncertain.
         timing_j = float((late - early) @ batches_j) / 2 + half_s * float(self._estimate.idle_w[0])
         pool_j = self._books.pool_j + self._tails.left_j(at_s, self.response)
         expected_j = float((counted - before) @ batches_j)

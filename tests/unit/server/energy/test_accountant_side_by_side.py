@@ -1,7 +1,8 @@
 """Two variants beside each other, many batches to each step of the counter, which tells their sum alone.
 
-How long each batch took tells how to split it, where that says something. The first device is as `--meter simulated` imagines it: 40 W declared, 110 W more for as long as a batch runs. How long
-that is wanders, as on a machine that does other things too, and not alike for both variants.
+How long each batch took tells how to split it, where that says something. The first device is as
+`--meter simulated` imagines it: 40 W declared, 110 W more for as long as a batch runs. How long wanders,
+as on a machine that does other things too, and not alike for both variants.
 """
 
 from __future__ import annotations
