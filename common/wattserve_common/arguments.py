@@ -6,6 +6,7 @@ Numbers, lists, addresses and durations of every program; what only one program 
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import sys
@@ -127,6 +128,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not (colon and bare and port.isdecimal() and 0 < int(port) < 65536) or (":" in bare and bare == host):
         raise ValueError(f"the address {address!r} is not of the form host:port, as in '127.0.0.1:50051'")
     return bare, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it. No name except localhost is looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def duration(text: str) -> float:

@@ -36,10 +36,12 @@ from wattserve_server.errors import ConfigError
 from wattserve_server.loading import FirstLoads
 from wattserve_server.meters.together import Together
 from wattserve_server.rare_lines import RARE_LINES
+from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.listen import CertificateFiles, Listener
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predictor, Serving
+from wattserve_server.service.quota import Quotas
 from wattserve_server.service.report import static_info
 from wattserve_server.service.status_page import StatusPage
 from wattserve_server.telemetry.exposition import Exposition
@@ -51,6 +53,7 @@ from wattserve_server.telemetry.state import ServedVariant, ServerState
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 IDLE_LISTENING_S = 0.7  # how long the samplers listen before the first batch, where idle watts are measured
+LOOK_AT_KEYS_S = 1.0
 CLOSING_S = 1.0  # for how long a drained server waits for streams that have nothing more to say
 
 # New objects before Python looks for garbage among them: those of a few hundred requests.
@@ -73,13 +76,16 @@ async def serve(config: ServerConfig) -> None:
     gc.freeze()  # the 390,000 objects of what is imported: looking through them stopped everything for 0.2 s
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with AsyncExitStack() as undo:
-        serving, observer = Serving(), Observer(version("wattserve"))
-        predictor = Predictor(serving, observer)
+        serving, observer, quotas = Serving(), Observer(version("wattserve")), Quotas()
+        predictor = Predictor(serving, observer, quotas)
+        keys = KeyFile(config.keys_file) if config.keys_file else None
+        gate = Gate(keys, quotas, opens_admin=config.open_admin, trusts_header=config.trust_tenant_header)
         status_page = StatusPage(serving, observer)
         listener = Listener(
             InferenceService(serving, predictor),
             OipService(serving, predictor, observer),
             observer,
+            gate,
             config.host,
             config.port,
             config.max_message_bytes or (MESSAGE_BYTES if plan.task.takes_text else IMAGE_MESSAGE_BYTES),
@@ -90,11 +96,16 @@ async def serve(config: ServerConfig) -> None:
             ),
         )
         pages = {"/": Fresh(status_page.page), "/metrics": Fresh(observer.page, wants_openmetrics)}
-        exposition = Exposition(pages, config.metrics_address, config.metrics_port)
+        may_read = gate.reads_all if config.metrics_need_key else None
+        exposition = Exposition(pages, config.metrics_address, config.metrics_port, may_read)
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
-        starting = asyncio.create_task(start(config, plan, observer, undo))
+        if keys is not None:
+            observer.declare_tenants(keys.keys.tenants)
+            looking = asyncio.create_task(_look_at_keys(keys, listener, observer))
+            undo.callback(looking.cancel)
+        starting = asyncio.create_task(start(config, plan, observer, quotas, undo))
         interrupted = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -111,6 +122,8 @@ async def serve(config: ServerConfig) -> None:
         if config.tls_cert:
             asked = "shows a certificate" if config.tls_client_ca else "likes"
             say(f"gRPC speaks TLS, with whoever {asked}; metrics are plain HTTP")
+        if keys is not None:
+            say(f"API keys are needed: {counted(len(keys.keys.by_id), 'key')} of {config.keys_file}")
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
         await interrupted
         for number in SIGNALS:  # a second one ends the server at once
@@ -119,6 +132,14 @@ async def serve(config: ServerConfig) -> None:
         is_building = host.engine.loader.is_building
     if is_building:
         os._exit(0)  # on a thread that cannot be cancelled, for nobody any more
+
+
+async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer) -> None:
+    """Take up what changes in the file, until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_AT_KEYS_S)
+        listener.revoke(keys.look())
+        observer.declare_tenants(keys.keys.tenants)
 
 
 def _raise_file_limit() -> None:
@@ -209,7 +230,7 @@ def make_plan(config: ServerConfig) -> ServingPlan:
 
 
 async def start(
-    config: ServerConfig, plan: ServingPlan, observer: Observer, undo: AsyncExitStack
+    config: ServerConfig, plan: ServingPlan, observer: Observer, quotas: Quotas, undo: AsyncExitStack
 ) -> tuple[Host, Callable[[], Coroutine[None, None, None]]]:
     """Load the model, probe the meters, listen to them while nothing runs, load the default variant. Returns
     who serves, and what is left to do meanwhile."""
@@ -290,6 +311,7 @@ async def start(
             receipt_bytes=book.kept_bytes,
             watchers=book.watchers,
             lines_left_out=RARE_LINES.left_out,
+            in_flight=quotas.in_flight,
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])

@@ -7,7 +7,6 @@ given with `--config`, its default. `cli` reads them once.
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wattserve_common.arguments import is_loopback
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
 
@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "WATTSERVE_"
 
-OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET"}  # read by the demo model and the client's command
+# Read by the demo model, the client's command and its library.
+OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET", "WATTSERVE_API_KEY"}
 
 
 def _setting(default: Any, text: str, metavar: str = "", least: int = 0) -> Any:
@@ -68,12 +69,24 @@ class ServerConfig:
     tls_client_ca: str = _setting(
         "", "PEM file: only clients that show a certificate signed by it are served (mutual TLS)", "FILE"
     )
+    keys_file: str = _setting(
+        "", "API keys, as `wattserve keys` writes them: whoever shows none of them is refused", "FILE"
+    )
+    trust_tenant_header: bool = _setting(
+        False, "a proxy's key may name the tenant that it calls for, in x-wattserve-tenant"
+    )
+    open_admin: bool = _setting(
+        False, "without keys: let other machines load and unload variants and watch all receipts"
+    )
     port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
     metrics_port: int = _setting(
         9464, "HTTP port of the status page and /metrics; 0 picks a free one", "PORT"
     )
     metrics_host: str = _setting(
         "", "address for them, plain HTTP (default: --host; with TLS 127.0.0.1)", "HOST"
+    )
+    metrics_need_key: bool = _setting(
+        False, "show them to who sends a key that may read-all, as authorization: Bearer; needs --keys-file"
     )
     meter: str = _setting(
         "auto",
@@ -191,14 +204,23 @@ class ServerConfig:
                 f"--host {self.host} can be reached from other machines: give --tls-cert and --tls-key, or "
                 "--insecure for a network that is trusted"
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it. No name except localhost is looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+        if not self.keys_file:
+            for name in ("trust_tenant_header", "metrics_need_key"):
+                if getattr(self, name):
+                    raise ConfigError(f"{flag(name)} is about API keys: it needs --keys-file")
+            return
+        if self.open_admin:
+            raise ConfigError("--open-admin and --keys-file contradict each other: a key says what it may")
+        if not (self.tls_cert or is_loopback(self.host)):
+            raise ConfigError(
+                f"--keys-file with --host {self.host}: API keys are never sent in clear to other machines, "
+                "--insecure or not; give --tls-cert and --tls-key"
+            )
+        if self.metrics_need_key and not is_loopback(self.metrics_address):
+            raise ConfigError(
+                f"--metrics-need-key with metrics at {self.metrics_address}: they are plain HTTP, and API keys "
+                "are never sent in clear to other machines; leave them on 127.0.0.1, behind a proxy with TLS"
+            )
 
 
 def flag(name: str) -> str:

@@ -7,6 +7,8 @@
     │   ├── InvalidRequest       something in it is wrong
     │   ├── NotFound             it names something that is not here
     │   └── NotPossibleHere      it is well formed, but not on this device or in this state
+    ├── UnauthenticatedError the caller: it shows no API key that is known here
+    ├── ForbiddenError       the caller: its key, or its place, does not allow this
     ├── OverloadedError      the caller, later: the queue is full
     ├── ShortageError        the operator: this process has no memory left; the caller, later
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
@@ -59,6 +61,14 @@ class NotPossibleHere(RequestError):
     """The request is well formed but this server cannot do it now."""
 
 
+class UnauthenticatedError(WattserveError):
+    """The call shows no API key, or none that is known; the message repeats nothing of it."""
+
+
+class ForbiddenError(WattserveError):
+    """The caller is known and lacks a right, which the message names."""
+
+
 class OverloadedError(WattserveError):
     """There is no room for the request; nothing of it ran.
 
@@ -73,8 +83,8 @@ class OverloadedError(WattserveError):
 
 
 # The limits that a request can meet: of the queue in sequences and in time, its own deadline, the tokeniser's
-# queue, and how many may watch.
-REFUSALS = ("sequences", "time", "deadline", "tokenizer", "watchers")
+# queue, how many may watch, and what its tenant may use.
+REFUSALS = ("sequences", "time", "deadline", "tokenizer", "watchers", "tenant_rate", "tenant_in_flight")
 
 
 class ShortageError(WattserveError):

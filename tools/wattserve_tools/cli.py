@@ -1,4 +1,4 @@
-"""The command `wattserve`: serve, variants, inspect, bench, meter, demo-model.
+"""The command `wattserve`: serve, keys, variants, inspect, bench, meter, demo-model.
 
 A user's mistake is one line and exit code 2.
 """
@@ -16,6 +16,7 @@ from wattserve_common.arguments import Parser
 from wattserve_common.errors import UserError, full_disk, incomplete
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.key_commands import add_key_commands
 from wattserve_server.meter_commands import add_meter_commands
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.variant_commands import add_variant_commands
@@ -67,6 +68,7 @@ def _parser() -> Parser:
     )
     add_flags(serving)
     serving.set_defaults(run=_serve)
+    add_key_commands(commands)
     add_variant_commands(commands)
     add_inspection_commands(commands)
     add_meter_commands(commands)

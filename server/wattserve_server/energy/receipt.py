@@ -146,6 +146,7 @@ class Receipt:
     proxy: str = ""  # what really ran, where the variant only stands in for a precision
     is_unverified: bool = False  # nobody has checked that it ran at the precision of its name
     warnings: list[str] = field(default_factory=list)
+    tenant: str = ""  # whose it is; empty: whoever may read receipts may read it
     _reasons: dict[str, str] = field(default_factory=dict)  # by part: why it has no figure
 
     def end(self, outcome: Outcome) -> None:

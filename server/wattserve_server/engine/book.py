@@ -7,6 +7,7 @@ or `retention_bytes`: the oldest leave first.
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 import secrets
 import time
@@ -18,7 +19,15 @@ from itertools import islice
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
-_RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-f]+")
+_RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-z]+")
+RANDOM_BYTES = 16  # of an id: who was not told it does not guess it
+
+Sees = Callable[[str], bool]  # whether the receipts of a tenant may be read
+
+
+def of_all(tenant: str) -> bool:
+    return True
+
 
 # Of memory, as measured: a receipt, and each of its lines.
 RECEIPT_BYTES = 1000
@@ -50,13 +59,16 @@ class ReceiptWatch:
     Raises OverloadedError once its caller has fallen too far behind; it then holds nothing more.
     """
 
-    def __init__(self, watches: set[ReceiptWatch]) -> None:
+    def __init__(self, watches: set[ReceiptWatch], sees: Sees = of_all) -> None:
+        self._sees = sees
         self._queue: asyncio.Queue[Receipt | None] = asyncio.Queue()
         self._watches = watches
         self._is_overrun = False
         watches.add(self)
 
     def put(self, receipt: Receipt) -> None:
+        if not self._sees(receipt.tenant):
+            return
         if self._queue.qsize() < WATCH_QUEUE:
             self._queue.put_nowait(receipt)
         else:
@@ -133,7 +145,6 @@ class ReceiptBook:
         self.run = Run()
         self._on_final = on_final
         self._clock = clock
-        self._opened = 0
         self._receipts: dict[str, Receipt] = {}
         self._by_request = ByRequest()  # the same ones
         self._final: deque[tuple[float, str]] = deque()
@@ -149,13 +160,18 @@ class ReceiptBook:
         return len(self._receipts) - len(self._final)
 
     def open(
-        self, request_id: str, variant: str, device: str, parts: tuple[str, ...] = (ACCELERATOR,)
+        self,
+        request_id: str,
+        variant: str,
+        device: str,
+        parts: tuple[str, ...] = (ACCELERATOR,),
+        tenant: str = "",
     ) -> Receipt:
         """A new receipt with an id that no other receipt of any server has. parts: of the machine, which will
-        charge it."""
-        self._opened += 1
-        receipt_id = f"{self.run.instance_id}-{self._opened:x}"
-        receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns(), parts)
+        charge it. tenant: whose it is."""
+        random = base64.b32encode(secrets.token_bytes(RANDOM_BYTES)).decode().rstrip("=").lower()
+        receipt_id = f"{self.run.instance_id}-{random}"
+        receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns(), parts, tenant=tenant)
         self._receipts[receipt_id] = receipt
         self._by_request.put(receipt)
         return receipt
@@ -191,23 +207,23 @@ class ReceiptBook:
             if receipt.is_final:
                 self._keep(receipt)
 
-    def get(self, receipt_id: str) -> Receipt:
-        """Raises NotFound for an id that never was, is of another run, or whose retention is over."""
+    def get(self, receipt_id: str, sees: Sees = of_all) -> Receipt:
+        """Raises NotFound for an id that never was, is of another run, or whose retention is over; and in the
+        same words for one that may not be read."""
         self._forget_old(self._clock())
-        try:
-            return self._receipts[receipt_id]
-        except KeyError:
-            why = self._why_not(receipt_id)
-            raise NotFound(f"no receipt {receipt_id[:80]!r}: {why}", "receipt_id") from None
+        receipt = self._receipts.get(receipt_id)
+        if receipt is None or not sees(receipt.tenant):
+            raise NotFound(f"no receipt {receipt_id[:80]!r}: {self._why_not(receipt_id)}", "receipt_id")
+        return receipt
 
-    def find(self, request_id: str, most: int) -> list[Receipt]:
+    def find(self, request_id: str, most: int, sees: Sees = of_all) -> list[Receipt]:
         """The receipts of a caller's own id of which something runs or ran, newest first; the newest `most`.
 
         Raises NotFound where there are none.
         """
         self._forget_old(self._clock())
-        ran = (receipt for receipt in self._by_request.newest_first(request_id) if receipt.ran)
-        found = list(islice(ran, most))
+        named = self._by_request.newest_first(request_id)
+        found = list(islice((receipt for receipt in named if receipt.ran and sees(receipt.tenant)), most))
         if not found:
             raise NotFound(
                 f"no receipt of a request {request_id[:80]!r}: nothing of one ran, it is {self._bounds}, or "
@@ -236,16 +252,17 @@ class ReceiptBook:
             self._waiters.setdefault(receipt.receipt_id, []).append(waiter)
             await waiter
 
-    def watch(self) -> ReceiptWatch:
-        """Every receipt that becomes final from now on, until the watch or the book is closed. Raises
-        OverloadedError where too many watch already: each costs the event loop a message for each receipt."""
+    def watch(self, sees: Sees = of_all) -> ReceiptWatch:
+        """Every receipt that `sees` lets pass and that becomes final from now on, until the watch or the book
+        is closed. Raises OverloadedError where too many watch already: each costs the event loop a message for
+        each receipt."""
         if self.watchers >= self._max_watchers:
             raise OverloadedError(
                 f"{self.watchers} watch all receipts already, and no more may (--max-watchers); watch "
                 "receipts by their ids",
                 "watchers",
             )
-        watch = ReceiptWatch(self._watches)
+        watch = ReceiptWatch(self._watches, sees)
         if self._is_closed:
             watch.end()
         return watch

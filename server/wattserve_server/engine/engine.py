@@ -147,8 +147,10 @@ class Engine:
         deadline_ns: int | None = None,
         priority: int = NORMAL_PRIORITY,
         waits_until_ns: int | None = None,
+        tenant: str = "",
     ) -> Answer:
-        """Run checked items. waits_until_ns: when it leaves the queue, if not at its deadline.
+        """Run checked items. waits_until_ns: when it leaves the queue, if not at its deadline. tenant: whose
+        the receipt is.
 
         Raises NotPossibleHere for a variant that is not in memory and cannot be; OverloadedError,
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
@@ -159,7 +161,7 @@ class Engine:
         resident = hosted.resident or await self._loaded(hosted, min(ends_ns, default=None))
         variant = resident.variant
         lane = self.lanes[variant.device]
-        receipt = self.book.open(request_id, variant.name, str(variant.device), tuple(lane.laws))
+        receipt = self.book.open(request_id, variant.name, str(variant.device), tuple(lane.laws), tenant)
         receipt.split_rule = lane.split_rule
         receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
         answer: asyncio.Future[Answer] = self._loop.create_future()

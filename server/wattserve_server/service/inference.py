@@ -21,6 +21,7 @@ from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest, OverloadedError
 from wattserve_server.meters.composite import joined
 from wattserve_server.service import report
+from wattserve_server.service.caller import Caller, caller_of
 from wattserve_server.service.checks import (
     GivenTensor,
     check_count,
@@ -52,13 +53,14 @@ class InferenceService:
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
         message = pb.PredictResponse()
-        await self._answer(request, context.time_remaining(), message)
+        await self._answer(request, context.time_remaining(), caller_of(context), message)
         return message
 
     async def PredictStream(
         self, request_iterator: AsyncIterator[pb.PredictRequest], context: Any
     ) -> AsyncIterator[pb.PredictStreamResponse]:
         open_ids: set[str] = set()
+        caller = caller_of(context)
 
         async def answer(request: pb.PredictRequest) -> pb.PredictStreamResponse:
             request_id = request.request_id
@@ -69,7 +71,7 @@ class InferenceService:
             open_ids.add(request_id)
             try:
                 message = pb.PredictStreamResponse(request_id=request_id)
-                await self._answer(request, context.time_remaining(), message.response)
+                await self._answer(request, context.time_remaining(), caller, message.response)
             except Exception as error:
                 return _stream_error(request_id, error)
             finally:
@@ -80,10 +82,14 @@ class InferenceService:
             yield reply
 
     async def _answer(
-        self, request: pb.PredictRequest, left_s: float | None, message: pb.PredictResponse
+        self,
+        request: pb.PredictRequest,
+        left_s: float | None,
+        caller: Caller,
+        message: pb.PredictResponse,
     ) -> None:
         """From a request's message to its answer's, which is filled in."""
-        with self._predictor.accept(left_s) as prediction:
+        with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
             prediction.choose(host.engine.hosted(request.variant), request.priority or NORMAL_PRIORITY)
             answered = await prediction.answer(asked_of(request, host))
@@ -91,7 +97,7 @@ class InferenceService:
 
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
         host = self._serving.get()
-        receipt = host.engine.book.get(request.receipt_id)
+        receipt = host.engine.book.get(request.receipt_id, caller_of(context).sees)
         if request.wait_until_settled:
             await host.until_settled(receipt)
         return receipt_message(receipt, host.sources_of(receipt))
@@ -101,7 +107,7 @@ class InferenceService:
         if not request.request_id:
             raise InvalidRequest("is empty; a receipt is found by the id that its request had", "request_id")
         request_id = check_request_id(request.request_id, "request_id")
-        found = host.engine.book.find(request_id, MOST_FOUND + 1)
+        found = host.engine.book.find(request_id, MOST_FOUND + 1, caller_of(context).sees)
         listed = found[:MOST_FOUND]
         if request.wait_until_settled:
             await host.until_settled(*listed)
@@ -115,14 +121,16 @@ class InferenceService:
     ) -> AsyncIterator[pb.Receipt]:
         host = self._serving.get()
         book = host.engine.book
+        caller = caller_of(context)
         if len(request.receipt_ids) > MOST_WATCHED:
             raise InvalidRequest(
                 f"{len(request.receipt_ids)} receipts; at most {MOST_WATCHED} are watched by one call",
                 "receipt_ids",
             )
         if not request.receipt_ids:
+            caller.check_watches()
             try:
-                watch = book.watch()
+                watch = book.watch(caller.sees)
             except OverloadedError as error:
                 self._predictor.refused(error)
                 raise
@@ -133,7 +141,7 @@ class InferenceService:
             finally:
                 watch.close()
             return
-        receipts = [book.get(receipt_id) for receipt_id in request.receipt_ids]
+        receipts = [book.get(receipt_id, caller.sees) for receipt_id in request.receipt_ids]
         for receipt in receipts:
             await book.until_final(receipt)
             yield receipt_message(receipt, host.sources_of(receipt))
@@ -147,13 +155,17 @@ class InferenceService:
     async def LoadVariant(self, request: pb.LoadVariantRequest, context: Any) -> pb.VariantInfo:
         engine = self._serving.get().engine
         self._serving.check_not_draining()
+        hosted = engine.roster.named(request.variant)
+        caller_of(context).did(f"load {hosted.choice.name}")
         await engine.loader.load_on_request(request.variant, "variant")
-        return report.variant_info(engine, engine.roster.named(request.variant))
+        return report.variant_info(engine, hosted)
 
     async def UnloadVariant(self, request: pb.UnloadVariantRequest, context: Any) -> pb.VariantInfo:
         engine = self._serving.get().engine
+        hosted = engine.roster.named(request.variant)
+        caller_of(context).did(f"unload {hosted.choice.name}")
         await engine.loader.unload(request.variant)
-        return report.variant_info(engine, engine.roster.named(request.variant))
+        return report.variant_info(engine, hosted)
 
 
 def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:

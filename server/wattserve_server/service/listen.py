@@ -5,6 +5,7 @@ health and reflection.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,15 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.oip import open_inference_pb2 as oip_pb
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import ConfigError, NotFound
+from wattserve_server.service.changes import Changes
 from wattserve_server.service.checks import shown
+from wattserve_server.service.gate import Gate
 from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.methods import OpenCalls, handlers
 from wattserve_server.service.oip import OipService
 from wattserve_server.telemetry.observer import Observer
+
+log = logging.getLogger(__name__)
 
 OIP_PACKAGE = "inference"  # the public name of the Open Inference Protocol's package
 
@@ -73,6 +78,7 @@ class Listener:
         native: InferenceService,
         oip: OipService,
         observer: Observer,
+        gate: Gate,
         host: str,
         port: int,
         max_message_bytes: int,
@@ -92,7 +98,9 @@ class Listener:
             (_HEALTH.full_name, _HEALTH, self._health),
             *((path, _REFLECTION, mirror) for path in REFLECTION_PATHS),
         )
-        self._server.add_generic_rpc_handlers([handlers(*each, observer, self._calls) for each in registered])
+        self._server.add_generic_rpc_handlers(
+            [handlers(*each, observer, gate, self._calls) for each in registered]
+        )
         shown = f"[{host}]" if ":" in host else host
         credentials = tls.credentials() if tls else None
         try:
@@ -113,6 +121,10 @@ class Listener:
     def say(self, serving: bool) -> None:
         """What the health service answers, for the server as a whole and for its services."""
         self._health.say(serving)
+
+    def revoke(self, key_ids: frozenset[str]) -> None:
+        """End every call in progress that showed one of these keys."""
+        self._calls.revoke(key_ids)
 
     async def cut(self) -> None:
         """Tell every call in progress UNAVAILABLE. New ones are still taken."""
@@ -220,7 +232,8 @@ def _renamed(file: FileDescriptor, package: str) -> FileDescriptorProto:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """The server's certificates, in PEM, checked before it listens."""
+    """The server's certificates, in PEM, checked before it listens; read again when they have changed, for the
+    connections that come then."""
 
     cert: str  # with its chain
     key: str  # without a passphrase
@@ -228,10 +241,27 @@ class CertificateFiles:
 
     def credentials(self) -> grpc.ServerCredentials:
         """Raises ConfigError for files that cannot be read, or do not fit together."""
+        changes = Changes([self.cert, self.key, self.client_ca])
+
+        def fetch() -> grpc.ServerCertificateConfiguration | None:
+            """At each handshake, on a thread of grpc's. None: as before."""
+            if not changes.are_there():
+                return None
+            try:
+                read = self._read()
+            except ConfigError as error:
+                log.error("THE CERTIFICATE OF BEFORE IS STILL SHOWN: %s", error)
+                return None
+            log.info("the certificate has changed: %s", self.cert)
+            return read
+
+        return grpc.dynamic_ssl_server_credentials(self._read(), fetch, bool(self.client_ca))
+
+    def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key = _read("--tls-cert", self.cert), _read("--tls-key", self.key)
         client_ca = _read("--tls-client-ca", self.client_ca) if self.client_ca else None
         self._check()
-        return grpc.ssl_server_credentials([(key, cert)], client_ca, client_ca is not None)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
 
     def _check(self) -> None:
         """What grpc itself would only tell by refusing every connection."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -20,11 +20,14 @@ from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDesc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from wattserve_server.errors import CutError, InvalidRequest
+from wattserve_server.errors import CutError, InvalidRequest, UnauthenticatedError, WattserveError
+from wattserve_server.service.caller import Caller
+from wattserve_server.service.gate import Gate
 from wattserve_server.service.status import failure_of, forget_way, when_cut
 from wattserve_server.service.weight import SMALL_BYTES, check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
+Admit = Callable[[Any], Caller | None]  # of a context; raises what the call is refused with
 Begin = Callable[[Any], "CountedCall"]  # of a call, with its context
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
@@ -33,6 +36,7 @@ _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.valu
 # Of memory, which is more than any message needs that `check_weight` lets pass, beside its own bytes.
 PARSED_BYTES = 32 * 1024 * 1024
 
+SHUT_DOWN = "the server has shut down before this was done; what ran of it is charged"
 CUT_S = 1.0  # for which a call that was cut may take to tell its caller
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
@@ -49,16 +53,19 @@ def handlers(
     service: ServiceDescriptor,
     servicer: object,
     observer: Observer,
+    gate: Gate,
     calls: OpenCalls | None = None,
 ) -> grpc.GenericRpcHandler:
-    """servicer: has async methods of the names of the service's. calls: where those in progress are kept."""
+    """servicer: has async methods of the names of the service's. gate: which every call passes first. calls:
+    where those in progress are kept."""
     _GRPC_LOG.addFilter(_is_news)
     registered = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
             continue
         counted = observer.method(_kind(method), path, method.name)
-        begin = functools.partial(CountedCall, counted, OpenCalls() if calls is None else calls)
+        admit = functools.partial(gate.admit, method.name)
+        begin = functools.partial(CountedCall, counted, OpenCalls() if calls is None else calls, admit)
         registered[method.name] = _handler(method, getattr(servicer, method.name), begin)
     return grpc.method_handlers_generic_handler(path, registered)
 
@@ -112,6 +119,7 @@ def _unary(
     async def handle(data: bytes, context: Any) -> Message | None:
         with begin(context) as call:
             try:
+                call.admit()
                 return await behaviour(parse(data), context)
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
@@ -131,6 +139,7 @@ def _streaming(
     async def handle(data: Any, context: Any) -> AsyncIterator[Message]:
         with begin(context) as call:
             try:
+                call.admit()
                 async with aclosing(behaviour(parse(data), context)) as replies:
                     async for reply in replies:
                         yield reply
@@ -162,11 +171,20 @@ class OpenCalls:
     async def end(self, within_s: float) -> None:
         """Wait for so long until there is none, then tell the others UNAVAILABLE; and until they know."""
         await self._until_none(within_s)
-        for call, task in tuple(self._calls.items()):
-            if task is not None:
-                call.is_cut = True
-                task.cancel()
+        self._cut(tuple(self._calls), CutError(SHUT_DOWN))
         await self._until_none(CUT_S)
+
+    def revoke(self, key_ids: frozenset[str]) -> None:
+        """End the calls that showed one of these keys."""
+        theirs = [call for call in self._calls if call.key_id in key_ids]
+        self._cut(theirs, UnauthenticatedError("the API key of this call was revoked or changed meanwhile"))
+
+    def _cut(self, calls: Iterable[CountedCall], why: WattserveError) -> None:
+        for call in calls:
+            task = self._calls[call]
+            if task is not None:
+                call.cut_by = why
+                task.cancel()
 
     async def _until_none(self, within_s: float) -> None:
         self._none.clear()
@@ -180,14 +198,16 @@ class OpenCalls:
 class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
-    __slots__ = ("_begun_ns", "_calls", "_context", "_open", "_total_s", "is_cut")
+    __slots__ = ("_admit", "_begun_ns", "_calls", "_context", "_open", "_total_s", "cut_by", "key_id")
 
-    def __init__(self, calls: MethodCalls, open_calls: OpenCalls, context: Any) -> None:
+    def __init__(self, calls: MethodCalls, open_calls: OpenCalls, admit: Admit, context: Any) -> None:
         self._calls = calls
         self._open = open_calls
+        self._admit = admit
         self._context = context
         self._total_s = context.time_remaining()
-        self.is_cut = False  # by the server, if its task has not ended when it is next at work
+        self.key_id = ""  # of the API key that it showed
+        self.cut_by: WattserveError | None = None  # if its task has not ended when it is next at work
 
     def __enter__(self) -> CountedCall:
         self._begun_ns = self._calls.start()
@@ -198,11 +218,17 @@ class CountedCall:
         self._open.discard(self)
         self._calls.end(self._begun_ns, self._code(kind))
 
-    def why_cut(self) -> CutError:
+    def admit(self) -> None:
+        """Raises what the gate refuses it with."""
+        caller = self._admit(self._context)
+        if caller is not None and caller.key is not None:
+            self.key_id = caller.key.id
+
+    def why_cut(self) -> WattserveError:
         """Of a call that was cancelled: by its caller, or its deadline, raises CancelledError again."""
-        if not self.is_cut:
+        if self.cut_by is None:
             raise asyncio.CancelledError
-        return CutError("the server has shut down before this was done; what ran of it is charged")
+        return self.cut_by
 
     async def refuse(self, error: Exception) -> None:
         """Tell the caller, and let the handler return: then grpc ends the call.

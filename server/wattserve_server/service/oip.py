@@ -15,6 +15,7 @@ from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
+from wattserve_server.service.caller import Caller, caller_of
 from wattserve_server.service.checks import MAX_SHOWN
 from wattserve_server.service.oip_reply import parameter, response, stream_error
 from wattserve_server.service.oip_request import (
@@ -109,17 +110,18 @@ class OipService:
         return message
 
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Any) -> oip.ModelInferResponse:
-        return await self._infer(request, context.time_remaining())
+        return await self._infer(request, context.time_remaining(), caller_of(context))
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[oip.ModelInferRequest], context: Any
     ) -> AsyncIterator[oip.ModelStreamInferResponse]:
         """Answers come in the order of the requests, as Triton's do for models that answer each once."""
+        caller = caller_of(context)
 
         async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
             """An error ends its request, not the stream."""
             try:
-                reply = await self._infer(request, context.time_remaining())
+                reply = await self._infer(request, context.time_remaining(), caller)
             except Exception as error:
                 return stream_error(request, failure_of(error))
             reply.parameters["triton_final_response"].CopyFrom(parameter(True))
@@ -145,6 +147,7 @@ class OipService:
             )
         name = request.model_name or request.repository_name
         variant = hosted_named(engine, name, "", LOADED).choice.name
+        caller_of(context).did(f"load {variant}")
         await engine.loader.load_on_request(variant, LOADED.name)
         return oip.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
@@ -153,7 +156,9 @@ class OipService:
     ) -> oip.RepositoryModelUnloadResponse:
         engine = self._serving.get().engine
         name = request.model_name or request.repository_name
-        await engine.loader.unload(hosted_named(engine, name, "", LOADED).choice.name)
+        variant = hosted_named(engine, name, "", LOADED).choice.name
+        caller_of(context).did(f"unload {variant}")
+        await engine.loader.unload(variant)
         return oip.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 
     async def SystemSharedMemoryStatus(
@@ -171,8 +176,10 @@ class OipService:
     CudaSharedMemoryRegister = CudaSharedMemoryUnregister = _not_offered
     TraceSetting = LogSettings = _not_offered
 
-    async def _infer(self, request: oip.ModelInferRequest, left_s: float | None) -> oip.ModelInferResponse:
-        with self._predictor.accept(left_s) as prediction:
+    async def _infer(
+        self, request: oip.ModelInferRequest, left_s: float | None, caller: Caller
+    ) -> oip.ModelInferResponse:
+        with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
             first = FIRST_PRIORITY if "priority" in request.parameters else NORMAL_PRIORITY
             prediction.choose(hosted_of(request, host.engine), first)

@@ -27,7 +27,9 @@ from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, 
 from wattserve_server.meters.composite import joined
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
+from wattserve_server.service.caller import Caller
 from wattserve_server.service.checks import check_ids
+from wattserve_server.service.quota import Quotas
 from wattserve_server.service.source import source_message
 from wattserve_server.service.status import REACTIONS, Reaction, reaction_of, when_cut
 from wattserve_server.telemetry.observer import Observer, Times
@@ -151,7 +153,8 @@ class Answered(NamedTuple):
 class AcceptedRequest:
     """One request that was accepted. `hosted` is its variant, from when it is known on."""
 
-    def __init__(self, left_s: float | None) -> None:
+    def __init__(self, left_s: float | None, caller: Caller) -> None:
+        self.caller = caller
         self.begun_ns = time.monotonic_ns()
         self.left_s = left_s
         self.deadline_ns = None if left_s is None else self.begun_ns + int(left_s * 1e9)
@@ -180,7 +183,13 @@ class AcceptedRequest:
         waits_until_ns = None if options.timeout_ns is None else self.begun_ns + options.timeout_ns
         try:
             ran = await engine.predict(
-                items, self.hosted, options.request_id, self.deadline_ns, options.priority, waits_until_ns
+                items,
+                self.hosted,
+                options.request_id,
+                self.deadline_ns,
+                options.priority,
+                waits_until_ns,
+                self.caller.tenant,
             )
         except NotPossibleHere as error:
             error.field = error.field or asked.variant_field
@@ -212,20 +221,21 @@ class AcceptedRequest:
 class Predictor:
     """One per server: every prediction goes through it and is counted once."""
 
-    def __init__(self, serving: Serving, observer: Observer) -> None:
+    def __init__(self, serving: Serving, observer: Observer, quotas: Quotas) -> None:
         self._serving = serving
         self._observer = observer
+        self._quotas = quotas
 
     @contextmanager
-    def accept(self, left_s: float | None) -> Iterator[AcceptedRequest]:
+    def accept(self, left_s: float | None, caller: Caller) -> Iterator[AcceptedRequest]:
         """A request, counted when the block ends, by how it does. left_s: until its caller's deadline. What
         goes wrong in the block after the request has run names its receipt.
 
-        Raises UnavailableError.
+        Raises UnavailableError, or OverloadedError where the caller's tenant has used up what it may.
         """
-        prediction = AcceptedRequest(left_s)
+        prediction = AcceptedRequest(left_s, caller)
         try:
-            with self._serving.accept() as prediction.host:
+            with self._serving.accept() as prediction.host, self._quotas.prediction(caller):
                 yield prediction
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
             own_left_s = None
@@ -245,6 +255,7 @@ class Predictor:
         answered = prediction.answered
         assert answered is not None
         self._observer.answered(prediction.variant, len(answered.rows), answered.times, answered.receipt)
+        self._observer.tenant_asked(caller.tenant, "OK")
 
     def refused(self, error: OverloadedError) -> None:
         """What was refused is no prediction."""
@@ -254,6 +265,7 @@ class Predictor:
         duration_ns = time.monotonic_ns() - prediction.begun_ns
         code, reason = reaction.code.name, reaction.reason
         self._observer.failed(prediction.variant, code, reason, message, duration_ns, limit)
+        self._observer.tenant_asked(prediction.caller.tenant, code)
 
 
 Request = TypeVar("Request")

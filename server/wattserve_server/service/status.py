@@ -44,6 +44,8 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.InvalidRequest: Reaction(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     errors.NotFound: Reaction(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     errors.NotPossibleHere: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
+    errors.UnauthenticatedError: Reaction(grpc.StatusCode.UNAUTHENTICATED, "NO_VALID_KEY"),
+    errors.ForbiddenError: Reaction(grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
     errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
     errors.ShortageError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "SHORT_OF_MEMORY", SHORTAGE_MS),
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),

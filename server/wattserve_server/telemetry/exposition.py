@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 # From the request's Accept header to the content type and the body of the page. Called on any thread.
 Route = Callable[[str], tuple[str, bytes]]
 
+MayRead = Callable[[str], bool]  # of the Authorization header. Called on any thread.
+
 CONNECTIONS = 32  # at the same time; more are closed unanswered
 ASK_S = 5.0
 ANSWER_S = 10.0
@@ -57,11 +59,14 @@ def has_files_left() -> bool:
 class Exposition:
     """Serves pages by their paths at http://host:port, on threads of its own."""
 
-    def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
-        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+    def __init__(
+        self, routes: Mapping[str, Route], host: str, port: int, may_read: MayRead | None = None
+    ) -> None:
+        """port: 0 picks a free one. may_read: None: everybody may. Raises ConfigError when it cannot listen
+        there."""
         self.routes = dict(routes)  # more may be added at any time
         try:
-            self._server = _Server(self.routes, host, port)
+            self._server = _Server(self.routes, host, port, may_read)
         except OSError as error:
             raise ConfigError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
@@ -85,8 +90,9 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, routes: Mapping[str, Route], host: str, port: int) -> None:
+    def __init__(self, routes: Mapping[str, Route], host: str, port: int, may_read: MayRead | None) -> None:
         self.routes = routes
+        self.may_read = may_read
         self._spare: int | None = None
         self._look_s = 0.0
         self._keep_spare()
@@ -178,12 +184,17 @@ class _Connection(BaseRequestHandler):
         ]
         if status is HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append(f"Allow: {', '.join(_METHODS)}")
+        if status is HTTPStatus.UNAUTHORIZED:
+            lines.append("WWW-Authenticate: Bearer")
         if asked is not None and asked[1] == "HEAD":
             body = b""
         self.request.settimeout(ANSWER_S)  # for all of it, in sendall
         self.request.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
     def _answer(self, method: str, target: str, fields: str) -> tuple[HTTPStatus, str, bytes]:
+        may_read = self.server.may_read
+        if may_read is not None and not may_read(_header("authorization", fields)):
+            return HTTPStatus.UNAUTHORIZED, "", b""
         try:
             route = self.server.routes.get(urlsplit(target).path)
         except ValueError:  # an address with half an IPv6 host
@@ -193,7 +204,7 @@ class _Connection(BaseRequestHandler):
         if method not in _METHODS:
             return HTTPStatus.METHOD_NOT_ALLOWED, "", b""
         try:
-            return HTTPStatus.OK, *route(_accept(fields))
+            return HTTPStatus.OK, *route(_header("accept", fields))
         except Exception:
             log.exception("the page %s failed", urlsplit(target).path)
             return HTTPStatus.INTERNAL_SERVER_ERROR, "", b""
@@ -216,6 +227,6 @@ class _Connection(BaseRequestHandler):
         return head.decode("latin-1")
 
 
-def _accept(fields: str) -> str:
+def _header(wanted: str, fields: str) -> str:
     headers = (line.partition(":") for line in fields.splitlines())
-    return ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
+    return ",".join(value.strip() for name, _, value in headers if name.lower() == wanted)

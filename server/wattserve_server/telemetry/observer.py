@@ -174,6 +174,9 @@ class Observer:
         self._refused = counters[table.REFUSED]
         for limit in REFUSALS:
             self._refused.of(limit)
+        self._tenant_requests = counters[table.TENANT_REQUESTS]
+        self._tenant_tokens = counters[table.TENANT_TOKENS]
+        self._tenant_energy = counters[table.TENANT_ENERGY]
         self._durations = histograms[table.REQUEST_DURATION]
         self._stages = histograms[table.STAGE_DURATION]
         self._batches = histograms[table.BATCH_SEQUENCES]
@@ -236,8 +239,23 @@ class Observer:
         if not has_failed:
             self._statistics[variant].batches[sequences].add(window.duration_ns)
 
+    def declare_tenants(self, tenants: Iterable[str]) -> None:
+        """Whose series there are, so that rates see the first request, too."""
+        for tenant in tenants:
+            self._tenant_requests.of(tenant, "OK")
+            self._tenant_tokens.of(tenant)
+            self._tenant_energy.of(tenant)
+
+    def tenant_asked(self, tenant: str, code: str) -> None:
+        """A prediction has ended. tenant: a declared one; empty: nobody's, which is not counted."""
+        if tenant:
+            self._tenant_requests.of(tenant, code).add()
+
     def receipt_final(self, receipt: Receipt) -> None:
         energy_uj, provisional_uj = receipt.energy_uj, receipt.provisional_uj
+        if receipt.tenant:
+            self._tenant_tokens.of(receipt.tenant).add(sum(line.tokens for line in receipt.ran))
+            self._tenant_energy.of(receipt.tenant).add((energy_uj or 0) / 1e6)
         if energy_uj is None:
             self._unknown.of(receipt.variant).add()
             return

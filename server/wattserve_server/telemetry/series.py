@@ -24,7 +24,7 @@ from wattserve_server.energy.receipt import Receipt
 from wattserve_server.telemetry.table import MetricSpec
 
 # A caller's request id that an exemplar shows: OpenMetrics gives its labels 128 characters in all, of which
-# `receipt_id` and `request_id` take 20 and a receipt's id about 20.
+# `receipt_id` and `request_id` take 20 and a receipt's id 39.
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/@+=-]{1,64}")
 
 

@@ -108,6 +108,7 @@ class ServerState:
     receipt_bytes: int = 0  # of final receipts that are kept
     watchers: int = 0  # of all receipts
     lines_left_out: int = 0  # of the log
+    in_flight: Mapping[str, int] = field(default_factory=dict)  # predictions, by tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,17 @@ UNKNOWN_RECEIPTS = _requests.add(COUNTER, "wattserve_unknown_receipts_total", CO
 _refusals = Section[None]("Refusals", ("limit",), "never")
 REFUSED = _refusals.add(COUNTER, "wattserve_refused_requests_total", COUNTED,
     "Requests for which there was no room, by the limit that they met: `sequences` and `time` of the queue, "
-    "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be.")
+    "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be, what "
+    "their tenant may use: `tenant_rate`, `tenant_in_flight`.")
+
+_tenants = Section[None]("Tenants", ("tenant",), "without --keys-file")
+TENANT_REQUESTS = _tenants.add(COUNTER, "wattserve_tenant_requests_total", COUNTED,
+    "Predictions that a tenant asked for, as they ended, by gRPC status code.", labels=("code",),
+    absent="without --keys-file; a code other than OK: until the first")
+TENANT_TOKENS = _tenants.add(COUNTER, "wattserve_tenant_tokens_total", COUNTED,
+    "Real tokens of a tenant's requests that ran, counted when their receipts are final.")
+TENANT_ENERGY = _tenants.add(COUNTER, "wattserve_tenant_energy_joules_total", COUNTED,
+    "Settled active energy of a tenant's requests, however they ended. What is not known is not in it.")
 
 _batches = Section[None]("Batches", ("variant",), "never")
 BATCH_SEQUENCES = _batches.add(HISTOGRAM, "wattserve_batch_sequences", COUNTED,
@@ -206,6 +216,12 @@ LINES_LEFT_OUT = _server.add(COUNTER, "wattserve_log_lines_left_out_total",
     "Lines that the log leaves out because enough of their kind were in it in the last minute.", unit="lines")
 MODEL = _server.add(INFO, "wattserve_model_info", lambda server: {server.model: 1},
     "The hosted model.", labels=("name", "source", "task"))
+
+_quotas = Section[ServerState]("Tenants now", subjects=lambda server: [((), server)])
+TENANT_IN_FLIGHT = _quotas.add(GAUGE, "wattserve_tenant_in_flight_requests",
+    lambda server: {(tenant,): count for tenant, count in server.in_flight.items()},
+    "Predictions of a tenant that are being worked on.", labels=("tenant",), unit="requests",
+    absent="without --keys-file; until the tenant's first")
 
 _variants = Section[ServedVariant]("Variants", ("variant",), "while the variant is not in memory",
     lambda server: [((variant.name,), variant) for variant in server.variants])
@@ -362,8 +378,8 @@ GPU_MEMORY_TOTAL = BOARDS.add(GAUGE, "nv_gpu_memory_total_bytes", lambda board: 
 # fmt: on
 
 SECTIONS: tuple[Section[Any], ...] = (
-    _requests, _refusals, _batches, _methods, _build, _server, _variants, _devices, _active, _energy, _meters,
-    _probes, BOARDS,
+    _requests, _refusals, _tenants, _batches, _methods, _build, _server, _quotas, _variants, _devices,
+    _active, _energy, _meters, _probes, BOARDS,
 )  # fmt: skip
 
 
