@@ -25,7 +25,7 @@ def add_key_commands(commands: Any) -> None:
 
     def add(name: str, run: Any, text: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = actions.add_parser(
-            name, help=text, description=f"{text}.".capitalize()
+            name, help=text, description=f"{text[0].upper()}{text[1:]}."
         )
         parser.add_argument("--file", required=True, metavar="FILE", type=Path, help="the file of keys")
         parser.set_defaults(run=run)
@@ -105,8 +105,6 @@ def _revoke(config: ServerConfig, arguments: argparse.Namespace) -> int:
         key = keys.pop(arguments.id, None)
         if key is None:
             known = ", ".join(keys) or "none"
-            raise ConfigError(
-                f"{arguments.file}: has no key with the id {arguments.id[:12]!r}; it has {known}"
-            )
+            raise ConfigError(f"{arguments.file}: no key has the id {arguments.id[:12]!r}; it holds {known}")
     say(f"key {key.id} of tenant {key.tenant} is revoked")
     return 0

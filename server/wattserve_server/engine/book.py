@@ -254,8 +254,8 @@ class ReceiptBook:
 
     def watch(self, sees: Sees = of_all) -> ReceiptWatch:
         """Every receipt that `sees` lets pass and that becomes final from now on, until the watch or the book
-        is closed. Raises OverloadedError where too many watch already: each costs the event loop a message for
-        each receipt."""
+        is closed. Raises OverloadedError where too many watch already: each costs the event loop a message
+        for each receipt."""
         if self.watchers >= self._max_watchers:
             raise OverloadedError(
                 f"{self.watchers} watch all receipts already, and no more may (--max-watchers); watch "

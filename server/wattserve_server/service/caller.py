@@ -35,8 +35,8 @@ class Caller:
             return
         if self.key is None:
             raise ForbiddenError(
-                f"this needs the right {right}, which without API keys only callers on the server's own machine "
-                "have; the server's --keys-file gives it to others, or --open-admin to all"
+                f"this needs the right {right}, which without API keys only callers on the server's own "
+                "machine have; the server's --keys-file gives it to others, or --open-admin to all"
             )
         raise ForbiddenError(f"this needs the right {right}, which {self} has not")
 
@@ -69,8 +69,8 @@ def caller_of(context: Any) -> Caller:
 
 @lru_cache(maxsize=4096)
 def of_peer(peer: str, is_admin: bool = False) -> Caller:
-    """Without a key: by gRPC's word for his end of the connection. On the loopback that is a connection, which
-    may do all; elsewhere an address, which may only do all if `is_admin`."""
+    """Without a key: by gRPC's word for his end of the connection. On the loopback that is a connection,
+    which may do all; elsewhere an address, which may do all only if `is_admin`."""
     kind, _, place = unquote(peer).partition(":")
     if kind == "unix":
         return Caller(peer)

@@ -1,7 +1,8 @@
 """API keys: their form, the file of what is known of them, and which one a caller shows.
 
-A key is `wattserve_ID_SECRET`: a public id and 256 random bits, told once, when it is made. The file holds the
-SHA-256 of the whole: of so many random bits that needs neither salt nor a slow hash, and is of no use to show.
+A key is `wattserve_ID_SECRET`: a public id and 256 random bits, told once, when it is made. The file holds
+the SHA-256 of the whole: of so many random bits that needs neither salt nor a slow hash, and is of no use to
+show.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Any
 
 from wattserve_server.errors import ConfigError, UnauthenticatedError
 
-# What a key may be allowed to do: ask for predictions, read its tenant's receipts, read all that there is, load
-# and unload variants.
+# What a key may be allowed to do: ask for predictions, read its tenant's receipts, read all that there is,
+# load and unload variants.
 RIGHTS = ("predict", "read-own", "read-all", "admin")
 PREDICT, READ_OWN, READ_ALL, ADMIN = RIGHTS
 
@@ -59,8 +60,8 @@ class ApiKey:
                 raise ConfigError(f"{tenant!r} is no tenant: 1 to 64 letters, digits, `.`, `_` and `-`")
         wrong = [right for right in self.may if right not in RIGHTS]
         if wrong or not self.may:
-            given = repr(wrong[0]) if wrong else "nothing"
-            raise ConfigError(f"it may {given}; choose from {', '.join(RIGHTS)}")
+            what = f"{wrong[0]!r} is no right" if wrong else "it has no rights"
+            raise ConfigError(f"{what}; choose from {', '.join(RIGHTS)}")
         if not (0 <= self.requests_per_second < float("inf") and self.in_flight >= 0):
             raise ConfigError("requests_per_second and in_flight are 0, for no limit, or more")
 
@@ -161,7 +162,8 @@ def _key(table: Any) -> ApiKey:
 def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     """The keys of the file, or of none yet, to be changed; written when the block ends.
 
-    The file is replaced as a whole, is its owner's alone, and is changed by one at a time. Raises ConfigError.
+    The file is replaced as a whole, is its owner's alone, and is changed by one at a time. Raises
+    ConfigError.
     """
     path = path.resolve()
     try:

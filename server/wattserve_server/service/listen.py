@@ -232,8 +232,8 @@ def _renamed(file: FileDescriptor, package: str) -> FileDescriptorProto:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFiles:
-    """The server's certificates, in PEM, checked before it listens; read again when they have changed, for the
-    connections that come then."""
+    """The server's certificates, in PEM, checked before it listens; read again when they have changed, for
+    the connections that come then."""
 
     cert: str  # with its chain
     key: str  # without a passphrase

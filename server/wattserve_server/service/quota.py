@@ -22,8 +22,8 @@ class _Used:
 
 
 class Quotas:
-    """What each tenant uses, by all its keys: each request takes as long as the limit of its key says, so that
-    keys with unlike limits share one time."""
+    """What each tenant uses, by all its keys: each request takes as long as the limit of its key says, so
+    that keys with unlike limits share one time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
