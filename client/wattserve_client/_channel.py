@@ -30,6 +30,7 @@ from wattserve_client.errors import (
     details_in,
     error_for,
 )
+from wattserve_client.keys import ApiKey, Metadata
 from wattserve_client.wire import from_message
 from wattserve_common.arguments import host_and_port
 from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
@@ -102,9 +103,15 @@ class Link:
     """One client's link to its servers: addresses, options, deadlines, errors."""
 
     def __init__(
-        self, target: str | Sequence[str], timeout_s: float, retry: bool, tls: bool | Tls = False
+        self,
+        target: str | Sequence[str],
+        timeout_s: float,
+        retry: bool,
+        tls: bool | Tls = False,
+        key: ApiKey | None = None,
     ) -> None:
-        """Reads the files that `tls` names; looks up the names of several addresses."""
+        """Reads the files that `tls` names; looks up the names of several addresses. ValueError where the key
+        would be sent in clear."""
         if not isinstance(retry, bool):
             raise TypeError(f"retry is {retry!r}; it must be True or False")
         if not isinstance(tls, bool | Tls):
@@ -114,6 +121,8 @@ class Link:
         self.timeout_s = _seconds(timeout_s)
         self.retry = retry
         self._tls = (Tls() if tls else None) if isinstance(tls, bool) else tls
+        self._key = key or ApiKey("")
+        self._key.check_private(self.addresses, self._tls is not None)
         self._credentials = None if self._tls is None else grpc.ssl_channel_credentials(*self._tls.read())
         self.options = [*_OPTIONS, *self._own_options()]
         # One address is gRPC's to understand and to look up, again and again.
@@ -130,6 +139,11 @@ class Link:
         if self._credentials is None:
             return grpc.aio.insecure_channel(self._grpc_target, self.options)
         return grpc.aio.secure_channel(self._grpc_target, self._credentials, self.options)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What every call sends along."""
+        return self._key.metadata
 
     @property
     def has_several(self) -> bool:

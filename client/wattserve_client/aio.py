@@ -20,9 +20,10 @@ import grpc.aio
 from wattserve_client import _requests
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
-from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
+from wattserve_client._servers import DEFAULT_TARGET, Owners, PathLike, Tls
 from wattserve_client._stream import StreamBook, answers_async, each_of
 from wattserve_client.errors import Unavailable, WattserveError
+from wattserve_client.keys import ApiKey
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -44,15 +45,26 @@ class AsyncClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: bool = True,
         tls: bool | Tls = False,
+        api_key: str | None = None,
+        api_key_file: PathLike | None = None,
     ) -> None:
-        link = self._link = Link(target, timeout_s, retry, tls)
+        key = ApiKey(api_key, api_key_file)
+        link = self._link = Link(target, timeout_s, retry, tls, key)
         self._channel: grpc.aio.Channel | None = None
         self._open_stub: inference_pb2_grpc.InferenceAsyncStub | None = None
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
         several = link.addresses if link.has_several else ()
         self._members = tuple(
-            AsyncClient(address, timeout_s=timeout_s, retry=retry, tls=tls) for address in several
+            AsyncClient(
+                address,
+                timeout_s=timeout_s,
+                retry=retry,
+                tls=tls,
+                api_key=api_key,
+                api_key_file=api_key_file,
+            )
+            for address in several
         )
         self._owners = Owners(link.target, self._members)
 
@@ -159,7 +171,9 @@ class AsyncClient:
     ) -> AsyncGenerator[Receipt, None]:
         """Settled receipts as they settle; all as in `Client.watch_receipts`. Needs a running loop."""
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
+        call = self._one_stub.WatchReceipts(
+            _requests.watch_request(receipt_ids), timeout=seconds, metadata=self._link.metadata
+        )
         return self._receipts(self._tracked(call), seconds)
 
     async def is_ready(self, *, timeout_s: float | None = None) -> bool:
@@ -229,7 +243,7 @@ class AsyncClient:
         """asked_s: where several calls share a deadline, all of it."""
         seconds = self._link.seconds(timeout_s)
         try:
-            message = await method(request, timeout=seconds)
+            message = await method(request, timeout=seconds, metadata=self._link.metadata)
         except grpc.RpcError as error:
             raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
         except asyncio.CancelledError as error:
@@ -276,7 +290,7 @@ class AsyncClient:
         return self._owners.joined(request.request_id, found, errors)
 
     def _open(self) -> Any:
-        return self._tracked(self._stub.PredictStream())
+        return self._tracked(self._stub.PredictStream(metadata=self._link.metadata))
 
     async def _receipts(self, call: Any, seconds: float | None) -> AsyncGenerator[Receipt, None]:
         try:

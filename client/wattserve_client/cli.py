@@ -21,6 +21,7 @@ from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
+from wattserve_client.keys import VARIABLE
 from wattserve_common.arguments import Parser
 from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    defaults = argparse.Namespace(target=[], timeout=30.0, tls=False, json=False)
+    defaults = argparse.Namespace(target=[], timeout=30.0, tls=False, json=False, api_key_file=None)
     options: argparse.Namespace
     options, rest = parser.parse_known_args(argv, defaults)
     if rest:  # argparse takes texts in one place only: `predict a --settled b` leaves b
@@ -83,7 +84,12 @@ def _client(options: argparse.Namespace) -> Client:
     if len(set(targets)) != len(targets):
         raise ArgumentsError("--target names the same address twice")
     try:
-        return Client(targets if len(targets) > 1 else targets[0], timeout_s=options.timeout, tls=tls)
+        return Client(
+            targets if len(targets) > 1 else targets[0],
+            timeout_s=options.timeout,
+            tls=tls,
+            api_key_file=options.api_key_file,
+        )
     except OSError as error:
         raise CommandError(f"{error.filename}: cannot be read ({error.strerror})") from None
     except ValueError as error:
@@ -159,6 +165,11 @@ def _anywhere() -> Parser:
     )
     group.add_argument(
         "--timeout", type=_seconds, metavar="S", help="seconds that a call may take (default: 30)"
+    )
+    group.add_argument(
+        "--api-key-file",
+        metavar="FILE",
+        help=f"holds the API key, for a server that asks for one (default: ${VARIABLE}, if it is set)",
     )
     group.add_argument("--tls", action="store_true", help="encrypt; any other --tls-... implies it")
     for name, metavar, what in (

@@ -22,9 +22,10 @@ import grpc
 from wattserve_client import _requests
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
-from wattserve_client._servers import DEFAULT_TARGET, Owners, Tls
+from wattserve_client._servers import DEFAULT_TARGET, Owners, PathLike, Tls
 from wattserve_client._stream import StreamBook, answers
 from wattserve_client.errors import Unavailable, WattserveError
+from wattserve_client.keys import ApiKey
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -41,7 +42,9 @@ class Client:
     without an address counts as out of reach. What concerns one server is asked of each of `members`.
     `timeout_s`: the deadline in seconds of every call that names none of its own. `retry`: repeat what is
     safe to repeat (see `_channel`); off, every refusal is seen, for measuring. `tls`: True, or a `Tls` that
-    says more; several hosts must all show one name, `Tls.server_name`.
+    says more; several hosts must all show one name, `Tls.server_name`. `api_key`: for a server that asks for
+    one; or `api_key_file`, a file that holds it and may change; by default the variable WATTSERVE_API_KEY,
+    where it is set. ValueError where a key would be sent to another machine without TLS.
     """
 
     def __init__(
@@ -51,14 +54,25 @@ class Client:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         retry: bool = True,
         tls: bool | Tls = False,
+        api_key: str | None = None,
+        api_key_file: PathLike | None = None,
     ) -> None:
-        link = self._link = Link(target, timeout_s, retry, tls)
+        key = ApiKey(api_key, api_key_file)
+        link = self._link = Link(target, timeout_s, retry, tls, key)
         self._channel = link.open_blocking()
         self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._closed = threading.Event()
         several = link.addresses if link.has_several else ()
         self._members = tuple(
-            Client(address, timeout_s=timeout_s, retry=retry, tls=tls) for address in several
+            Client(
+                address,
+                timeout_s=timeout_s,
+                retry=retry,
+                tls=tls,
+                api_key=api_key,
+                api_key_file=api_key_file,
+            )
+            for address in several
         )
         self._owners = Owners(link.target, self._members)
 
@@ -193,7 +207,9 @@ class Client:
         loop, or closing the generator, ends it.
         """
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)
-        call = self._one_stub.WatchReceipts(_requests.watch_request(receipt_ids), timeout=seconds)
+        call = self._one_stub.WatchReceipts(
+            _requests.watch_request(receipt_ids), timeout=seconds, metadata=self._link.metadata
+        )
         return _closed_at_exit(self._receipts(call, seconds))
 
     def is_ready(self, *, timeout_s: float | None = None) -> bool:
@@ -257,7 +273,7 @@ class Client:
         """asked_s: where several calls share a deadline, all of it."""
         seconds = self._link.seconds(timeout_s)
         try:
-            message = method(request, timeout=seconds)
+            message = method(request, timeout=seconds, metadata=self._link.metadata)
         except grpc.RpcError as error:
             raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
         return self._link.read(kind, message)
@@ -265,7 +281,10 @@ class Client:
     def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
         """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
         asked = self._owners.to_ask(request.receipt_id)
-        calls = {member._stub.GetReceipt.future(request, timeout=seconds): member for member in asked}
+        calls = {
+            member._stub.GetReceipt.future(request, timeout=seconds, metadata=member._link.metadata): member
+            for member in asked
+        }
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for call in calls:
             call.add_done_callback(ended.put)
@@ -289,7 +308,11 @@ class Client:
     def _find(self, request: pb.FindReceiptsRequest, seconds: float) -> FoundReceipts:
         """What all members keep, which are asked at once."""
         calls = [
-            (member, member._stub.FindReceipts.future(request, timeout=seconds)) for member in self._members
+            (
+                member,
+                member._stub.FindReceipts.future(request, timeout=seconds, metadata=member._link.metadata),
+            )
+            for member in self._members
         ]
         found: list[FoundReceipts] = []
         errors: list[WattserveError] = []
@@ -305,7 +328,7 @@ class Client:
         return self._owners.joined(request.request_id, found, errors)
 
     def _open(self, requests: Iterator[pb.PredictRequest]) -> Any:
-        return self._stub.PredictStream(requests)
+        return self._stub.PredictStream(requests, metadata=self._link.metadata)
 
     def _receipts(self, call: Any, seconds: float | None) -> Generator[Receipt, None, None]:
         try:

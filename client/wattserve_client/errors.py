@@ -4,6 +4,7 @@
     ├── InvalidRequest      repair the request: a value in it is wrong
     ├── NotFound            name something that exists: no such variant, or the receipt's time is over
     ├── NotPossible         ask another server: this one cannot do it on its device or in its state
+    ├── NotAllowed          show an API key, or one that may do this
     ├── Overloaded          come back later: the queue is full and nothing of the request ran
     ├── Unavailable         look at the server: it is down, draining or out of reach
     ├── DeadlineExceeded    give it more time; whether it ran is not known
@@ -95,6 +96,11 @@ class NotPossible(WattserveError):
     """FAILED_PRECONDITION: well formed, but this server cannot do it."""
 
 
+class NotAllowed(WattserveError):
+    """UNAUTHENTICATED, PERMISSION_DENIED: the server knows no such API key, or the key lacks a right. Nothing
+    of the request ran."""
+
+
 class Overloaded(WattserveError):
     """RESOURCE_EXHAUSTED: the queue is full. Nothing of the request ran, so it may be sent again."""
 
@@ -170,6 +176,8 @@ BY_CODE: dict[str, type[WattserveError]] = {
     "OUT_OF_RANGE": InvalidRequest,
     "NOT_FOUND": NotFound,
     "FAILED_PRECONDITION": NotPossible,
+    "UNAUTHENTICATED": NotAllowed,
+    "PERMISSION_DENIED": NotAllowed,
     "RESOURCE_EXHAUSTED": Overloaded,
     "UNAVAILABLE": Unavailable,
     "DEADLINE_EXCEEDED": DeadlineExceeded,

@@ -28,6 +28,7 @@ LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
 _NO_LIMIT = 10**9  # columns, where the output is no terminal
 _ARGUMENTS = (
     ("pass tls=", "pass --tls"),
+    ("api_key_file", "--api-key-file"),
     ("(timeout_s)", "(--timeout)"),
     ("ask for truncate", "give --truncate"),
 )

@@ -181,6 +181,10 @@ class SweepOptions:
         None, WHOLE, "serve Prometheus metrics of the running point at this port", "PORT", read=port)
     parquet: bool = _client(False, SWITCH, "write the records as Parquet too")
 
+    api_key_file: Path | None = _client(
+        None, TEXT, "holds the API key for --target; no peer is shown it (default: $WATTSERVE_API_KEY, if set)",
+        "FILE", read=Path)
+
     tls: bool | None = _tls(None, SWITCH, "use TLS, with the system's certificate authorities")
     tls_ca: Path | None = _tls(None, TEXT, "PEM file of certificates to trust instead", "FILE", read=Path)
     tls_cert: Path | None = _tls(None, TEXT, "PEM file with this client's certificate", "FILE", read=Path)

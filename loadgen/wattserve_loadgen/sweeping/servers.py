@@ -267,7 +267,7 @@ async def _open_server(
     tell: Callable[[str], None],
 ) -> Site:
     def connect() -> NativeTarget:
-        return NativeTarget(options.target, stream=options.stream, tls=tls)
+        return NativeTarget(options.target, stream=options.stream, tls=tls, api_key_file=options.api_key_file)
 
     target = connect()
     stack.push_async_callback(target.close)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -23,9 +24,10 @@ from wattserve_client import (
     Tls,
     WattserveError,
 )
+from wattserve_client.keys import ApiKey
 from wattserve_client.wire import from_message
 from wattserve_common.dataset import Dataset
-from wattserve_loadgen.errors import TargetError
+from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.target.wire import PREDICT, PREDICT_STREAM, Connection, cause, open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -38,11 +40,27 @@ _LOOKUPS_AT_ONCE = 32
 class NativeTarget:
     """One Wattserve server. Every question raises TargetError when it is not answered."""
 
-    def __init__(self, address: str, *, stream: bool = False, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        stream: bool = False,
+        tls: Tls | None = None,
+        api_key_file: Path | None = None,
+    ) -> None:
+        """Raises PlanError where there is no API key in the file, or it would be sent in clear."""
         self.address = address
         self._stream, self._tls = stream, tls
-        # A question that is lost is not asked again: a sweep has patience of its own.
-        self._client = AsyncClient(address, timeout_s=_QUESTION_S, retry=False, tls=tls or False)
+        try:
+            self._key = ApiKey(file=api_key_file)
+            # A question that is lost is not asked again: a sweep has patience of its own.
+            self._client = AsyncClient(
+                address, timeout_s=_QUESTION_S, retry=False, tls=tls or False, api_key_file=api_key_file
+            )
+        except OSError as error:
+            raise PlanError(f"--api-key-file {api_key_file}: cannot be read ({error.strerror})") from None
+        except ValueError as error:
+            raise PlanError(str(error).replace("tls=", "--tls")) from None
         self._serialised: tuple[str, list[bytes]] = ("", [])  # of the dataset with that hash
 
     @property
@@ -52,7 +70,7 @@ class NativeTarget:
     @property
     def connection(self) -> Connection:
         method = PREDICT_STREAM if self._stream else PREDICT
-        return Connection(self.address, method, self._stream, self._tls)
+        return Connection(self.address, method, self._stream, self._tls, self._key.metadata)
 
     async def server_info(self, limit_s: float = _QUESTION_S) -> ServerInfo:
         """What the server says it is; TargetError when nobody answers within `limit_s`."""
@@ -87,7 +105,7 @@ class NativeTarget:
         async with open_channel(self.address, self._tls) as channel:
             with suppress(grpc.aio.AioRpcError):
                 watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(_WATCH_RECEIPTS)
-                async for receipt in watch(everything):
+                async for receipt in watch(everything, metadata=self._key.metadata):
                     sink.append(receipt)
 
     def read_receipts(self, harvested: Sequence[bytes]) -> dict[str, Receipt]:

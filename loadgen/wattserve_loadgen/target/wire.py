@@ -15,7 +15,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import grpc
@@ -23,6 +24,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wattserve_client import Tls
+from wattserve_client.keys import Metadata
 from wattserve_common.words import wrong_port
 from wattserve_proto.limits import message_sizes
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -98,6 +100,7 @@ class Connection:
     method: str = PREDICT
     stream: bool = False  # `method` is the native PredictStream
     tls: Tls | None = None  # None: plain
+    metadata: Metadata = field(default=(), repr=False)  # of every call: it holds the API key, if any
 
 
 def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
@@ -121,9 +124,10 @@ def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callab
     calls: list[Sender] = []
     for channel in channels:
         if connection.stream:
-            streams.append(Stream(channel.stream_stream(connection.method)))
+            streams.append(Stream(channel.stream_stream(connection.method), connection.metadata))
         else:
-            calls.append(channel.unary_unary(connection.method))
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(connection.method)
+            calls.append(partial(method, metadata=connection.metadata) if connection.metadata else method)
     calls += streams
 
     async def close() -> None:
@@ -143,8 +147,10 @@ class Stream:
     future that its answer is put into.
     """
 
-    def __init__(self, method: grpc.aio.StreamStreamMultiCallable[bytes, bytes]) -> None:
-        self._method = method
+    def __init__(
+        self, method: grpc.aio.StreamStreamMultiCallable[bytes, bytes], metadata: Metadata = ()
+    ) -> None:
+        self._method = partial(method, metadata=metadata)
         self._loop = asyncio.get_running_loop()
         self._number = 0
         # Each with its deadline, the oldest first.
