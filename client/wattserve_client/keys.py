@@ -22,7 +22,8 @@ class ApiKey:
 
     def __init__(self, text: str | None = None, file: PathLike | None = None) -> None:
         """text: the key; empty for none. file: one that holds it, which is read again when it changes.
-        Neither: the variable WATTSERVE_API_KEY. Raises OSError; ValueError, without the key, for what is none."""
+        Neither: the variable WATTSERVE_API_KEY. Raises OSError; ValueError, which does not repeat it, for
+        what is no key."""
         if text is not None and file is not None:
             raise ValueError("api_key and api_key_file are both given: leave one out")
         self._file = None if file is None else Path(file)

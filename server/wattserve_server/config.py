@@ -219,8 +219,8 @@ class ServerConfig:
         if self.metrics_need_key and not is_loopback(self.metrics_address):
             raise ConfigError(
                 f"--metrics-need-key with metrics at {self.metrics_address}: they are plain HTTP, and API "
-                "keys are never sent in clear to other machines; leave them on 127.0.0.1, behind a proxy that "
-                "speaks TLS"
+                "keys are never sent in clear to other machines; leave them on 127.0.0.1, behind a proxy "
+                "that speaks TLS"
             )
 
 

@@ -43,7 +43,7 @@ class Work:
         pass
 
     def grpc(self, variant: str, receipt: Receipt, times: Times) -> None:
-        with CountedCall(self.call, self.open_calls, NO_DEADLINE):
+        with CountedCall(self.call, self.open_calls, lambda context: None, NO_DEADLINE):
             pass
 
     def answer(self, variant: str, receipt: Receipt, times: Times) -> None:

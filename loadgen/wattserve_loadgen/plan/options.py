@@ -182,7 +182,8 @@ class SweepOptions:
     parquet: bool = _client(False, SWITCH, "write the records as Parquet too")
 
     api_key_file: Path | None = _client(
-        None, TEXT, "holds the API key for --target; no peer is shown it (default: $WATTSERVE_API_KEY, if set)",
+        None, TEXT,
+        "holds the API key for --target; no peer is shown it (default: $WATTSERVE_API_KEY, if it is set)",
         "FILE", read=Path)
 
     tls: bool | None = _tls(None, SWITCH, "use TLS, with the system's certificate authorities")

@@ -17,7 +17,7 @@ EXPECTED = {
     "DEADLINE_EXCEEDED": errors.DeadlineExceeded,
     "NOT_FOUND": errors.NotFound,
     "ALREADY_EXISTS": errors.ServerError,
-    "PERMISSION_DENIED": errors.ServerError,
+    "PERMISSION_DENIED": errors.NotAllowed,
     "RESOURCE_EXHAUSTED": errors.Overloaded,
     "FAILED_PRECONDITION": errors.NotPossible,
     "ABORTED": errors.ServerError,
@@ -26,7 +26,7 @@ EXPECTED = {
     "INTERNAL": errors.ServerError,
     "UNAVAILABLE": errors.Unavailable,
     "DATA_LOSS": errors.ServerError,
-    "UNAUTHENTICATED": errors.ServerError,
+    "UNAUTHENTICATED": errors.NotAllowed,
 }
 
 

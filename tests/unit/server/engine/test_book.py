@@ -37,8 +37,37 @@ def test_ids_are_unique_and_carry_the_instance() -> None:
     receipts = book(Clock())
     first, second = receipts.open("", "fp32", "cpu"), receipts.open("", "fp32", "cpu")
     assert first.receipt_id != second.receipt_id
+    assert len(first.receipt_id.partition("-")[2]) * 5 >= 128, "bits that nobody guesses"
     assert first.receipt_id.startswith(receipts.run.instance_id)
     assert book(Clock()).run.instance_id != receipts.run.instance_id
+
+
+def test_a_tenants_receipt_is_to_others_as_if_it_were_not_there() -> None:
+    receipts = book(Clock())
+    theirs = receipts.open("job", "fp32", "cpu", "shop")
+    theirs.lines.append(Line(theirs, 5, batch_size=1, windows=1))
+    assert receipts.get(theirs.receipt_id, "shop".__eq__) is theirs
+    assert receipts.find("job", 9, "shop".__eq__) == [theirs]
+    with pytest.raises(NotFound) as hidden:
+        receipts.get(theirs.receipt_id, "bank".__eq__)
+    with pytest.raises(NotFound) as unknown:
+        receipts.get("x", "bank".__eq__)
+    assert str(hidden.value).partition(":")[2] == str(unknown.value).partition(":")[2]
+    with pytest.raises(NotFound):
+        receipts.find("job", 9, "bank".__eq__)
+
+
+async def test_who_watches_all_is_told_of_the_receipts_that_it_may_read() -> None:
+    receipts = book(Clock())
+    watch = receipts.watch("shop".__eq__)
+    ran(receipts)
+    mine = receipts.open("", "fp32", "cpu", "shop")
+    mine.lines.append(Line(mine, 5, batch_size=1, windows=1))
+    mine.end(Outcome.COMPLETED)
+    receipts.ended(mine)
+    receipts.charge([Charge(mine.lines[0], 100, 0.0, 10)])
+    receipts.close()
+    assert [receipt async for receipt in watch] == [mine]
 
 
 def test_a_receipt_of_another_run_is_said_to_be_of_that_run() -> None:

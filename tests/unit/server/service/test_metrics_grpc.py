@@ -17,7 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotFound, OverloadedError
 from wattserve_server.service import methods
+from wattserve_server.service.gate import Gate
 from wattserve_server.service.methods import CountedCall, OpenCalls, handlers
+from wattserve_server.service.quota import Quotas
 from wattserve_server.service.weight import SMALL_BYTES
 from wattserve_server.telemetry.observer import Observer, go_name
 
@@ -80,7 +82,7 @@ class Rig:
         self.servicer = Servicer()
         self.server = grpc.aio.server()
         self.calls = OpenCalls()
-        served = handlers(PATH, SERVICE, self.servicer, self.observer, self.calls)
+        served = handlers(PATH, SERVICE, self.servicer, self.observer, Gate(None, Quotas()), self.calls)
         self.server.add_generic_rpc_handlers((served,))
         self.channel: grpc.aio.Channel
 
@@ -329,14 +331,17 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
 
     observer = Observer("test")
     calls = observer.method("unary", "Inference", "Predict")
-    with pytest.raises(asyncio.CancelledError), CountedCall(calls, OpenCalls(), Gone()) as call:
+    with (
+        pytest.raises(asyncio.CancelledError),
+        CountedCall(calls, OpenCalls(), lambda context: None, Gone()) as call,
+    ):
         await call.refuse(NotFound("no such thing"))
 
 
 def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    handlers(PATH, SERVICE, Servicer(), Observer("test"))
+    handlers(PATH, SERVICE, Servicer(), Observer("test"), Gate(None, Quotas()))
     log = logging.getLogger("grpc._cython.cygrpc")
     for error in (grpc.aio.InternalError("Failed execute_batch"), RuntimeError("a bug")):
         try:

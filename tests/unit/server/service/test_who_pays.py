@@ -24,8 +24,9 @@ from wattserve_server.service.checks import MAX_REQUEST_ID
 from wattserve_server.service.inference import MOST_FOUND, MOST_WATCHED, InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
+from wattserve_server.service.quota import Quotas
 
-CONTEXT = SimpleNamespace(time_remaining=lambda: None)
+CONTEXT = SimpleNamespace(time_remaining=lambda: None, peer=lambda: "unix:")
 IDS = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 3])])
 NATIVE = pb.PredictRequest(request_id="mine", tokens=IDS)
 OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
@@ -53,9 +54,9 @@ def open_inference(host: Host) -> OipService:
 
 
 def wired(host: Host) -> tuple[Serving, Predictor]:
-    observer: Any = SimpleNamespace(failed=lambda *told: None)
+    observer: Any = SimpleNamespace(failed=lambda *told: None, tenant_asked=lambda *told: None)
     serving = Serving(host)
-    return serving, Predictor(serving, observer)
+    return serving, Predictor(serving, observer, Quotas())
 
 
 def ran(host: Host, request_id: str = "mine") -> Receipt:
