@@ -5,7 +5,9 @@
 set -euo pipefail
 server=http://${1:-127.0.0.1:50051}
 model=${2:-demo}
-call() { buf curl --protocol grpc --http2-prior-knowledge "$@"; }
+# Where the server asks for an API key. On a command line every user of this machine could read it; so not there.
+key() { if [ -n "${WATTSERVE_API_KEY:-}" ]; then echo "authorization: Bearer $WATTSERVE_API_KEY"; fi; }
+call() { buf curl --protocol grpc --http2-prior-knowledge --header @<(key) --reflect-header '*' "$@"; }
 
 call --list-methods "$server"
 call -d '{}' "$server/grpc.health.v1.Health/Check"

@@ -57,8 +57,8 @@ class Caller:
 _admitted: ContextVar[Caller] = ContextVar("admitted")
 
 
-def admit(caller: Caller) -> None:
-    """For all that the running call does."""
+def remember(caller: Caller) -> None:
+    """Who was admitted, for all that the running call does."""
     _admitted.set(caller)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from wattserve_server.errors import ConfigError, ForbiddenError, UnauthenticatedError
-from wattserve_server.service.caller import Caller, admit, of_peer
+from wattserve_server.service.caller import Caller, of_peer
 from wattserve_server.service.changes import Changes
 from wattserve_server.service.keys import ADMIN, PREDICT, READ_ALL, READ_OWN, read_keys
 from wattserve_server.service.quota import Quotas
@@ -119,7 +119,6 @@ class Gate:
             raise
         if needed != PREDICT:  # whose quota counts requests, of which a stream has many
             self._quotas.take(caller)
-        admit(caller)
         return caller
 
     def reads_all(self, authorization: str) -> bool:

@@ -67,8 +67,9 @@ class ApiKey:
 
     def is_still(self, other: ApiKey | None) -> bool:
         """Whether `other` is this key, and its calls may go on."""
-        is_there = other is not None and (self.sha256, self.tenant) == (other.sha256, other.tenant)
-        return is_there and {*self.may, *self.names} <= {*other.may, *other.names}
+        if other is None or (self.sha256, self.tenant) != (other.sha256, other.tenant):
+            return False
+        return {*self.may} <= {*other.may} and {*self.names} <= {*other.names}
 
 
 def new_key(

@@ -255,7 +255,8 @@ class CertificateFiles:
             log.info("the certificate has changed: %s", self.cert)
             return read
 
-        return grpc.dynamic_ssl_server_credentials(self._read(), fetch, bool(self.client_ca))
+        fetcher: Any = fetch  # which may return None, though its type does not say so
+        return grpc.dynamic_ssl_server_credentials(self._read(), fetcher, bool(self.client_ca))
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key = _read("--tls-cert", self.cert), _read("--tls-key", self.key)

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import CutError, InvalidRequest, UnauthenticatedError, WattserveError
-from wattserve_server.service.caller import Caller
+from wattserve_server.service.caller import Caller, remember
 from wattserve_server.service.gate import Gate
 from wattserve_server.service.status import failure_of, forget_way, when_cut
 from wattserve_server.service.weight import SMALL_BYTES, check_weight
@@ -221,7 +221,10 @@ class CountedCall:
     def admit(self) -> None:
         """Raises what the gate refuses it with."""
         caller = self._admit(self._context)
-        if caller is not None and caller.key is not None:
+        if caller is None:
+            return
+        remember(caller)
+        if caller.key is not None:
             self.key_id = caller.key.id
 
     def why_cut(self) -> WattserveError:

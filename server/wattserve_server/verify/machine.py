@@ -24,6 +24,7 @@ from wattserve_server.errors import ConfigError
 from wattserve_server.meters.recording import create
 from wattserve_server.meters.sampler import DrainWindows
 from wattserve_server.service.prediction import Host
+from wattserve_server.service.quota import Quotas
 from wattserve_server.telemetry.observer import Observer
 from wattserve_server.verify.board import BoardWatch
 from wattserve_server.verify.reader import Reader
@@ -131,7 +132,7 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
         since_ns = time.monotonic_ns()
         await asyncio.sleep(BEFORE_S)
         before = reader.readings.spell(since_ns, time.monotonic_ns())
-        host, go_on = await start(config, plan, Observer(version("wattserve")), undo)
+        host, go_on = await start(config, plan, Observer(version("wattserve")), Quotas(), undo)
         await go_on()
         yield Machine(host, device, counter, reader, board, before, drain)
 

@@ -167,11 +167,12 @@ class Bench:
 
 async def answer_all(config: ServerConfig) -> None:
     from wattserve_server.app import make_plan, start
+    from wattserve_server.service.quota import Quotas
     from wattserve_server.telemetry.observer import Observer
 
     plan = make_plan(config)
     async with AsyncExitStack() as undo:
-        ready, go_on = await start(config, plan, Observer("bench"), undo)
+        ready, go_on = await start(config, plan, Observer("bench"), Quotas(), undo)
         await go_on()
         bench = Bench(ready.engine)
         while line := await asyncio.to_thread(sys.stdin.readline):

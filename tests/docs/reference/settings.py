@@ -10,6 +10,8 @@ from wattserve_server.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, ServerC
 
 _KINDS = {str: "text", bool: "true or false", int: "whole number", float: "number"}
 _OTHERS = {
+    "WATTSERVE_API_KEY": "The API key that the client library shows, and so `wattserve-client` and "
+    "`loadgen`, where none is given ([API keys](../how-to/keys.md)).",
     "WATTSERVE_CACHE": "A folder for a copy of the demo model, which is then the one that serves (default: "
     "no copy; the package's own files serve).",
     "WATTSERVE_TARGET": "The server that `wattserve-client` asks, where `--target` is not given; "

@@ -51,6 +51,8 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "InvalidRequest": ("INVALID_ARGUMENT", "INVALID_REQUEST"),
         "NotFound": ("NOT_FOUND", "NOT_FOUND"),
         "NotPossibleHere": ("FAILED_PRECONDITION", "NOT_POSSIBLE_HERE"),
+        "UnauthenticatedError": ("UNAUTHENTICATED", "NO_VALID_KEY"),
+        "ForbiddenError": ("PERMISSION_DENIED", "NOT_ALLOWED"),
         "OverloadedError": ("RESOURCE_EXHAUSTED", "OVERLOADED"),
         "ShortageError": ("RESOURCE_EXHAUSTED", "SHORT_OF_MEMORY"),
         "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
