@@ -19,7 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt, Window
+from wattserve_server.service.gate import Gate
 from wattserve_server.service.methods import CountedCall
+from wattserve_server.service.quota import Quotas
 from wattserve_server.telemetry.observer import Observer, Times
 
 GOAL_US = 10.0
@@ -37,13 +39,14 @@ class Work:
         self.observer = Observer("bench", "bench")
         self.open_calls: Any = SimpleNamespace(add=bool, discard=bool)  # that keeps nothing
         self.call = self.observer.method("unary", "wattserve.v1.Inference", "Predict")
+        self.gate = Gate(None, Quotas())
         self.requests = [_request(number) for number in range(512)]
 
     def nothing(self, variant: str, receipt: Receipt, times: Times) -> None:
         pass
 
     def grpc(self, variant: str, receipt: Receipt, times: Times) -> None:
-        with CountedCall(self.call, self.open_calls, lambda context: None, NO_DEADLINE):
+        with CountedCall(self.call, self.open_calls, self.gate, "Predict", NO_DEADLINE):
             pass
 
     def answer(self, variant: str, receipt: Receipt, times: Times) -> None:

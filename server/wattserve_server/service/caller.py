@@ -7,7 +7,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import unquote
 
 from wattserve_server.errors import ForbiddenError
@@ -54,17 +53,7 @@ class Caller:
         return tenant == self.tenant or READ_ALL in self.may
 
 
-_admitted: ContextVar[Caller] = ContextVar("admitted")
-
-
-def remember(caller: Caller) -> None:
-    """Who was admitted, for all that the running call does."""
-    _admitted.set(caller)
-
-
-def caller_of(context: Any) -> Caller:
-    """Who calls, as he was admitted; else as his peer."""
-    return _admitted.get(None) or of_peer(context.peer())
+CALLER: ContextVar[Caller] = ContextVar("caller")  # of the call that runs, once it is let in
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +102,17 @@ class Gate:
     ) -> None:
         self._file = file
         self._quotas = quotas
-        self._opens_admin = opens_admin
         self._trusts_header = trusts_header
+        self.of_peer = partial(of_peer, is_admin=opens_admin)
+        # Methods whose calls are let in as they come: without keys that is nearly all.
+        self.unguarded = {
+            name for name, needed in NEEDS.items() if needed == OPEN or (file is None and needed != ADMIN)
+        }
 
-    def admit(self, method: str, context: Any) -> Caller | None:
-        """Let a call of the method in; None where it needs nothing. Raises UnauthenticatedError,
-        ForbiddenError or OverloadedError."""
+    def admit(self, method: str, context: Any) -> Caller:
+        """Let a call of a guarded method in. Raises UnauthenticatedError, ForbiddenError or
+        OverloadedError."""
         needed = NEEDS[method]
-        if needed == OPEN:
-            return None
         try:
             caller = self._caller(context)
             if needed != ANY:
@@ -131,7 +134,7 @@ class Gate:
 
     def _caller(self, context: Any) -> Caller:
         if self._file is None:
-            return of_peer(context.peer(), self._opens_admin)
+            return self.of_peer(context.peer())
         headers = context.invocation_metadata() or ()
         key = self._file.keys.shown_by([value for name, value in headers if name == "authorization"])
         named = [value for name, value in headers if name == TENANT_HEADER] if self._trusts_header else []

@@ -21,7 +21,7 @@ from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest, OverloadedError
 from wattserve_server.meters.composite import joined
 from wattserve_server.service import report
-from wattserve_server.service.caller import Caller, caller_of
+from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.checks import (
     GivenTensor,
     check_count,
@@ -53,14 +53,14 @@ class InferenceService:
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
         message = pb.PredictResponse()
-        await self._answer(request, context.time_remaining(), caller_of(context), message)
+        await self._answer(request, context.time_remaining(), CALLER.get(), message)
         return message
 
     async def PredictStream(
         self, request_iterator: AsyncIterator[pb.PredictRequest], context: Any
     ) -> AsyncIterator[pb.PredictStreamResponse]:
         open_ids: set[str] = set()
-        caller = caller_of(context)
+        caller = CALLER.get()
 
         async def answer(request: pb.PredictRequest) -> pb.PredictStreamResponse:
             request_id = request.request_id
@@ -97,7 +97,7 @@ class InferenceService:
 
     async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
         host = self._serving.get()
-        receipt = host.engine.book.get(request.receipt_id, caller_of(context).sees)
+        receipt = host.engine.book.get(request.receipt_id, CALLER.get().sees)
         if request.wait_until_settled:
             await host.until_settled(receipt)
         return receipt_message(receipt, host.sources_of(receipt))
@@ -107,7 +107,7 @@ class InferenceService:
         if not request.request_id:
             raise InvalidRequest("is empty; a receipt is found by the id that its request had", "request_id")
         request_id = check_request_id(request.request_id, "request_id")
-        found = host.engine.book.find(request_id, MOST_FOUND + 1, caller_of(context).sees)
+        found = host.engine.book.find(request_id, MOST_FOUND + 1, CALLER.get().sees)
         listed = found[:MOST_FOUND]
         if request.wait_until_settled:
             await host.until_settled(*listed)
@@ -121,7 +121,7 @@ class InferenceService:
     ) -> AsyncIterator[pb.Receipt]:
         host = self._serving.get()
         book = host.engine.book
-        caller = caller_of(context)
+        caller = CALLER.get()
         if len(request.receipt_ids) > MOST_WATCHED:
             raise InvalidRequest(
                 f"{len(request.receipt_ids)} receipts; at most {MOST_WATCHED} are watched by one call",
@@ -156,14 +156,14 @@ class InferenceService:
         engine = self._serving.get().engine
         self._serving.check_not_draining()
         hosted = engine.roster.named(request.variant)
-        caller_of(context).did(f"load {hosted.choice.name}")
+        CALLER.get().did(f"load {hosted.choice.name}")
         await engine.loader.load_on_request(request.variant, "variant")
         return report.variant_info(engine, hosted)
 
     async def UnloadVariant(self, request: pb.UnloadVariantRequest, context: Any) -> pb.VariantInfo:
         engine = self._serving.get().engine
         hosted = engine.roster.named(request.variant)
-        caller_of(context).did(f"unload {hosted.choice.name}")
+        CALLER.get().did(f"unload {hosted.choice.name}")
         await engine.loader.unload(request.variant)
         return report.variant_info(engine, hosted)
 

@@ -21,13 +21,12 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from wattserve_server.errors import CutError, InvalidRequest, UnauthenticatedError, WattserveError
-from wattserve_server.service.caller import Caller, remember
+from wattserve_server.service.caller import CALLER
 from wattserve_server.service.gate import Gate
 from wattserve_server.service.status import failure_of, forget_way, when_cut
 from wattserve_server.service.weight import SMALL_BYTES, check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
-Admit = Callable[[Any], Caller | None]  # of a context; raises what the call is refused with
 Begin = Callable[[Any], "CountedCall"]  # of a call, with its context
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
@@ -64,8 +63,8 @@ def handlers(
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
             continue
         counted = observer.method(_kind(method), path, method.name)
-        admit = functools.partial(gate.admit, method.name)
-        begin = functools.partial(CountedCall, counted, OpenCalls() if calls is None else calls, admit)
+        kept = OpenCalls() if calls is None else calls
+        begin = functools.partial(CountedCall, counted, kept, gate, method.name)
         registered[method.name] = _handler(method, getattr(servicer, method.name), begin)
     return grpc.method_handlers_generic_handler(path, registered)
 
@@ -198,12 +197,25 @@ class OpenCalls:
 class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
-    __slots__ = ("_admit", "_begun_ns", "_calls", "_context", "_open", "_total_s", "cut_by", "key_id")
+    __slots__ = (
+        "_begun_ns",
+        "_calls",
+        "_context",
+        "_gate",
+        "_method",
+        "_open",
+        "_total_s",
+        "cut_by",
+        "key_id",
+    )
 
-    def __init__(self, calls: MethodCalls, open_calls: OpenCalls, admit: Admit, context: Any) -> None:
+    def __init__(
+        self, calls: MethodCalls, open_calls: OpenCalls, gate: Gate, method: str, context: Any
+    ) -> None:
         self._calls = calls
         self._open = open_calls
-        self._admit = admit
+        self._gate = gate
+        self._method = method
         self._context = context
         self._total_s = context.time_remaining()
         self.key_id = ""  # of the API key that it showed
@@ -220,10 +232,12 @@ class CountedCall:
 
     def admit(self) -> None:
         """Raises what the gate refuses it with."""
-        caller = self._admit(self._context)
-        if caller is None:
+        gate = self._gate
+        if self._method in gate.unguarded:
+            CALLER.set(gate.of_peer(self._context.peer()))
             return
-        remember(caller)
+        caller = gate.admit(self._method, self._context)
+        CALLER.set(caller)
         if caller.key is not None:
             self.key_id = caller.key.id
 

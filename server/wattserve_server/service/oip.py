@@ -15,7 +15,7 @@ from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL
 from wattserve_server.engine.roster import HostedVariant, Readiness
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
-from wattserve_server.service.caller import Caller, caller_of
+from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.checks import MAX_SHOWN
 from wattserve_server.service.oip_reply import parameter, response, stream_error
 from wattserve_server.service.oip_request import (
@@ -110,13 +110,13 @@ class OipService:
         return message
 
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Any) -> oip.ModelInferResponse:
-        return await self._infer(request, context.time_remaining(), caller_of(context))
+        return await self._infer(request, context.time_remaining(), CALLER.get())
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[oip.ModelInferRequest], context: Any
     ) -> AsyncIterator[oip.ModelStreamInferResponse]:
         """Answers come in the order of the requests, as Triton's do for models that answer each once."""
-        caller = caller_of(context)
+        caller = CALLER.get()
 
         async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
             """An error ends its request, not the stream."""
@@ -147,7 +147,7 @@ class OipService:
             )
         name = request.model_name or request.repository_name
         variant = hosted_named(engine, name, "", LOADED).choice.name
-        caller_of(context).did(f"load {variant}")
+        CALLER.get().did(f"load {variant}")
         await engine.loader.load_on_request(variant, LOADED.name)
         return oip.RepositoryModelLoadResponse(model_name=name, isLoaded=True)
 
@@ -157,7 +157,7 @@ class OipService:
         engine = self._serving.get().engine
         name = request.model_name or request.repository_name
         variant = hosted_named(engine, name, "", LOADED).choice.name
-        caller_of(context).did(f"unload {variant}")
+        CALLER.get().did(f"unload {variant}")
         await engine.loader.unload(variant)
         return oip.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -234,8 +234,9 @@ class Predictor:
         Raises UnavailableError, or OverloadedError where the caller's tenant has used up what it may.
         """
         prediction = AcceptedRequest(left_s, caller)
+        quota = nullcontext() if caller.key is None else self._quotas.prediction(caller)
         try:
-            with self._serving.accept() as prediction.host, self._quotas.prediction(caller):
+            with self._serving.accept() as prediction.host, quota:
                 yield prediction
         except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
             own_left_s = None

@@ -51,11 +51,8 @@ class Quotas:
     @contextmanager
     def prediction(self, caller: Caller) -> Iterator[None]:
         """A request that is in flight until the block ends. Raises OverloadedError."""
-        if caller.key is None:
-            yield
-            return
         self.take(caller)
-        used, most = self._used[caller.tenant], caller.key.in_flight
+        used, most = self._used[caller.tenant], 0 if caller.key is None else caller.key.in_flight
         if most and used.in_flight >= most:
             raise OverloadedError(
                 f"tenant {caller.tenant} has {used.in_flight} predictions in flight, as many as it may",

@@ -341,13 +341,13 @@ def test_the_options_of_tls_reach_the_client(
     class Seen(Exception):
         pass
 
-    def client(target: object, *, timeout_s: float, tls: object) -> None:
-        raise Seen(target, timeout_s, tls)
+    def client(target: object, *, timeout_s: float, tls: object, api_key_file: object) -> None:
+        raise Seen(target, timeout_s, tls, api_key_file)
 
     monkeypatch.setattr(cli, "Client", client)
     with pytest.raises(Seen) as caught:
-        cli.main(["--target", "a:1", "--timeout", "7", *arguments, "info"])
-    assert caught.value.args == ("a:1", 7.0, tls)
+        cli.main(["--target", "a:1", "--timeout", "7", *arguments, "info", "--api-key-file", "k"])
+    assert caught.value.args == ("a:1", 7.0, tls, "k")
 
 
 @pytest.mark.parametrize("command", [[], ["predict"], ["ready"], ["info"], ["receipt"], ["energy"]])

@@ -10,6 +10,7 @@ from wattserve_client import (
     Client,
     DeadlineExceeded,
     InvalidRequest,
+    NotAllowed,
     NotFound,
     NotPossible,
     Overloaded,
@@ -41,6 +42,7 @@ def client(server: FakeServer) -> Iterator[Client]:
         (InvalidRequest, "INVALID_REQUEST", None),
         (NotFound, "NOT_FOUND", None),
         (NotPossible, "NOT_POSSIBLE_HERE", None),
+        (NotAllowed, "NO_VALID_KEY", None),
         (Overloaded, "OVERLOADED", 0.1),
         (Unavailable, "STARTING_OR_STOPPING", None),
         (DeadlineExceeded, "EXPIRED_IN_QUEUE", None),
@@ -98,7 +100,7 @@ def test_any_method_can_be_made_to_fail(server: FakeServer, client: Client, meth
         "LoadVariant": lambda: client.load_variant("fp32"),
     }
     server.fail_next("PERMISSION_DENIED", "who are you?", method=method, reason="NO_TOKEN")
-    with pytest.raises(ServerError, match="who are you") as caught:
+    with pytest.raises(NotAllowed, match="who are you") as caught:
         asks[method]()
     assert (caught.value.code, caught.value.reason) == ("PERMISSION_DENIED", "NO_TOKEN")
 

@@ -39,7 +39,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
         (
             {"keys_file": "k", "host": "0.0.0.0", "insecure": "yes"},
             {},
-            "never sent in clear to other machines",
+            "never sent in clear to other",
         ),
         ({"keys_file": "k", "open_admin": "yes"}, {}, "--open-admin and --keys-file contradict each other"),
         ({"trust_tenant_header": "yes"}, {}, "--trust-tenant-header is about API keys: it needs --keys-file"),

@@ -333,7 +333,7 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
     calls = observer.method("unary", "Inference", "Predict")
     with (
         pytest.raises(asyncio.CancelledError),
-        CountedCall(calls, OpenCalls(), lambda context: None, Gone()) as call,
+        CountedCall(calls, OpenCalls(), Gate(None, Quotas()), "Predict", Gone()) as call,
     ):
         await call.refuse(NotFound("no such thing"))
 

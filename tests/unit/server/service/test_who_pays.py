@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -20,16 +20,25 @@ from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
 from wattserve_server.service import prediction
+from wattserve_server.service.caller import CALLER, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
 from wattserve_server.service.inference import MOST_FOUND, MOST_WATCHED, InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
 from wattserve_server.service.quota import Quotas
 
-CONTEXT = SimpleNamespace(time_remaining=lambda: None, peer=lambda: "unix:")
+CONTEXT = SimpleNamespace(time_remaining=lambda: None)
 IDS = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 3])])
 NATIVE = pb.PredictRequest(request_id="mine", tokens=IDS)
 OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
+
+
+@pytest.fixture(autouse=True)
+def caller() -> Iterator[None]:
+    """Somebody on this machine, without a key."""
+    token = CALLER.set(of_peer("unix:"))
+    yield
+    CALLER.reset(token)
 
 
 @pytest.fixture

@@ -59,7 +59,19 @@ def server_state(
     devices: Sequence[DeviceState], variants: Sequence[ServedVariant] = ()
 ) -> Callable[[], ServerState]:
     return lambda: ServerState(
-        3, 1024, 1, ("tiny", "folder", "classification"), variants, devices, 1.5, 77, 4, 5000, 2, 9
+        3,
+        1024,
+        1,
+        ("tiny", "folder", "classification"),
+        variants,
+        devices,
+        1.5,
+        77,
+        4,
+        5000,
+        2,
+        9,
+        {"shop": 1},
     )
 
 
@@ -82,7 +94,10 @@ def metrics() -> Observer:
         "cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), receipts_residual_uj=3
     )
     made.serve_state(server_state([state], [fp32, int8]), [BOARD])
-    receipt = Receipt("r", "", "fp32", "cpu", 0)
+    made.declare_tenants(["shop", "bank"])
+    made.tenant_asked("shop", "OK")
+    made.tenant_asked("", "OK")
+    receipt = Receipt("r", "", "fp32", "cpu", 0, tenant="shop")
     line = Line(receipt, 5, batch_size=1, windows=1)
     line.ran(0, 1, (110,))
     receipt.lines.append(line)
