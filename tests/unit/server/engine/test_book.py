@@ -23,8 +23,8 @@ def book(clock: Clock, count: int = 10, final: list[Receipt] | None = None) -> R
     return ReceiptBook(60.0, count, seen.append, clock)
 
 
-def ran(receipts: ReceiptBook, settled: bool = True, request_id: str = "mine") -> Receipt:
-    receipt = receipts.open(request_id, "fp32", "cpu")
+def ran(receipts: ReceiptBook, settled: bool = True, request_id: str = "mine", tenant: str = "") -> Receipt:
+    receipt = receipts.open(request_id, "fp32", "cpu", tenant=tenant)
     receipt.lines.append(Line(receipt, 5, batch_size=1, windows=1))
     receipt.end(Outcome.COMPLETED)
     receipts.ended(receipt)
@@ -44,7 +44,7 @@ def test_ids_are_unique_and_carry_the_instance() -> None:
 
 def test_a_tenants_receipt_is_to_others_as_if_it_were_not_there() -> None:
     receipts = book(Clock())
-    theirs = receipts.open("job", "fp32", "cpu", "shop")
+    theirs = receipts.open("job", "fp32", "cpu", tenant="shop")
     theirs.lines.append(Line(theirs, 5, batch_size=1, windows=1))
     assert receipts.get(theirs.receipt_id, "shop".__eq__) is theirs
     assert receipts.find("job", 9, "shop".__eq__) == [theirs]
@@ -61,11 +61,7 @@ async def test_who_watches_all_is_told_of_the_receipts_that_it_may_read() -> Non
     receipts = book(Clock())
     watch = receipts.watch("shop".__eq__)
     ran(receipts)
-    mine = receipts.open("", "fp32", "cpu", "shop")
-    mine.lines.append(Line(mine, 5, batch_size=1, windows=1))
-    mine.end(Outcome.COMPLETED)
-    receipts.ended(mine)
-    receipts.charge([Charge(mine.lines[0], 100, 0.0, 10)])
+    mine = ran(receipts, tenant="shop")
     receipts.close()
     assert [receipt async for receipt in watch] == [mine]
 
