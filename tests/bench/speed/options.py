@@ -8,7 +8,7 @@ MODELS = {"base": "random:distilbert-base", "tiny": "random:distilbert-tiny"}
 
 TITLES = {"base": "DistilBERT-base", "tiny": "the tiny model"}
 
-VARIANTS = ("fp32", "bf16", "int8")
+VARIANTS = ("fp32", "bf16", "int8", "int8-static")
 
 PLAIN_VARIANTS = ("fp32", "bf16")
 """Those that a module of transformers runs in by itself."""

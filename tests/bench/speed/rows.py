@@ -22,6 +22,10 @@ BASE_TURNS: Mapping[str, Sequence[tuple[str, int]]] = {
 """By row of those that one scene with DistilBERT-base serves."""
 
 
+INT8_GOALS = {"int8": 1.0, "int8-static": 1.3}
+"""By kind: its rate over bf16's at least."""
+
+
 def base_turns(rows: frozenset[str], variants: Sequence[str]) -> list[Turn]:
     """Those that the rows need, each once."""
     turns: dict[Turn, None] = {}
@@ -167,12 +171,13 @@ def metering_lines(figures: Figures, model: str, variant: str, concurrency: int)
 
 def int8_lines(figures: Figures) -> list[Line]:
     lines = []
-    int8 = "base.int8.server32"
-    for other, goals in (("bf16", (Goal(1.0, True),)), ("fp32", ())):
-        if int8 in figures and (below := f"base.{other}.server32") in figures:
-            what = f"server, int8 / {other}, {TITLES['base']}, concurrency 32"
-            lines.append(_ratio(figures, "int8", what, int8, below, goals))
-    for variant, server in _by_variant(figures, "base.{}.short.server_ms", (*PLAIN_VARIANTS, "int8")):
+    for kind, least in INT8_GOALS.items():
+        for other, goals in (("bf16", (Goal(least, True),)), ("fp32", ())):
+            above, below = f"base.{kind}.server32", f"base.{other}.server32"
+            if above in figures and below in figures:
+                what = f"server, {kind} / {other}, {TITLES['base']}, concurrency 32"
+                lines.append(_ratio(figures, "int8", what, above, below, goals))
+    for variant, server in _by_variant(figures, "base.{}.short.server_ms", (*PLAIN_VARIANTS, *INT8_GOALS)):
         what = f"latency of 1 x {SHORT_TOKENS} tokens, {TITLES['base']} {variant}"
         detail = f"bare forward of own engine {_median(figures[f'base.{variant}.short.engine_ms']):.2f} ms"
         if f"base.{variant}.short.torch_ms" in figures:
@@ -190,7 +195,7 @@ def echo_lines(figures: Figures, concurrency: int) -> list[Line]:
 
 def against_lines(figures: Figures) -> list[Line]:
     lines = []
-    for variant, this in _by_variant(figures, "against.{}.pair32.this", (*PLAIN_VARIANTS, "int8")):
+    for variant, this in _by_variant(figures, "against.{}.pair32.this", (*PLAIN_VARIANTS, *INT8_GOALS)):
         other = figures[f"against.{variant}.pair32.other"]
         subject, turns = (
             f"this server / the other tree's, {TITLES['base']} {variant}",

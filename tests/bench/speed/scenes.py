@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ ALONE, CHUNK = 64, 16
 SHORT_TOKENS = 32
 OVERHEAD_BATCHES = (8, 32)
 DIFFERENT_BATCHES = 8
+CALIBRATION_ROWS = 512
 
 
 class Turn(NamedTuple):
@@ -88,13 +91,14 @@ class ModelScene(Scene):
         in_torch = [variant for variant in variants if variant in PLAIN_VARIANTS]
         kinds = {turn.kind for turn in turns}
         self._requests = {variant: requests_of(self.sequences, variant) for variant in variants}
+        scales = _calibration(variants, options.seed, stack)
         self._address = stack.enter_context(
-            _server("--model", model, "--variants", ",".join(variants), "--meter", "estimate")
+            _server("--model", model, "--variants", ",".join(variants), "--meter", "estimate", *scales)
         )
         if kinds & {"sorted", "arrival", "alone", "short"}:
             say(f"{name}: starting our engine, with nobody listening")
             flags = ("--meter", "none", "--threads", str(usable_cores()))  # there is no front end beside it
-            self._engine = stack.enter_context(_our_engine(model, variants, *flags))
+            self._engine = stack.enter_context(_our_engine(model, variants, *flags, *scales))
             self._engine.ask("use", sequences=self.sequences)
         if kinds & {"limit", "alone", "short"} and in_torch:
             say(f"{name}: starting plain torch")
@@ -220,6 +224,18 @@ class PairScene(Scene):
             for name, address in self._addresses.items():
                 taken[name] += one_by_one(address, requests_of(chunk, variant))
         return {f".{name}_ms": statistics.median(seconds) * 1e3 for name, seconds in taken.items()}
+
+
+def _calibration(variants: Sequence[str], seed: int, stack: ExitStack) -> list[str]:
+    """Flags for those that want scales: of other sequences than are sent."""
+    if "int8-static" not in variants:
+        return []
+    from wattserve_common import dataset  # which imports torch
+
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="wattserve-bench-"))) / "rows"
+    sequences = sequences_like_sst2(CALIBRATION_ROWS, seed + 1)
+    dataset.save(folder, sequences, [0] * len(sequences), {"source": "the speed bench"})
+    return ["--calibration", str(folder)]
 
 
 def _wait_for_variants(address: str) -> None:

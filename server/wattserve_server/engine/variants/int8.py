@@ -6,6 +6,8 @@ They share what stands first: symmetric quantisation to 127 levels either side o
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -14,6 +16,7 @@ from wattserve_server.engine.variants.hardware import (
     fp16_support,
     fp32_support,
     int8_sums_saturate,
+    int8_support,
     own_int8_support,
     with_kernels,
 )
@@ -194,7 +197,8 @@ def _build_static(materials: Materials, device: torch.device) -> Built:
         return layer
 
     how = f"weights per channel, activations by one scale per layer from {measured.origin}"
-    return convert_linears(materials, device, rest_dtype(device), "int8-static", how, make)
+    rest = OPERANDS[_static_support(device).dtype] if device.type == "cpu" else rest_dtype(device)
+    return convert_linears(materials, device, rest, "int8-static", how, make)
 
 
 def _scale_of(measured: ActivationScales, path: str) -> float:
@@ -209,8 +213,16 @@ def _scale_of(measured: ActivationScales, path: str) -> float:
     return scale
 
 
+def _static_support(device: torch.device) -> Support:
+    """The rest in bf16 on a CPU that has both: between two layers in bytes it is what costs."""
+    support = own_int8_support(device)
+    if device.type == "cpu" and int8_support(device).native and bf16_support(device).native:
+        return replace(support, dtype="bf16")
+    return support
+
+
 INT8_STATIC = Kind(
-    "int8-static", weights="int8", support=own_int8_support, build=_build_static, needs_calibration=True
+    "int8-static", weights="int8", support=_static_support, build=_build_static, needs_calibration=True
 )
 
 

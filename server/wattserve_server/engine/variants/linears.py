@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ClassVar, Self
 
 import torch
 from torch import nn
+from transformers.activations import GELUActivation
 
 from wattserve_server.engine.variants.port import Built, Materials
 from wattserve_server.errors import ConfigError
@@ -136,3 +138,18 @@ def linear_paths(module: nn.Module) -> tuple[str, ...]:
 def rest_dtype(device: torch.device) -> torch.dtype:
     """In which everything but the quantised layers runs, for kinds that leave it open."""
     return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def is_gelu(module: nn.Module) -> bool:
+    """The exact one, torch's or transformers'."""
+    if isinstance(module, nn.GELU):
+        return module.approximate == "none"
+    return isinstance(module, GELUActivation)
+
+
+def exchange(module: nn.Module, path: str, part: nn.Module, undo: ExitStack) -> None:
+    """Put another part in the place of the one at a path, until `undo` is closed."""
+    parent_path, _, name = path.rpartition(".")
+    parent = module.get_submodule(parent_path)
+    undo.callback(setattr, parent, name, module.get_submodule(path))
+    setattr(parent, name, part)

@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers.activations import GELUActivation
 
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.hardware import int8_sums_saturate
 from wattserve_server.engine.variants.int8 import Int8Linear, StaticInt8Linear, ordered
+from wattserve_server.engine.variants.linears import exchange, is_gelu
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 from wattserve_server.engine.variants.packing import Packing, find_encoder, pack
+from wattserve_server.engine.variants.port import OPERANDS
+from wattserve_server.engine.variants.static_int8 import use_bytes
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.weights import tensor_bytes
 
@@ -73,6 +75,10 @@ def tune(variant: Variant) -> None:
         count = _attempt(variant, "int8 layers by oneDNN", _use_onednn_int8)
         if count:
             done.append(f"{count} int8 layers by oneDNN, weights reordered ahead")
+    else:
+        count = _attempt(variant, "int8 layers by oneDNN", _use_bytes)
+        if count:
+            done.append(f"{count} int8 layers by oneDNN, in bytes from layer to layer")
     if variant.model.task.takes_text and _is_packable(variant.model):
         is_made = bool(variant.model.weights.made)
         if _attempt(variant, "packing", _use_packing, is_exact=is_made or None):
@@ -122,7 +128,7 @@ def _use_onednn(variant: Variant, undo: ExitStack) -> int:
     for path in paths:
         layer = module.get_submodule(path)
         assert isinstance(layer, nn.Linear)
-        _set(module, path, OneDnnLinear(layer).eval(), undo)
+        exchange(module, path, OneDnnLinear(layer).eval(), undo)
     return len(paths)
 
 
@@ -133,6 +139,11 @@ def _use_onednn_int8(variant: Variant, undo: ExitStack) -> int:
         undo.callback(setattr, layer, "weight", layer.weight)
         layer.weight = ordered(layer.weight)
     return len(layers)
+
+
+def _use_bytes(variant: Variant, undo: ExitStack) -> int:
+    dtype = OPERANDS[variant.dtype]
+    return use_bytes(variant.built.module, dtype, lambda: _answers(variant), undo)
 
 
 def _use_gelu(variant: Variant, undo: ExitStack) -> int:
@@ -159,17 +170,10 @@ def _use_gelu(variant: Variant, undo: ExitStack) -> int:
     pairs = [(gelu, layers[0]) for gelu, layers in before.items() if len(layers) == 1 and layers[0]]
     paths = {part: path for path, part in module.named_modules()}
     for gelu, layer in pairs:
-        _set(module, paths[gelu], nn.Identity(), undo)
+        exchange(module, paths[gelu], nn.Identity(), undo)
         layer.has_gelu = True
         undo.callback(setattr, layer, "has_gelu", False)
     return len(pairs)
-
-
-def is_gelu(module: nn.Module) -> bool:
-    """The exact one, torch's or transformers'."""
-    if isinstance(module, nn.GELU):
-        return module.approximate == "none"
-    return isinstance(module, GELUActivation)
 
 
 def takes(layer: nn.Module) -> bool:
@@ -194,13 +198,6 @@ def _use_packing(variant: Variant, undo: ExitStack) -> int:
     undo.callback(setattr, variant, "packing", None)
     undo.callback(variant.packing.remove)
     return 1
-
-
-def _set(module: nn.Module, path: str, part: nn.Module, undo: ExitStack) -> None:
-    parent_path, _, name = path.rpartition(".")
-    parent = module.get_submodule(parent_path)
-    undo.callback(setattr, parent, name, module.get_submodule(path))
-    setattr(parent, name, part)
 
 
 def _answers(variant: Variant) -> NDArray[np.float32]:

@@ -14,6 +14,8 @@ from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants import tuning
 from wattserve_server.engine.variants.catalogue import choose
+from wattserve_server.engine.variants.linears import linear_paths
+from wattserve_server.engine.variants.port import ActivationScales, Materials
 from wattserve_server.engine.variants.profile import profile_batch
 from wattserve_server.engine.variants.tuning import OneDnnLinear, tune
 from wattserve_server.engine.variants.variant import Variant, build_variant
@@ -69,6 +71,44 @@ def test_answers_are_those_of_each_sequence_alone(
     np.testing.assert_allclose(together, plain, atol=tolerance * float(np.abs(plain).max()))
     alone = np.concatenate([variant.run(variant.prepare([item])) for item in items(classifier)])
     np.testing.assert_allclose(alone, plain, atol=tolerance * float(np.abs(plain).max()))
+
+
+def calibrated(model: LoadedModel) -> Variant:
+    if "int8" not in [choice.name for choice in choose(None, CPU)]:
+        pytest.skip("this CPU has no int8")
+    plain = variant_of(model).built.module
+    scales = ActivationScales(dict.fromkeys(linear_paths(plain), 0.03), "a test")
+    return build_variant(
+        model, choose("int8-static", CPU, is_calibrated=True)[0], Materials(model.weights, scales)
+    )
+
+
+def test_int8_static_goes_from_layer_to_layer_in_bytes(classifier: LoadedModel) -> None:
+    variant = calibrated(classifier)
+    before = np.concatenate([variant.run(variant.prepare([item])) for item in items(classifier)])
+    tune(variant)
+    assert "in bytes from layer to layer; tokens packed" in variant.tuning
+    together = variant.run(variant.prepare(items(classifier)))
+    np.testing.assert_allclose(together, before, atol=0.15 * float(np.abs(before).max()))
+    verification = judge(variant, profile_batch(variant, variant.prepare(items(classifier))))
+    assert verification.verified, verification.words
+
+
+def test_int8_static_runs_as_before_where_the_operator_is_missing(
+    classifier: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    variant = calibrated(classifier)
+
+    def missing(*args: object) -> int:
+        raise AttributeError("'_OpNamespace' 'onednn' object has no attribute 'qlinear_prepack'")
+
+    monkeypatch.setattr(tuning, "use_bytes", missing)
+    with caplog.at_level("INFO"):
+        tune(variant)
+    assert "runs without int8 layers by oneDNN: AttributeError: '_OpNamespace'" in caplog.text
+    assert variant.tuning == "tokens packed"
+    verification = judge(variant, profile_batch(variant, variant.prepare(items(classifier))))
+    assert verification.verified, verification.words
 
 
 def test_a_tuned_variant_still_multiplies_as_it_says(classifier: LoadedModel) -> None:
