@@ -154,7 +154,7 @@ class Accountant:
 
     def see_others(self, at_work: float | None) -> None:
         """How much of the device other processes used lately; None where nobody can tell."""
-        self._filter.foreign.at_work = at_work
+        self._filter.hear_others(at_work)
 
     def see_clock(self, mhz: int | None) -> None:
         """How fast the device works now; None where nobody can tell, or it rests."""

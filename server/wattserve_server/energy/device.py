@@ -190,7 +190,9 @@ class ForeignLoad:
     def has_ended(self, watts: float, deviation_w: float, idle_w: float, dt_s: float) -> bool:
         """After an edge at which it seemed to draw `watts`, give or take."""
         self.for_s += dt_s
-        is_quiet = not self.is_told and watts < max(2 * deviation_w, 0.05 * idle_w)
+        # Where the floor is no sign of somebody, it is none of somebody who has not gone.
+        is_low = watts < max(2 * deviation_w, 0.05 * idle_w) or not self.watches_floor
+        is_quiet = not self.is_told and is_low
         self._quiet = self._quiet + 1 if is_quiet else 0
         return self._quiet >= QUIET_EDGES
 

@@ -11,6 +11,7 @@ Knows nothing of windows, counters and clocks, and books nothing: the accountant
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,6 +63,17 @@ LEAST_SPAN_S = 1e-3  # power is not told from edges closer than this
 LEAST_AFTER_REST = -0.5  # no batch costs less than half because the device had rested
 
 
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What was learned by an instant: values and covariance of all but the open batches."""
+
+    names: tuple[str, ...]
+    x: Array
+    p: Array
+    scatter: float
+    trend: float
+
+
 class EnergyFilter:
     """Teaches `estimate`. `declared_idle_w` is the idle draw where it is known and not learned."""
 
@@ -83,6 +95,7 @@ class EnergyFilter:
         self._scatter = 1.0
         self._trend = 0.0
         self._drifted_s = 0.0
+        self._undisturbed: _Learned | None = None  # as of the last word that others do not use the device
         self._beside_s: Array = np.zeros(CLASSES)  # seconds of each class of rest beside a foreign load
         self._unheard_s: Array = np.zeros(CLASSES)  # since each class of rest was last heard
 
@@ -109,6 +122,30 @@ class EnergyFilter:
         """An edge before the first batch: a device that wakes is no sign of somebody else."""
         if abs(watts - self.estimate.idle_w[-1]) > REST_SPREAD * self.estimate.idle_w[-1]:
             self.hear_idle(watts)
+
+    def hear_others(self, at_work: float | None) -> None:
+        """How much of the device other processes used lately. The word of it comes late: what was learned
+        since they were last told to use none of it may be of what they drew, and is taken back."""
+        self.foreign.at_work = at_work
+        if self.foreign.is_told and self._undisturbed is not None:
+            self._take_back(self._undisturbed)
+            self._undisturbed = None
+        elif at_work is not None and not self.foreign.is_told and not self.foreign.is_open:
+            estimate, size = self.estimate, self.estimate.size
+            self._undisturbed = _Learned(
+                tuple(estimate.names), estimate.x[:size].copy(), estimate.p[:size, :size].copy(),
+                self._scatter, self._trend,
+            )  # fmt: skip
+
+    def _take_back(self, learned: _Learned) -> None:
+        """All but the carry, which is what has been booked since; nothing where variants have come since."""
+        estimate = self.estimate
+        if learned.names != tuple(estimate.names):
+            return
+        at = np.r_[IDLE, RESTED.start : estimate.size]
+        estimate.pin(at, learned.x[at])
+        estimate.p[np.ix_(at, at)] = learned.p[np.ix_(at, at)]
+        self._scatter, self._trend = learned.scatter, learned.trend
 
     def start_from(self, fit: Fit) -> None:
         """Idle draw and laws as a calibration found them. Only while no batch is open."""

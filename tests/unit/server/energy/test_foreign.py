@@ -49,6 +49,14 @@ def test_it_ends_beside_whoever_is_listed_and_not_beside_whoever_computes() -> N
     assert any(load.has_ended(0.0, 1.0, 50.0, 0.1) for _ in range(QUIET_EDGES))
 
 
+def test_where_a_floor_is_no_sign_it_ends_with_the_word_of_it() -> None:
+    load = ForeignLoad(watches_floor=False, at_work=0.3)
+    load.begin()
+    assert not any(load.has_ended(40.0, 1.0, 50.0, 0.1) for _ in range(2 * QUIET_EDGES))
+    load.at_work = 0.0
+    assert any(load.has_ended(40.0, 1.0, 50.0, 0.1) for _ in range(QUIET_EDGES))
+
+
 def test_an_unseen_floor_settles_after_a_minute_and_a_seen_one_never() -> None:
     unseen, seen = ForeignLoad(), ForeignLoad(neighbours=1)
     for load in (unseen, seen):
