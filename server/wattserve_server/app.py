@@ -124,6 +124,9 @@ async def serve(config: ServerConfig) -> None:
             say(f"gRPC speaks TLS, with whoever {asked}; metrics are plain HTTP")
         if keys is not None:
             say(f"API keys are needed: {counted(len(keys.keys.by_id), 'key')} of {config.keys_file}")
+            named = any(key.names for key in keys.keys.by_id.values())
+            if named and not config.trust_tenant_header:
+                say("a key may name tenants, and no header is believed without --trust-tenant-header")
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
         await interrupted
         for number in SIGNALS:  # a second one ends the server at once

@@ -53,8 +53,8 @@ class World:
     def client(self, key: str, **more: Any) -> Client:
         return Client(self.target, tls=self.tls, api_key=key, retry=False, timeout_s=60, **more)
 
-    def add(self, tenant: str, *may: str, rate: float = 0.0, in_flight: int = 0) -> str:
-        return add(self.folder, self.made, tenant, may, rate, in_flight)
+    def add(self, tenant: str, *may: str, rate: float = 0.0) -> str:
+        return add(self.folder, self.made, tenant, may, rate)
 
     def channel(self) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(self.ca.cert_pem.bytes())
@@ -71,9 +71,14 @@ class World:
 
 
 def add(
-    folder: Path, made: list[str], tenant: str, may: Sequence[str], rate: float = 0.0, in_flight: int = 0
+    folder: Path,
+    made: list[str],
+    tenant: str,
+    may: Sequence[str],
+    rate: float = 0.0,
+    names: Sequence[str] = (),
 ) -> str:
-    text, key = new_key(tenant, may, rate, in_flight, [])
+    text, key = new_key(tenant, may, rate, 0, names)
     with changing(folder / "keys.toml") as keys:
         keys[key.id] = key
     made.append(text)
@@ -103,6 +108,7 @@ class Held:
     bank: str
     audit: str
     boss: str
+    proxy: str
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, keys: list[str]) -> Iterator
         add(folder, keys, tenant, ["predict", "read-own"])
     add(folder, keys, "audit", ["read-all"])
     add(folder, keys, "boss", ["admin"])
+    add(folder, keys, "proxy", ["predict"], names=["mall"])
     model = save_classifier(folder / "tiny")
     flags = ["--tls-cert", str(folder / "server.pem"), "--tls-key", str(folder / "server.key")]
     flags += ["--keys-file", str(folder / "keys.toml"), "--metrics-need-key"]
@@ -129,7 +136,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, keys: list[str]) -> Iterator
 
 @pytest.fixture(scope="module")
 def held(world: World) -> Held:
-    return Held(*world.made[:4])
+    return Held(*world.made[:5])
 
 
 def test_without_a_known_key_only_health_and_readiness_answer(world: World) -> None:
@@ -219,6 +226,17 @@ async def test_who_watches_sees_its_own_alone_and_ends_when_its_key_is_revoked(
         assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert "was revoked or changed meanwhile" in str(ended.value.details())
         assert (await predict(IDS, metadata=bearer(held.shop), timeout=60)).receipt, "on the same connection"
+
+
+def test_a_header_that_is_not_trusted_names_nobody_and_the_server_says_so(world: World, held: Held) -> None:
+    assert "no header is believed without --trust-tenant-header" in world.server.error_text
+    infer = infer_request("tiny", input_ids=np.array([[2, 4, 3]], np.int64))
+    with world.channel() as channel:
+        shown = (*bearer(held.proxy), ("x-wattserve-tenant", "mall"))
+        OipStub(channel).ModelInfer(infer, metadata=shown, timeout=60)
+    text = world.page("/metrics", held.audit)
+    assert 'wattserve_tenant_requests_total{code="OK",tenant="proxy"} 1.0' in text
+    assert 'wattserve_tenant_requests_total{code="OK",tenant="mall"} 0.0' in text
 
 
 def test_loading_needs_its_right_and_the_log_says_who_asked(world: World, held: Held) -> None:

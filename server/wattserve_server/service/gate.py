@@ -73,15 +73,16 @@ class KeyFile:
         if not self._changes.are_there():
             return frozenset()
         try:
-            keys = read_keys(self._path)
-        except ConfigError as error:
+            keys, owner = read_keys(self._path), self._path.stat().st_uid
+        except (ConfigError, OSError) as error:
             log.error("NO KEY WAS ADDED OR REVOKED, those read before stay valid: --keys-file %s", error)
             return frozenset()
         before, self.keys = self.keys.by_id, keys
         gone = frozenset(key.id for key in before.values() if not key.is_still(keys.by_id.get(key.id)))
         log.info(
-            "--keys-file %s has changed: %d keys; new: %s; revoked or changed: %s",
+            "--keys-file %s, of user %d, has changed: %d keys; new: %s; revoked or changed: %s",
             self._path,
+            owner,
             len(keys.by_id),
             ", ".join(sorted(keys.by_id.keys() - before.keys())) or "none",
             ", ".join(sorted(gone)) or "none",

@@ -107,3 +107,9 @@ def test_a_misspelt_variable_is_named_and_the_others_are_not() -> None:
         {"WATTSERVE_PROT": "1", "WATTSERVE_PORT": "1", "WATTSERVE_CACHE": "x", "PATH": ""}
     )
     assert found == ["WATTSERVE_PROT"]
+
+
+def test_the_image_lets_nobody_administer_from_elsewhere() -> None:
+    root = Path(__file__).parents[3]
+    for file in ("Dockerfile", "deploy/compose.yaml"):
+        assert "admin" not in (root / file).read_text().lower()

@@ -192,6 +192,7 @@ def test_a_changed_file_is_read_again_and_says_whose_calls_must_end(
     assert watched.look() == frozenset()
     assert list(watched.keys.by_id) == [stays.split("_")[1], new.split("_")[1]]
     assert f"2 keys; new: {new.split('_')[1]}; revoked or changed: {gone_id}" in caplog.text
+    assert f", of user {os.getuid()}, has changed" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["broken", "gone", "writable"])
