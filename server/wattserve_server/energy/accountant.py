@@ -1,8 +1,8 @@
 """The accountant: turns readings and windows into settled charges and a ledger.
 
 It owns the books and the filter of one counter, whatever lanes draw on it: windows of two lanes may overlap.
-Time comes in as arguments; it reads no clock, holds no lock
-and starts no thread: one thread (the sampler) owns it and publishes its `copy`s.
+Time comes in as arguments; it reads no clock, holds no lock and starts no thread: one thread (the sampler)
+owns it and publishes its `copy`s.
 
 At each edge the filter says what each batch in the counter has used; the batches whose energy is all in are
 settled with what it says, and what the device drew by itself is booked as idle.
@@ -18,17 +18,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from wattserve_server.energy.admission import Admission
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
-from wattserve_server.energy.costlaw import Array, LawView, features_of
+from wattserve_server.energy.costlaw import Array, LawView
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times, uneven_j
 from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.edges import NS, EdgeFinder
-from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, PACE_SPREAD, within
+from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.firstideas import FirstIdeas
 from wattserve_server.energy.ledger import Books, Ledger
-from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow, entries_of
+from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Charge, Window
 from wattserve_server.energy.restart import RESTARTED, Sound, resume, sound
@@ -44,15 +45,7 @@ PATIENCE = 0.3
 LEAST_DEVIATION_S = 2e-4  # no instant is known more closely than this
 UNHEARD = 0.5  # of a period: so far off may a response be that was never heard
 
-# Where nothing is known of what the device usually draws, a first idea of that takes this part of the pool at
-# the least. Over a law's first so many edges it is taken anew where so many times as much is left for its
-# batches: an idea that is far too high is corrected by the next edge, and one that is far too low never is,
-# for what it leaves looks like somebody else's.
-FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
-
 CLOCK_CHANGE = 0.05  # clocks that move by less, relatively, change no law
-
-FIRST_PART = 0.2  # so much of a batch must be in the counter before a first idea can be had of it
 
 
 class Accountant:
@@ -74,9 +67,8 @@ class Accountant:
         self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
-        self._ideas = FirstIdeas()
-        self._durations = Durations()
-        self._young: dict[str, int] = {}  # edges since a law was begun without calibration
+        self._ideas, self._durations = FirstIdeas(), Durations()
+        self._admission = Admission(self._ideas, self._durations)
         self._last_end_s = -math.inf
         self._reached_s = -math.inf  # the end of the last edge that was passed
         self._sound: Sound | None = None  # as of that edge
@@ -92,6 +84,7 @@ class Accountant:
         self._estimate = self._filter.estimate
         self._calibrator = Calibrator(is_model=self._declared_idle_w is not None)
         self._open = OpenBatches()
+        self._admission.begin(self._filter, self._open, self._calibrator)
         self._tails = Tails()
         self._owed_j = 0.0  # of a declared idle draw: what the pool was too short for
 
@@ -260,7 +253,10 @@ class Accountant:
         self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
         self._calibrator.hear(edge, rest_s, bool(busy))
         self._filter.pass_time(rest_s)
-        if not self._admit(edge, rest_s):
+        new = [batch for batch in self._waiting if batch.start_s < at_s]
+        held = self._admission.admit(new, edge, rest_s, self._books.pool_j)
+        self._waiting = held + self._waiting[len(new) :]
+        if held:
             self._estimate.book_draw(rest_s, self._books.to_idle(float(rest_s @ self._estimate.idle_w)))
             return
         half_s = max(edge.deviation_s, LEAST_DEVIATION_S)
@@ -307,97 +303,6 @@ class Accountant:
         if not edge.is_first and edge.start_s > self._last_end_s:
             self._filter.hear_idle(edge.energy_uj / 1e6 / (edge.end_s - edge.start_s))
         self._books.to_idle(self._books.pool_j)
-
-    def _admit(self, edge: CounterInterval, rest_s: Array) -> bool:
-        """Hand the filter the windows that the counter has begun to hold; False when there is one among them
-        that it cannot follow yet, so that the edge says nothing."""
-        new = [batch for batch in self._waiting if batch.start_s < edge.end_s]
-        self._waiting = self._waiting[len(new) :]
-        for batch in new:
-            if not self._estimate.knows(batch.window.variant):
-                self._ideas.hear(batch)
-        unknown = [batch for batch in new if not self._is_foreseen(batch)]
-        young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
-        asked = {id(batch) for batch in unknown + young}
-        beside = [batch for batch in new if id(batch) not in asked]
-        can_follow = not unknown or self._begin_laws(unknown, beside + young, edge, rest_s)
-        if can_follow and young:
-            self._begin_laws(young, beside, edge, rest_s)
-        if not can_follow:
-            self._waiting = unknown + self._waiting
-            new = [batch for batch in new if batch not in unknown]
-        lawful = [batch for batch in new if not batch.window.is_first_run]
-        for batch in lawful:
-            self._calibrator.hear_batch(batch)
-        entries = entries_of(lawful, among=len(self._open))
-        if entries:
-            variants = [entry.kind.variant for entry in entries]
-            features = np.array([features_of(entry.kind) for entry in entries])
-            rests = np.array([entry.rest for entry in entries])
-            counts = np.array([len(entry.batches) for entry in entries], dtype=float)
-            seconds = self._open.own_seconds(entries)
-            are_trials = np.array([entry.kind.is_warmup for entry in entries])
-            excess = self._durations.excess(variants, features, seconds, counts, are_trials, rests > 0)
-            if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
-                excess = np.zeros(len(entries))
-            self._open.add(entries)
-            self._estimate.admit(variants, features, rests, counts, excess)
-            if change := self._durations.take_change():
-                # Where the counter has told what longer means, the pace explains it.
-                unknown_part = min(self._estimate.pace_deviation / PACE_SPREAD, 1.0)
-                self._filter.hear_pace(change * unknown_part)
-        if first_runs := [batch for batch in new if batch.window.is_first_run]:
-            assert self._ideas.usual_w is not None
-            self._open.add([Entry([batch], [0.0]) for batch in first_runs])
-            seconds = np.array([batch.end_s - batch.start_s for batch in first_runs])
-            self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
-        return can_follow
-
-    def _is_foreseen(self, batch: TimedWindow) -> bool:
-        """Whether there is any idea of what it costs."""
-        if batch.window.is_first_run:
-            return self._ideas.usual_w is not None
-        return self._estimate.knows(batch.window.variant)
-
-    def _begin_laws(
-        self, batches: list[TimedWindow], beside: list[TimedWindow], edge: CounterInterval, rest_s: Array
-    ) -> bool:
-        """A first idea of batches of which little is known; beside: the others that are new. Where it is not
-        known what the device usually draws, what nothing else explains says it; False when the counter holds
-        too little of them yet."""
-        parts = self._parts(batches, edge)
-        usual_w = self._ideas.usual_w
-        if usual_w is None and float(parts.sum()) < FIRST_PART:
-            return False
-        known_j = float(self._open.counted(edge.end_s, self.response) @ self._estimate.batches_j)
-        if usual_w is not None and beside:
-            known_j += float(self._parts(beside, edge) @ [self._idea_j(batch, usual_w) for batch in beside])
-        left_j = max(self._books.pool_j - known_j - float(rest_s @ self._estimate.idle_w), 0.0)
-        seconds = max(float(parts @ [batch.end_s - batch.start_s for batch in batches]), LEAST_DEVIATION_S)
-        if usual_w is None:
-            usual_w = max(left_j, FIRST_IDEA * self._books.pool_j, 1e-6) / seconds
-            self._ideas.settled(usual_w * seconds, seconds)
-        expected_j = float(parts @ [self._idea_j(batch, usual_w) for batch in batches])
-        is_far_too_low = left_j > TOO_LOW * expected_j and float(parts.sum()) > FIRST_PART
-        for name in dict.fromkeys(batch.window.variant for batch in batches if not batch.window.is_first_run):
-            if not self._estimate.knows(name):
-                self._young[name] = 0
-                self._estimate.add_variant(name, *self._ideas.law(name, usual_w))
-            elif is_far_too_low:
-                self._estimate.add_variant(name, *self._ideas.law(name, left_j / seconds))
-            self._young[name] += 1
-        return True
-
-    def _parts(self, batches: list[TimedWindow], edge: CounterInterval) -> Array:
-        """Which part of each the counter holds at an edge."""
-        starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
-        return self.response.counted(edge.end_s, starts_s, ends_s)
-
-    def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
-        window = batch.window
-        if window.is_first_run or not self._estimate.knows(window.variant):
-            return usual_w * (batch.end_s - batch.start_s)
-        return float(self._estimate.predict(window.variant, np.array([features_of(window)]))[0])
 
     # -- booking
 

@@ -1,0 +1,140 @@
+"""How batches that the counter has begun to hold come into the filter: with what their laws say, with a first
+idea where there is no law yet, or not before the counter holds enough of them to have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from wattserve_server.energy.calibration import CounterInterval
+from wattserve_server.energy.calibrator import Calibrator
+from wattserve_server.energy.costlaw import Array, features_of
+from wattserve_server.energy.durations import Durations
+from wattserve_server.energy.estimate import PACE_SPREAD
+from wattserve_server.energy.filter import EnergyFilter
+from wattserve_server.energy.firstideas import FirstIdeas
+from wattserve_server.energy.openbatches import Entry, OpenBatches, TimedWindow, entries_of
+
+LEAST_SECONDS = 2e-4  # of batches that the counter holds, whatever it holds
+
+# Where nothing is known of what the device usually draws, a first idea of that takes this part of the pool at
+# the least. Over a law's first so many edges it is taken anew where so many times as much is left for its
+# batches: an idea that is far too high is corrected by the next edge, and one that is far too low never is,
+# for what it leaves looks like somebody else's.
+FIRST_IDEA, YOUNG, TOO_LOW = 0.2, 16, 4.0
+
+FIRST_PART = 0.2  # so much of a batch must be in the counter before a first idea can be had of it
+
+
+class Admission:
+    """What has been heard outlives the filter. Call `begin` before all else."""
+
+    def __init__(self, ideas: FirstIdeas, durations: Durations) -> None:
+        self._ideas, self._durations = ideas, durations
+        self._young: dict[str, int] = {}  # edges since a law was begun without calibration
+
+    def begin(self, filter_: EnergyFilter, open_: OpenBatches, calibrator: Calibrator) -> None:
+        """From now on hand batches to these."""
+        self._filter, self._open, self._calibrator = filter_, open_, calibrator
+        self._estimate = filter_.estimate
+
+    def admit(
+        self, new: list[TimedWindow], edge: CounterInterval, rest_s: Array, pool_j: float
+    ) -> list[TimedWindow]:
+        """Hand over these, which the counter has begun to hold; returns those that cannot be followed yet:
+        where there are any, the edge says nothing. rest_s: of it, by class. pool_j: with what it counted."""
+        for batch in new:
+            if not self._estimate.knows(batch.window.variant):
+                self._ideas.hear(batch)
+        unknown = [batch for batch in new if not self._is_foreseen(batch)]
+        young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
+        asked = {id(batch) for batch in unknown + young}
+        beside = [batch for batch in new if id(batch) not in asked]
+        rest_j = float(rest_s @ self._estimate.idle_w)
+        can_follow = not unknown or self._begin_laws(unknown, beside + young, edge, rest_j, pool_j)
+        if can_follow and young:
+            self._begin_laws(young, beside, edge, rest_j, pool_j)
+        held = [] if can_follow else unknown
+        kept_back = {id(batch) for batch in held}
+        followed = [batch for batch in new if id(batch) not in kept_back]
+        self._admit_lawful([batch for batch in followed if not batch.window.is_first_run])
+        if first_runs := [batch for batch in followed if batch.window.is_first_run]:
+            assert self._ideas.usual_w is not None
+            self._open.add([Entry([batch], [0.0]) for batch in first_runs])
+            seconds = np.array([batch.end_s - batch.start_s for batch in first_runs])
+            self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
+        return held
+
+    def _admit_lawful(self, batches: Sequence[TimedWindow]) -> None:
+        for batch in batches:
+            self._calibrator.hear_batch(batch)
+        entries = entries_of(batches, among=len(self._open))
+        if not entries:
+            return
+        variants = [entry.kind.variant for entry in entries]
+        features = np.array([features_of(entry.kind) for entry in entries])
+        rests = np.array([entry.rest for entry in entries])
+        counts = np.array([len(entry.batches) for entry in entries], dtype=float)
+        seconds = self._open.own_seconds(entries)
+        are_trials = np.array([entry.kind.is_warmup for entry in entries])
+        excess = self._durations.excess(variants, features, seconds, counts, are_trials, rests > 0)
+        if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
+            excess = np.zeros(len(entries))
+        self._open.add(entries)
+        self._estimate.admit(variants, features, rests, counts, excess)
+        if change := self._durations.take_change():
+            # Where the counter has told what longer means, the pace explains it.
+            unknown_part = min(self._estimate.pace_deviation / PACE_SPREAD, 1.0)
+            self._filter.hear_pace(change * unknown_part)
+
+    def _is_foreseen(self, batch: TimedWindow) -> bool:
+        """Whether there is any idea of what it costs."""
+        if batch.window.is_first_run:
+            return self._ideas.usual_w is not None
+        return self._estimate.knows(batch.window.variant)
+
+    def _begin_laws(
+        self,
+        batches: Sequence[TimedWindow],
+        beside: Sequence[TimedWindow],
+        edge: CounterInterval,
+        rest_j: float,
+        pool_j: float,
+    ) -> bool:
+        """A first idea of batches of which little is known; beside: the others that are new. Where it is not
+        known what the device usually draws, what nothing else explains says it; False when the counter holds
+        too little of them yet."""
+        parts = self._parts(batches, edge)
+        usual_w = self._ideas.usual_w
+        if usual_w is None and float(parts.sum()) < FIRST_PART:
+            return False
+        known_j = float(self._open.counted(edge.end_s, self._calibrator.response) @ self._estimate.batches_j)
+        if usual_w is not None and beside:
+            known_j += float(self._parts(beside, edge) @ [self._idea_j(batch, usual_w) for batch in beside])
+        left_j = max(pool_j - known_j - rest_j, 0.0)
+        seconds = max(float(parts @ [batch.end_s - batch.start_s for batch in batches]), LEAST_SECONDS)
+        if usual_w is None:
+            usual_w = max(left_j, FIRST_IDEA * pool_j, 1e-6) / seconds
+            self._ideas.settled(usual_w * seconds, seconds)
+        expected_j = float(parts @ [self._idea_j(batch, usual_w) for batch in batches])
+        is_far_too_low = left_j > TOO_LOW * expected_j and float(parts.sum()) > FIRST_PART
+        for name in dict.fromkeys(batch.window.variant for batch in batches if not batch.window.is_first_run):
+            if not self._estimate.knows(name):
+                self._young[name] = 0
+                self._estimate.add_variant(name, *self._ideas.law(name, usual_w))
+            elif is_far_too_low:
+                self._estimate.add_variant(name, *self._ideas.law(name, left_j / seconds))
+            self._young[name] += 1
+        return True
+
+    def _parts(self, batches: Sequence[TimedWindow], edge: CounterInterval) -> Array:
+        """Which part of each the counter holds at an edge."""
+        starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
+        return self._calibrator.response.counted(edge.end_s, starts_s, ends_s)
+
+    def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
+        window = batch.window
+        if window.is_first_run or not self._estimate.knows(window.variant):
+            return usual_w * (batch.end_s - batch.start_s)
+        return float(self._estimate.predict(window.variant, np.array([features_of(window)]))[0])
