@@ -9,9 +9,10 @@ reason when any of them is unknown. Owned by one thread (the event loop).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 
 class State(Enum):
@@ -30,6 +31,7 @@ class Outcome(Enum):
 
 
 NEVER_RAN = "the request never ran"
+NO_REASONS: Mapping[str, str] = MappingProxyType({})
 
 # The parts of the machine that draw a request's joules, each with a counter of its own.
 ACCELERATOR = "accelerator"  # the device that runs the batches
@@ -47,6 +49,10 @@ class Tally:
     energy_uj: int | None = None
     deviation_uj: float = 0.0
     idle_share_uj: int | None = None
+
+    def now_uj(self, windows: int) -> int | None:
+        """Settled where so many windows have charged it, else provisional."""
+        return self.energy_uj if self.charged == windows else self.provisional_uj
 
     def foresee(self, provisional_uj: int | None) -> None:
         """One more window has ended."""
@@ -84,7 +90,7 @@ class Line:
     tallies: tuple[Tally, ...] = ()  # one for each of the receipt's parts
 
     def __post_init__(self) -> None:
-        self.tallies = tuple(Tally() for _ in self.receipt.parts)
+        self.tallies = tuple([Tally() for _ in self.receipt.parts])
 
     @property
     def is_settled(self) -> bool:
@@ -93,8 +99,8 @@ class Line:
 
     @property
     def energy_uj(self) -> int | None:
-        """Of all parts; None while one of them owes or does not know its own."""
-        return _sum([tally.energy_uj for tally in self.tallies]) if self.is_settled else None
+        """Of all parts, each settled or else provisional; None where one does not know its own."""
+        return _sum([tally.now_uj(self.windows) for tally in self.tallies])
 
     @property
     def provisional_uj(self) -> int | None:
@@ -147,7 +153,7 @@ class Receipt:
     is_unverified: bool = False  # nobody has checked that it ran at the precision of its name
     warnings: list[str] = field(default_factory=list)
     tenant: str = ""  # whose it is; empty: whoever may read receipts may read it
-    _reasons: dict[str, str] = field(default_factory=dict)  # by part: why it has no figure
+    _reasons: Mapping[str, str] = field(default_factory=lambda: NO_REASONS)  # by part: why it has no figure
 
     def end(self, outcome: Outcome) -> None:
         """Say how the request ended. Raises ValueError the second time."""
@@ -164,7 +170,7 @@ class Receipt:
             raise ValueError(f"a line of receipt {self.receipt_id} was charged twice by one of its windows")
         tally.charge(charge.energy_uj, charge.deviation_uj, charge.idle_share_uj)
         if charge.energy_uj is None:
-            self._reasons.setdefault(part, charge.reason)
+            self._reasons = {part: charge.reason} | {**self._reasons}
         if charge.warning:
             warning = self._named(part, charge.warning)
             if warning not in self.warnings:
@@ -218,31 +224,22 @@ class Receipt:
         return f"{part}: {words}" if len(self.parts) > 1 else words
 
     def _figures(self, parts: Sequence[int], reason: str) -> Figures:
-        tallies = [[line.tallies[part] for line in self.ran] for part in parts]
-        owed = [line.windows for line in self.ran]
+        lines = self.ran
+        every = [line.tallies[part] for part in parts for line in lines]
         is_final = self.outcome is not Outcome.OPEN and all(
-            tally.charged == windows
-            for of_part in tallies
-            for tally, windows in zip(of_part, owed, strict=True)
+            line.tallies[part].charged == line.windows for part in parts for line in lines
         )
-        if is_final and not owed:
+        if is_final and not lines:
             reason = NEVER_RAN
         state = State.PROVISIONAL if not is_final else State.UNKNOWN if reason else State.SETTLED
         energy_uj = None
         if not reason:
-            now = [
-                tally.energy_uj if tally.charged == windows else tally.provisional_uj
-                for of_part in tallies
-                for tally, windows in zip(of_part, owed, strict=True)
-            ]
-            energy_uj = _sum(now)
-        every = [tally for of_part in tallies for tally in of_part]
+            energy_uj = _sum([line.tallies[part].now_uj(line.windows) for part in parts for line in lines])
         interval_uj = None
         if state is State.SETTLED and energy_uj is not None:
             # Lines of one batch are wrong together, as are the windows of a line; two counters are not.
-            half_uj = 1.96 * math.hypot(
-                *(math.fsum(tally.deviation_uj for tally in of_part) for of_part in tallies)
-            )
+            deviations_uj = [math.fsum([line.tallies[part].deviation_uj for line in lines]) for part in parts]
+            half_uj = 1.96 * math.hypot(*deviations_uj)
             interval_uj = max(0, math.floor(energy_uj - half_uj)), math.ceil(energy_uj + half_uj)
         return Figures(
             state,
@@ -257,7 +254,7 @@ class Receipt:
 def _sum(amounts: list[int | None]) -> int | None:
     """None where nothing is to be summed, or part of it is not known."""
     values = [amount for amount in amounts if amount is not None]
-    return sum(values) if amounts and len(values) == len(amounts) else None
+    return sum(values) if values and len(values) == len(amounts) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -301,13 +301,18 @@ def receipt_message(receipt: Receipt, sources: Mapping[str, Source]) -> pb.Recei
 
 def write_receipt(message: pb.Receipt, receipt: Receipt, sources: Mapping[str, Source]) -> None:
     """As `receipt_message`, into a message that holds nothing yet."""
-    source = source_message(joined(tuple(sources.values())))
     whole = receipt.whole
-    state = known_state(whole.state, source)
     message.CopyFrom(
-        _alike(receipt.variant, receipt.device, receipt.split_rule, receipt.proxy, receipt.is_unverified)
+        _alike(
+            receipt.variant,
+            receipt.device,
+            receipt.split_rule,
+            receipt.proxy,
+            receipt.is_unverified,
+            tuple(sources.items()),
+        )
     )
-    message.source.CopyFrom(source)
+    state = known_state(whole.state, message.source)
     message.receipt_id = receipt.receipt_id
     message.request_id = receipt.request_id
     message.outcome = _OUTCOMES[receipt.outcome]
@@ -317,23 +322,20 @@ def write_receipt(message: pb.Receipt, receipt: Receipt, sources: Mapping[str, S
         message.warnings.extend(receipt.warnings)
     for line in receipt.lines:
         _write_line(message.lines.add(), line, state)
-    _write_figures(message, receipt.variant, whole, source)
-    for name in receipt.parts:
-        figures = whole if len(receipt.parts) == 1 else receipt.of_part(name)
-        part = message.parts.add(name=name)
-        part.source.CopyFrom(source_message(sources[name]))
+    _write_figures(message, receipt.variant, whole)
+    for part in message.parts:
+        figures = whole if len(receipt.parts) == 1 else receipt.of_part(part.name)
         part.state = _STATES[known_state(figures.state, part.source)]
-        _write_figures(part, receipt.variant, figures, part.source)
+        _write_figures(part, receipt.variant, figures)
 
 
-def _write_figures(
-    message: pb.Receipt | pb.ReceiptPart, variant: str, figures: Figures, source: pb.EnergySource
-) -> None:
+def _write_figures(message: pb.Receipt | pb.ReceiptPart, variant: str, figures: Figures) -> None:
+    """Into a message that has its source."""
     if figures.energy_uj is not None:
         message.energy_uj = figures.energy_uj
         message.unknown_reason = figures.reason
     else:
-        message.unknown_reason = unknown_reason(variant, figures, source)
+        message.unknown_reason = unknown_reason(variant, figures, message.source)
     if figures.interval_uj is not None:
         message.energy_low_uj, message.energy_high_uj = figures.interval_uj
     if figures.idle_share_uj is not None:
@@ -343,7 +345,14 @@ def _write_figures(
 
 
 @lru_cache(maxsize=256)
-def _alike(variant: str, device: str, split_rule: str, proxy: str, is_unverified: bool) -> pb.Receipt:
+def _alike(
+    variant: str,
+    device: str,
+    split_rule: str,
+    proxy: str,
+    is_unverified: bool,
+    sources: Sequence[tuple[str, Source]],
+) -> pb.Receipt:
     """What is the same on many receipts: to be copied, which takes a tenth of making it."""
     return pb.Receipt(
         variant=variant,
@@ -352,6 +361,8 @@ def _alike(variant: str, device: str, split_rule: str, proxy: str, is_unverified
         split_rule=split_rule,
         proxy=proxy,
         unverified=is_unverified,
+        source=source_message(joined(tuple(source for _, source in sources))),
+        parts=[pb.ReceiptPart(name=part, source=source_message(source)) for part, source in sources],
     )
 
 
@@ -378,8 +389,7 @@ def _write_line(message: pb.ReceiptLine, line: Line, state: State) -> None:
     message.padded_tokens = line.padded_tokens
     message.batch_size = line.batch_size
     message.compute_ns = line.compute_ns
-    energy_uj = line.energy_uj if line.is_settled else line.provisional_uj
-    if energy_uj is not None and state is not State.UNKNOWN:
+    if state is not State.UNKNOWN and (energy_uj := line.energy_uj) is not None:
         message.energy_uj = energy_uj
-    if line.idle_share_uj is not None:
-        message.idle_share_uj = line.idle_share_uj
+    if (idle_share_uj := line.idle_share_uj) is not None:
+        message.idle_share_uj = idle_share_uj

@@ -226,9 +226,11 @@ def test_parts_are_wrong_each_for_itself() -> None:
     line = Line(receipt, 5)
     receipt.lines.append(line)
     line.enter(1)
+    line.ran(5, 7, (900, 700))
     receipt.end(Outcome.COMPLETED)
     receipt.charge(Charge(line, 1000, 30.0, 4), ACCELERATOR)
     assert (receipt.state, receipt.of_part(ACCELERATOR).state) == (State.PROVISIONAL, State.SETTLED)
+    assert (receipt.energy_uj, line.energy_uj) == (1700, 1700)  # of the host, what is foreseen
     receipt.charge(Charge(line, 500, 40.0, 3, warning="somebody draws"), HOST)
     assert (receipt.energy_uj, receipt.idle_share_uj) == (1500, 7)
     assert receipt.interval_uj() == (1402, 1598)  # 1.96 x 50: counters err independently

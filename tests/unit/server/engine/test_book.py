@@ -275,7 +275,7 @@ def test_receipts_are_kept_up_to_so_many_bytes() -> None:
     each_bytes = book_module.RECEIPT_BYTES + len("mine") + book_module.LINE_BYTES
     receipts = ReceiptBook(60.0, 100, lambda receipt: None, Clock(), retention_bytes=2 * each_bytes)
     first, second, third = (ran(receipts) for _ in range(3))
-    with pytest.raises(NotFound, match=r"or the last 100 receipts or 0.00247 MB"):
+    with pytest.raises(NotFound, match=r"or the last 100 receipts or 0.002662 MB"):
         receipts.get(first.receipt_id)
     assert [receipts.get(each.receipt_id) for each in (second, third)] == [second, third]
     assert receipts.kept_bytes == 2 * each_bytes
