@@ -16,8 +16,8 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
-from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.queued import Answer
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
 from wattserve_server.service import prediction
 from wattserve_server.service.caller import CALLER, of_peer
