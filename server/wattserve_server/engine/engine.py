@@ -109,6 +109,11 @@ class Engine:
         arrived = sum(len(request.sequences) for request in tuple(self._arrivals))
         return arrived + sum(len(lane.batcher) for lane in self.lanes.values())
 
+    @property
+    def queued_callers(self) -> int:
+        """Who have something waiting, for each device. Any thread."""
+        return sum(lane.batcher.callers for lane in self.lanes.values())
+
     def wait_ns(self) -> float:
         """For how long what waits will take, on the device where that is longest. Any thread."""
         now_ns = time.monotonic_ns()
