@@ -188,7 +188,7 @@ async def test_the_device_is_told_whose_share_a_request_takes(
     engine.predict, engine.check_room = predict, lambda *asked: told.append(asked[-1])
     token = CALLER.set(of_peer("ipv4:10.1.2.3:40000"))
     service: Any = native if protocol.startswith("native") else open_inference
-    request = NATIVE if service is native else OIP
+    request: Any = NATIVE if service is native else OIP
     if protocol.endswith("stream"):
         stream = service.PredictStream if service is native else service.ModelStreamInfer
         assert [reply async for reply in stream(each(request), CONTEXT)]
