@@ -25,7 +25,7 @@ from wattserve_server.energy.costlaw import Array, LawView
 from wattserve_server.energy.device import ForeignLoad, Response, rest_times, uneven_j
 from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.edges import NS, EdgeFinder
-from wattserve_server.energy.estimate import AFTER_REST, AFTER_REST_CPU_TIME, within
+from wattserve_server.energy.estimate import within
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.firstideas import FirstIdeas
 from wattserve_server.energy.ledger import Books, Ledger
@@ -79,8 +79,8 @@ class Accountant:
 
     def _begin_filter(self) -> None:
         """The filter and all that follows its open batches, as at the start."""
-        after_rest = AFTER_REST_CPU_TIME if self._is_cpu_time else AFTER_REST
-        self._filter = EnergyFilter(self._declared_idle_w, ForeignLoad(self._watches_floor), after_rest)
+        foreign = ForeignLoad(self._watches_floor)
+        self._filter = EnergyFilter(self._declared_idle_w, foreign, self._is_cpu_time)
         self._estimate = self._filter.estimate
         self._calibrator = Calibrator(is_model=self._declared_idle_w is not None)
         self._open = OpenBatches()
@@ -173,7 +173,8 @@ class Accountant:
                 self._books.no_figure(window, self._finder.failure)
             else:
                 start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
-                self._waiting.append(TimedWindow(window, start_s, end_s))
+                cpu_s = None if window.cpu_ns is None or not self._is_cpu_time else window.cpu_ns / NS
+                self._waiting.append(TimedWindow(window, start_s, end_s, cpu_s))
         if since_ns is not None:
             known_until_s = self._seconds(known_until_ns)
             try:
@@ -321,7 +322,7 @@ class Accountant:
                 joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
             booked_j += joules
             if not entry.kind.is_first_run:
-                self._ideas.settled(joules, sum(batch.end_s - batch.start_s for batch in entry.batches))
+                self._ideas.settled(joules, sum(batch.took_s for batch in entry.batches))
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
         self._estimate.settle(ripe, booked_j)

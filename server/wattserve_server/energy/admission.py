@@ -62,7 +62,7 @@ class Admission:
         if first_runs := [batch for batch in followed if batch.window.is_first_run]:
             assert self._ideas.usual_w is not None
             self._open.add([Entry([batch], [0.0]) for batch in first_runs])
-            seconds = np.array([batch.end_s - batch.start_s for batch in first_runs])
+            seconds = np.array([batch.took_s for batch in first_runs])
             self._estimate.admit_first_runs(self._ideas.usual_w * seconds)
         return held
 
@@ -113,7 +113,7 @@ class Admission:
         if usual_w is not None and beside:
             known_j += float(self._parts(beside, edge) @ [self._idea_j(batch, usual_w) for batch in beside])
         left_j = max(pool_j - known_j - rest_j, 0.0)
-        seconds = max(float(parts @ [batch.end_s - batch.start_s for batch in batches]), LEAST_SECONDS)
+        seconds = max(float(parts @ [batch.took_s for batch in batches]), LEAST_SECONDS)
         if usual_w is None:
             usual_w = max(left_j, FIRST_IDEA * pool_j, 1e-6) / seconds
             self._ideas.settled(usual_w * seconds, seconds)
@@ -136,5 +136,5 @@ class Admission:
     def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
         window = batch.window
         if window.is_first_run or not self._estimate.knows(window.variant):
-            return usual_w * (batch.end_s - batch.start_s)
+            return usual_w * batch.took_s
         return float(self._estimate.predict(window.variant, np.array([features_of(window)]))[0])

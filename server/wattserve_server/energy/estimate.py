@@ -17,7 +17,6 @@ Linear algebra only: what enters, what leaves, and what booking does to it. Lear
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +46,7 @@ AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew 
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 AFTER_REST_CPU_TIME = 2.0  # the same of the server's own CPU time: a lone request finds cold caches
 FIRST_PACE, PACE_SPREAD = 0.5, 0.5  # of the pace: a wait draws nothing, and slow work draws for longer
+PACE_CPU_TIME, PACE_SPREAD_CPU_TIME = 1.0, 0.1  # where what is counted is the CPU time that they took
 CORRECTION = 0.1  # of a law from its smooth part
 # Of a first run from what the device usually draws in that time: it may have used anything, and what an edge
 # says of it is not to be taken for idle draw.
@@ -79,17 +79,19 @@ def within(pool_j: float, amounts_j: Array, deviations_j: Array) -> Array:
 class Estimate:
     """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last."""
 
-    def __init__(self, after_rest: float = AFTER_REST) -> None:
+    def __init__(self, is_cpu_time: bool = False) -> None:
+        """is_cpu_time: the counter counts the server's own CPU time."""
+        after_rest = AFTER_REST_CPU_TIME if is_cpu_time else AFTER_REST
+        pace, spread = (PACE_CPU_TIME, PACE_SPREAD_CPU_TIME) if is_cpu_time else (FIRST_PACE, PACE_SPREAD)
         self.names: list[str] = []
         self.bases: Array = np.zeros((0, SMOOTH))  # smooth parts that corrections are relative to
         self.x: Array = np.zeros(LAWS)
         self._room: Array = np.zeros((LAWS + ROOM, LAWS + ROOM))  # `p` is its corner
-        self._scratch: Array = np.zeros(0)
         self.p: Array = self._room[:LAWS, :LAWS]
         self.size = LAWS  # of what is not a batch
         self.after_rest_spread = after_rest
         self.p[RESTED, RESTED] = after_rest**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
-        self.x[PACE], self.p[PACE, PACE] = FIRST_PACE, PACE_SPREAD**2
+        self.x[PACE], self.p[PACE, PACE] = pace, spread**2
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
@@ -231,23 +233,13 @@ class Estimate:
         more = self.pace * excess
         more[rested] += self.x[RESTED.start - 1 + rests[rested]]
         predicted *= np.maximum(1 + more, LEAST)
-        # By variant, so that slices of rows do.
-        order = np.argsort(of, kind="stable")
-        factors, back = factors[order], np.argsort(order)
-        bounds = np.searchsorted(of[order], np.arange(len(self.names) + 1)).tolist()
-        theirs = [
-            (slice(since, until), self.block(index))
-            for index, (since, until) in enumerate(pairwise(bounds))
-            if until > since
-        ]
-        cross = shared[order] @ self.p[RESTED.start : LAWS]
+        cross = shared @ self.p[RESTED.start : LAWS]
+        theirs = [(np.flatnonzero(of == index), self.block(index)) for index in np.unique(of).tolist()]
         for mine, block in theirs:
             cross[mine] += factors[mine] @ self.p[block]
-        cross = cross[back]
-        own = shared[order] @ cross[:, RESTED.start : LAWS].T
+        own = shared @ cross[:, RESTED.start : LAWS].T
         for mine, block in theirs:
             own[mine] += factors[mine] @ cross[:, block].T
-        own = own[back]
         if uncertain := self.uncertain.intersection(variants):
             deviations = np.sqrt(np.maximum(np.diagonal(own), 0.0))
             is_told = deviations < KNOWN * predicted
@@ -290,10 +282,9 @@ class Estimate:
     def settle(self, closed: NDArray[np.bool_], booked_j: float) -> None:
         """These open batches (a mask) are booked, with this sum; what they truly were is carried."""
         mask = np.concatenate([np.zeros(self.size, dtype=bool), closed])
-        weights = mask.astype(float)
-        self.x[CARRY] += weights @ self.x - booked_j
-        self.p[CARRY, :] += weights @ self.p
-        self.p[:, CARRY] += self.p @ weights
+        self.x[CARRY] += self.x[mask].sum() - booked_j
+        self.p[CARRY, :] += self.p[mask, :].sum(axis=0)
+        self.p[:, CARRY] += self.p[:, mask].sum(axis=1)
         self._drop(mask)
 
     def forget(self, lost: NDArray[np.bool_]) -> None:
@@ -316,13 +307,6 @@ class Estimate:
         """After a gap: nothing is carried."""
         self.pin(CARRY, 0.0)
 
-    def learn(self, told: Array) -> None:
-        """The covariance becomes less by the outer product of this, in place: a new matrix costs more."""
-        count = len(told)
-        if len(self._scratch) < count * count:
-            self._scratch = np.empty(len(self._room) ** 2)
-        self.p -= np.multiply(told[:, None], told, out=self._scratch[: count * count].reshape(count, count))
-
     def pin(self, at: int | slice | NDArray[np.int64], values: float | Array) -> None:
         """These values are known for certain, until something doubts them."""
         self.x[at] = values
@@ -340,12 +324,9 @@ class Estimate:
         self.is_first_run = self.is_first_run[keep[self.size :]]
         self.scatter_alone = self.scatter_alone[keep[self.size :]]
         self.x = self.x[keep]
-        staying = np.flatnonzero(keep[self.size :]) + self.size
-        end = self.size + len(staying)
-        stay: slice | NDArray[np.int64] = staying
-        if len(staying) and staying[-1] - staying[0] < len(staying):  # as a rule: slices are quicker
-            stay = slice(int(staying[0]), int(staying[-1]) + 1)
-        among = self.p[stay][:, stay]
+        stay = np.flatnonzero(keep[self.size :]) + self.size
+        end = self.size + len(stay)
+        among = self.p[np.ix_(stay, stay)]
         self.p[: self.size, self.size : end] = self.p[: self.size, stay]
         self.p[self.size : end, : self.size] = self.p[stay, : self.size]
         self.p[self.size : end, self.size : end] = among

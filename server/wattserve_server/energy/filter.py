@@ -19,7 +19,6 @@ from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
 from wattserve_server.energy.estimate import (
-    AFTER_REST,
     CARRY,
     FOREIGN,
     IDLE,
@@ -81,9 +80,9 @@ class EnergyFilter:
         self,
         declared_idle_w: float | None = None,
         foreign: ForeignLoad | None = None,
-        after_rest: float = AFTER_REST,
+        is_cpu_time: bool = False,
     ) -> None:
-        self.estimate = Estimate(after_rest)
+        self.estimate = Estimate(is_cpu_time)
         self.foreign = foreign or ForeignLoad()  # what else may draw on the device
         self.idle_is_known = declared_idle_w is not None
         self._declared_idle_w = declared_idle_w
@@ -198,19 +197,20 @@ class EnergyFilter:
         """Relative variances, of all of these laws together and of each alone; with_open: and of the batches
         that follow laws and are open."""
         estimate = self.estimate
-        at = np.fromiter(indices, dtype=int)
-        places = (LAWS + SIZE * at[:, None] + np.arange(SMOOTH)).ravel()
-        values = estimate.x[places]
-        of = np.repeat(at, SMOOTH)
-        variance = np.where(of[:, None] == of, together_variance + alone_variance, together_variance)
-        estimate.p[np.ix_(places, places)] += variance * np.outer(values, values)
+        values = np.zeros_like(estimate.thetas)
+        at = list(indices)
+        values[at, :SMOOTH] = estimate.thetas[at, :SMOOTH]
+        together = values.ravel()
         if with_open:
-            batches = slice(estimate.size, None)
-            joules = np.where(estimate.is_first_run, 0.0, estimate.x[batches])
-            beside = together_variance * np.outer(values, joules)
-            estimate.p[places, batches] += beside
-            estimate.p[batches, places] += beside.T
-            estimate.p[batches, batches] += together_variance * np.outer(joules, joules)
+            is_lawful = np.logical_not(estimate.is_first_run)
+            together = np.concatenate([together, np.where(is_lawful, estimate.x[estimate.size :], 0.0)])
+        reached = slice(LAWS, LAWS + len(together))
+        estimate.p[reached, reached] += together_variance * np.outer(together, together)
+        places = LAWS + SIZE * np.array(at, dtype=int)[:, None] + np.arange(SMOOTH)
+        smooth = values[at, :SMOOTH]
+        estimate.p[places[:, :, None], places[:, None, :]] += (
+            alone_variance * smooth[:, :, None] * smooth[:, None, :]
+        )
 
     def update(
         self,
@@ -242,7 +242,8 @@ class EnergyFilter:
             return 0.0
         excess_j = 0.0 if may_be_anything else float(max(off_j - OUTLIER * deviation_j, 0.0))
         estimate.x += spread * ((off_j - excess_j) / variance)
-        estimate.learn(spread / variance**0.5)
+        told = spread / variance**0.5
+        estimate.p -= np.outer(told, told)
         self._keep_positive()
         if counted.any() and not may_be_anything:
             self.edges += 1

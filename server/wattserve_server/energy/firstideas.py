@@ -38,7 +38,7 @@ class FirstIdeas:
 
     def hear(self, batch: TimedWindow) -> None:
         """A batch of a variant that has no law; of a shape's first runs the first one tells nothing."""
-        window, seconds = batch.window, batch.end_s - batch.start_s
+        window, seconds = batch.window, batch.took_s
         shape = features_of(window)
         if window.is_first_run and (window.variant, shape) not in self._first:
             self._first.add((window.variant, shape))

@@ -7,6 +7,7 @@ origin. Knows no energy but what it is told.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -31,6 +32,12 @@ class TimedWindow:
     window: Window
     start_s: float
     end_s: float
+    cpu_s: float | None = None  # its CPU time, where that is what the counter counts
+
+    @property
+    def took_s(self) -> float:
+        """What tells how much it used: its CPU time, or for how long it ran."""
+        return self.end_s - self.start_s if self.cpu_s is None else self.cpu_s
 
 
 @dataclass(slots=True)
@@ -131,7 +138,8 @@ class OpenBatches:
 
     def own_seconds(self, entries: Sequence[Entry]) -> Array:
         """For how long each batch of new entries had its device, in the mean of its entry: time that several
-        of one lane share is shared, and batches of two lanes keep nobody waiting."""
+        of one lane share is shared, and batches of two lanes keep nobody waiting. Or its CPU time, where that
+        is what the counter counts."""
         batches = [batch for entry in entries for batch in entry.batches]
         starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
         lanes = np.array([batch.window.lane for batch in batches])
@@ -142,6 +150,9 @@ class OpenBatches:
             seconds[mine] = own_seconds(
                 np.append(starts_s[mine], self._starts[beside]), np.append(ends_s[mine], self._ends[beside])
             )[: mine.sum()]
+        if len(np.unique(lanes)) == 1:  # else each one's CPU time holds the other's
+            cpu_s = np.array([math.nan if batch.cpu_s is None else batch.cpu_s for batch in batches])
+            seconds = np.where(np.isnan(cpu_s), seconds, cpu_s)
         counts = [len(entry.batches) for entry in entries]
         sums = np.add.reduceat(seconds, np.cumsum([0, *counts[:-1]]))
         return np.asarray(sums / counts)

@@ -275,6 +275,7 @@ class Window:
     rested_ns: int = 0  # for how long the device had done nothing before
     packed_rows: int = 0  # how many rows its sequences shared; 0: each had a row of its own
     host_ns: tuple[int, int] | None = None  # the host's own start and end; None: they are the above
+    cpu_ns: int | None = None  # CPU time that it took, the event loop's for its requests too; None: not known
     lane: int = 0  # which of the lanes that draw on a counter ran it: windows of two may overlap
 
     @property

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.costlaw import LawView, rest_class
 from wattserve_server.energy.receipt import Line, Window
-from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.batcher import Batcher, QueuedSequence
 from wattserve_server.engine.out_of_memory import (
     LearnedLimits,
     as_far_as_it_came,
@@ -31,7 +32,6 @@ from wattserve_server.engine.out_of_memory import (
     too_large,
     wait_for,
 )
-from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.errors import InferenceError, WattserveError
@@ -39,6 +39,9 @@ from wattserve_server.errors import InferenceError, WattserveError
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+LATELY = 0.98  # of what the event loop takes: a batch counts so much less for each one that has come since
+
 
 SPLIT_BATCH = (
     "its batch ran out of memory and was run in parts; what the failed attempt used is in the warm-up "
@@ -157,6 +160,41 @@ class HostTime:
         return start_ns, end_ns
 
 
+def this_thread() -> Callable[[], int]:
+    """A clock of the CPU time of the thread that calls this, in nanoseconds, for any thread to read."""
+    return partial(time.clock_gettime_ns, time.pthread_getcpuclockid(threading.get_ident()))
+
+
+class WorkClock:
+    """What CPU time a batch took: of what ran meanwhile all but the event loop, which answers one batch while
+    the next one runs; and for each of its own sequences what the loop takes for one of late.
+
+    loop, process: clocks of the CPU time of either, in nanoseconds.
+    """
+
+    def __init__(self, loop: Callable[[], int], process: Callable[[], int] = time.process_time_ns) -> None:
+        self._loop, self._process = loop, process
+        self._start_ns = self._loop_start_ns = 0
+        self._loop_end_ns = loop()
+        self._loop_ns = self._answered = 0.0  # of late
+
+    def start(self, is_after_rest: bool) -> None:
+        self._start_ns, self._loop_start_ns = self._process(), self._loop()
+        if is_after_rest:  # what the loop did meanwhile was for no batch
+            self._loop_end_ns = self._loop_start_ns
+
+    def took_ns(self, answered: int) -> int:
+        """Of the batch that was started. answered: how many of its sequences somebody waits for."""
+        now_ns, loop_ns = self._process(), self._loop()
+        own_ns = now_ns - self._start_ns - (loop_ns - self._loop_start_ns)
+        if answered:
+            self._loop_ns = LATELY * self._loop_ns + loop_ns - self._loop_end_ns
+            self._answered = LATELY * self._answered + answered
+            own_ns += round(answered * self._loop_ns / self._answered)
+        self._loop_end_ns = loop_ns
+        return max(own_ns, 0)
+
+
 class Ran(NamedTuple):
     """A batch that has been tried."""
 
@@ -204,6 +242,7 @@ class Lane:
         self._on_death = on_death
         self._limits = LearnedLimits(batcher)
         self._ns_per_token: dict[str, float] = {}  # by variant, of its fastest batch
+        self._work_clock = WorkClock(this_thread())  # made on the event loop's
         self._thread = threading.Thread(target=self._work, name="wattserve-runner", daemon=True)
 
     @property
@@ -256,6 +295,7 @@ class Lane:
             padded_length, packed_rows = batch.length, batch.packed_rows
             self._timing.get_ready()
             started_ns, rested_ns = self.run_log.start()
+            self._work_clock.start(is_after_rest=rest_class(rested_ns / 1e9) > 0)
             rows = variant.run(batch, self._timing.around())
         except Exception as error:  # whatever a model may raise: the server outlives it
             failure = error
@@ -263,6 +303,7 @@ class Lane:
             if not started_ns:
                 started_ns, rested_ns = self.run_log.start()
         host_ns = started_ns, time.monotonic_ns()
+        cpu_ns = self._work_clock.took_ns(len(lines))
         start_ns, end_ns = self._timing.placed(*host_ns) if failure is None else host_ns
         window = Window(
             variant=variant.name,
@@ -275,6 +316,7 @@ class Lane:
             is_first_run=is_first_run,
             rested_ns=rested_ns,
             packed_rows=packed_rows,
+            cpu_ns=cpu_ns,
         )
         try:
             return Ran(window, rows, failure)

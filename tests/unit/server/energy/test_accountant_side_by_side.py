@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
+from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
+from wattserve_server.energy.receipt import Window
 
 BUSY_W = 110.0
 MS = {"fp32": (2.4, 0.04), "bf16": (1.6, 0.02)}
@@ -118,3 +120,50 @@ def test_a_second_of_either_alone_tells_it(phase_ms: float) -> None:
     pairs.serve(["fp32", "hot"], 2.0)
     pairs.device.rest(1000)
     assert np.abs(pairs.device.errors(before)).mean() < 0.1
+
+
+CPU_W = 8.0
+"""What a counter of CPU time counts for each second of it."""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_where_cpu_time_is_counted_a_busy_machine_takes_nothing_from_the_split(seed: int) -> None:
+    # Requests cost the server 0.06 ms each beside their batches, of which trials have nothing, and others on
+    # the machine keep batches waiting, those of one variant for longer.
+    rng = np.random.default_rng(seed)
+    device = LawfulDevice(5.0, 5.0, period_ms=100, laws=dict.fromkeys(MS, Coefficients(0.0, 0.0)))
+    device.books = Accountant(declared_idle_w=5.0, counts_server=True)
+    device.rest(1000)
+
+    def batch(variant: str, tokens: int, kind: str = "request") -> Window:
+        fixed_ms, per_token_ms = MS[variant]
+        cpu_ms = 0.1 * (fixed_ms + per_token_ms * tokens) + (0.06 if kind == "request" else 0.0)
+        longest = 1 if kind == "warm-up" else {"fp32": 2, "bf16": 6}[variant]
+        ms = cpu_ms * (1 + (longest - 1) * float(rng.random()))
+        return device.run(variant, (1, tokens), ms, kind, joules=CPU_W * cpu_ms / 1e3, cpu_ms=cpu_ms)
+
+    def calibrate(variant: str, beside: str = "") -> None:
+        for tokens in (8, 64, 96):
+            for _ in range(60):
+                batch(variant, tokens, "warm-up")
+                if beside:
+                    batch(beside, 32)
+            device.rest(300)
+
+    calibrate("fp32")
+    for _ in range(500):
+        batch("fp32", 32)
+    calibrate("bf16", beside="fp32")
+    since = len(device.charges)
+    bills = {variant: [batch(variant, 32) for _ in range(4)] for variant in MS}
+    for _ in range(600):
+        for variant in MS:
+            bills[variant].append(batch(variant, 32))
+    device.rest(3000)
+    assert len(device.errors(since)) > 1000
+    for variant, batches in bills.items():
+        told, true = (
+            sum(map(device.energy_uj, batches)),
+            sum(device.truth_uj[id(line)] for each in batches for line in each.lines),
+        )
+        assert told / true == pytest.approx(1.0, abs=0.002), variant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,7 @@ class GpuVariant:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> EventGpu:
     gpu = EventGpu()
-    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic_ns=gpu.clock_ns))
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(**{**vars(time), "monotonic_ns": gpu.clock_ns}))
     monkeypatch.setattr(lanes, "wait_for", lambda device: gpu.answer())
     return gpu
 
