@@ -309,6 +309,7 @@ async def start(
             variants=[_served(hosted) for hosted in engine.roster],
             devices=[account.state(book) for account in accounts],
             queue_wait_s=engine.wait_ns() / 1e9,
+            queue_callers=engine.queued_callers,
             tokenizer_characters=None if tokenizer is None else tokenizer.waiting,
             abandoned=engine.abandoned,
             receipt_bytes=book.kept_bytes,

@@ -24,7 +24,7 @@ from wattserve_proto.v1.inference_pb2_grpc import InferenceStub
 from wattserve_server.app import serve
 from wattserve_server.config import ServerConfig
 
-MOST_FILES = 20
+MOST_FILES = 22
 
 PREDICTIONS = 3
 """A file that only some of them execute belongs to something else that the event loop did meanwhile."""

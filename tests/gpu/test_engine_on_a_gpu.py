@@ -17,12 +17,12 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import ACCELERATOR, Outcome
-from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import SPLIT_BATCH, RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import Answer
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice

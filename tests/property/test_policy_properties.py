@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.fixtures.queued import request
-from wattserve_server.engine.batcher import Batcher, QueuedSequence, Request
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import (
     NORMAL_PRIORITY,
     PRIORITY_WORTH_NS,
@@ -15,6 +15,7 @@ from wattserve_server.engine.policy import (
     choose_batch,
     turn_ns,
 )
+from wattserve_server.engine.queued import QueuedSequence, Request
 
 
 def asked(

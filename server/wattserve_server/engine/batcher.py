@@ -1,44 +1,30 @@
 """Where requests are queued: the batcher of one device, between the event loop and the lane's thread.
 
-The event loop puts requests in and takes cancelled ones out; the lane asks for what to run next. What goes
-into a batch is for `policy` to say; here are the limits and costs of each variant, whose turn it is, and who
-leaves without having run. Chores (a warm-up, say) run on the same thread, one between two batches, so that
-neither keeps the other from running.
+The event loop puts requests in and takes cancelled ones out; the lane asks for what to run next. Whose turn
+it is stands in `fair`, and what goes into a batch with it is for `policy` to say; here are the limits and
+costs of each variant, for whom there is room, and who leaves without having run. Chores (a warm-up, say) run
+on the same thread, one between two batches, so that neither keeps the other from running.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
-from copy import copy
-from dataclasses import dataclass, field, replace
-from heapq import merge
-from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
+from wattserve_server.engine.fair import Ahead, FairQueue
 from wattserve_server.engine.pace import Pace
 from wattserve_server.engine.policy import (
-    LAST_PRIORITY,
-    NORMAL_PRIORITY,
     BatchCost,
     BatchLimits,
     choose_batch,
-    turn_ns,
     wake_at,
 )
-from wattserve_server.errors import OverloadedError, WattserveError
-
-if TYPE_CHECKING:  # who simulates the queue needs no torch
-    from wattserve_server.engine.lane import Lane
-    from wattserve_server.engine.roster import Resident
-    from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.queued import QueuedSequence, Request
+from wattserve_server.errors import OverloadedError
 
 # By so much more than was reckoned a request may take, and still be in time.
 HEADROOM = 1.25
@@ -48,114 +34,23 @@ LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest 
 Chore = Callable[[], object]
 
 
-class Answer(NamedTuple):
-    """What a request gets that has run."""
+class Wanted(NamedTuple):
+    """What a request needs room for."""
 
-    receipt: Receipt
-    rows: list[NDArray[np.float32]]  # the model's output, one row for each sequence
-    accepted_ns: int
-    queue_ns: int  # from being accepted until its last sequence was in a batch, less what earlier ones took
-    compute_ns: int  # of all batches that held a sequence of it
+    caller: str
+    variant: str
+    priority: int
+    sequences: int
+    tokens: int
+    deadline_ns: int | None
 
 
-@dataclass(slots=True, eq=False)
-class QueuedSequence:
-    """One sequence of a request: the unit that is queued and batched."""
+class Evicted(NamedTuple):
+    """A request that has left the queue for another's sake."""
 
     request: Request
-    index: int
-    item: Item
-    length: int  # in tokens
-    queued_ns: int
-    turn_ns: int  # see `policy.turn_ns`
-    line: Line
-
-    @property
-    def deadline_ns(self) -> int | None:
-        """By when it has to run."""
-        return self.request.leaves_ns
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """Queued once, answered once. Belongs to the event loop, except for what the batcher's lock guards."""
-
-    receipt: Receipt
-    resident: Resident  # what runs it, kept in memory until it has
-    lane: Lane  # of the device that runs it
-    accepted_ns: int
-    deadline_ns: int | None  # on the monotonic clock, as `accepted_ns`; None: no deadline
-    answer: asyncio.Future[Answer]
-    priority: int = NORMAL_PRIORITY
-    waits_until_ns: int | None = None  # which its deadline may be before; None: until then
-    sequences: list[QueuedSequence] = field(default_factory=list)
-    remaining: int = 0  # sequences that have neither run nor left the queue
-    _rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by the sequence's index
-    _last_started_ns: int = 0
-    _last_compute_ns: int = 0  # of the batch that started last
-    _compute_ns: int = 0
-    _error: Exception | None = None
-
-    @property
-    def variant(self) -> str:
-        """The name under which it runs."""
-        return self.receipt.variant
-
-    @property
-    def leaves_ns(self) -> int | None:
-        """When it leaves the queue without having run; None: never."""
-        ends_ns = [end_ns for end_ns in (self.deadline_ns, self.waits_until_ns) if end_ns is not None]
-        return min(ends_ns, default=None)
-
-    def add(self, item: Item, length: int) -> None:
-        line = Line(self.receipt, length)
-        self.receipt.lines.append(line)
-        turn = turn_ns(self.accepted_ns, self.priority)
-        sequence = QueuedSequence(self, len(self.sequences), item, length, self.accepted_ns, turn, line)
-        self.sequences.append(sequence)
-        self.remaining += 1
-
-    def ran_in(self, window: Window) -> None:
-        """A batch has run that held sequences of it."""
-        if window.start_ns > self._last_started_ns:
-            self._last_started_ns, self._last_compute_ns = window.start_ns, window.duration_ns
-        self._compute_ns += window.duration_ns
-
-    def finish(self, index: int, row: NDArray[np.float32]) -> bool:
-        """One of its sequences has run. Whether that was the last."""
-        self._rows[index] = row
-        return self.leave(1)
-
-    def leave(self, count: int, error: Exception | None = None) -> bool:
-        """Sequences of it are done with. Whether those were the last. error: why they have no row."""
-        self.remaining -= count
-        self._error = error or self._error
-        return not self.remaining and self.receipt.outcome is Outcome.OPEN
-
-    def end(self) -> None:
-        """Give the answer, or the error, to whoever waits for it, unless that was cancelled. Lets go of its
-        sequences: each refers back to it, and such a cycle would stay until Python looks for garbage."""
-        if self.answer.cancelled():
-            self.receipt.end(Outcome.CANCELLED)
-        elif self._error is not None:
-            self.receipt.end(Outcome.FAILED)
-            self.answer.set_exception(self._own(self._error))
-        else:
-            self.receipt.end(Outcome.COMPLETED)
-            rows = [self._rows[sequence.index] for sequence in self.sequences]
-            queue_ns = self._last_started_ns - self.accepted_ns - (self._compute_ns - self._last_compute_ns)
-            self.answer.set_result(
-                Answer(self.receipt, rows, self.accepted_ns, max(0, queue_ns), self._compute_ns)
-            )
-        self.sequences.clear()
-
-    def _own(self, error: Exception) -> Exception:
-        """The error of a batch is one for all requests in it; each is told its own receipt."""
-        if not isinstance(error, WattserveError) or not self.receipt.ran:
-            return error
-        own = copy(error)
-        own.receipt_id = self.receipt.receipt_id
-        return own
+    sequences: int  # of it that waited
+    error: OverloadedError
 
 
 class Batcher:
@@ -174,14 +69,12 @@ class Batcher:
         self._max_queue = max_queue
         self._max_queue_ns = max_queue_ns
         self._pace = Pace()
-        self._tokens: Counter[tuple[str, int]] = Counter()  # that wait, by variant and priority
         self._running: tuple[str, int, int] | None = None  # a batch's variant, its tokens, when it began
         self._running_until_ns = 0  # when the batch that runs will have ended, as far as is known
         self._on_expired = on_expired
         self._costs: dict[str, BatchCost] = {}
         self._learned: dict[str, BatchLimits] = {}
-        self._waiting: dict[tuple[str, int], dict[QueuedSequence, None]] = {}  # by variant and priority
-        self._count = 0
+        self._waiting = FairQueue()
         self._first_deadline_ns: int | None = None  # no request that waits has an earlier one
         self._changed = threading.Condition()
         self._chores: deque[Chore] = deque()
@@ -190,7 +83,12 @@ class Batcher:
 
     def __len__(self) -> int:
         """Sequences that wait. Any thread."""
-        return self._count
+        return len(self._waiting)
+
+    @property
+    def callers(self) -> int:
+        """Who have something waiting. Any thread."""
+        return self._waiting.callers
 
     def set_cost(self, variant: str, cost: BatchCost) -> None:
         """What a variant's batches cost, as measured at warm-up."""
@@ -203,47 +101,52 @@ class Batcher:
         with self._changed:
             self._learned[variant] = replace(self.limits, max_tokens=tokens)
 
-    def put(self, request: Request, now_ns: int | None = None) -> None:
+    def put(self, request: Request, now_ns: int | None = None) -> list[Evicted]:
         """Queue all sequences of a request, or none: OverloadedError when they do not fit, or would have to
-        wait for too long."""
+        wait for too long. Who has left the queue to make room: the newest requests of others who had more
+        than their part of it."""
         with self._changed:
-            count = len(request.sequences)
-            tokens = sum(sequence.length for sequence in request.sequences)
-            wanted = (request.variant, request.priority, request.deadline_ns)
-            self._check(count, tokens, *wanted, time.monotonic_ns() if now_ns is None else now_ns)
-            queue = self._waiting.setdefault((request.variant, request.priority), {})
-            queue.update(dict.fromkeys(request.sequences))
-            self._count += count
-            self._tokens[request.variant, request.priority] += tokens
+            now_ns = time.monotonic_ns() if now_ns is None else now_ns
+            count, tokens = len(request.sequences), sum(each.length for each in request.sequences)
+            kind = (request.caller, request.variant, request.priority)
+            self._check(Wanted(*kind, count, tokens, request.deadline_ns), now_ns)
+            evicted = []
+            while (excess := len(self._waiting) + count - self._max_queue) > 0:
+                evicted.append(self._evict(excess, now_ns))
+            self._waiting.put(request, now_ns)
             leaves_ns, first_ns = request.leaves_ns, self._first_deadline_ns
             if leaves_ns is not None and (first_ns is None or leaves_ns < first_ns):
                 self._first_deadline_ns = leaves_ns
             self._changed.notify()
+            return evicted
 
-    def check_room(self, variant: str, priority: int, deadline_ns: int | None) -> None:
+    def check_room(self, variant: str, priority: int, deadline_ns: int | None, caller: str = "") -> None:
         """Raises OverloadedError as `put` would for the smallest request."""
-        if self._count:
+        if self._waiting:
             with self._changed:
-                self._check(1, 1, variant, priority, deadline_ns, time.monotonic_ns())
+                self._check(Wanted(caller, variant, priority, 1, 1, deadline_ns), time.monotonic_ns())
 
     def wait_ns(self, now_ns: int) -> float:
-        """For how long a request that comes now will wait, as far as is known. Any thread."""
+        """For how long what waits will take, as far as is known. Any thread."""
         with self._changed:
-            return self._wait_ns(LAST_PRIORITY, now_ns)
+            return self._wait_ns(self._waiting.everything(), now_ns)
 
-    def _check(
-        self, count: int, tokens: int, variant: str, priority: int, deadline_ns: int | None, now_ns: int
-    ) -> None:
-        wait_ns = self._wait_ns(priority, now_ns)
-        if (excess := self._count + count - self._max_queue) > 0:
-            until_ns = wait_ns * min(1.0, excess / max(1, self._count))
-            raise OverloadedError(
-                f"the queue is full: {self._count} of {self._max_queue} sequences wait, and this "
-                f"request has {count}; try again later",
-                "sequences",
-                until_ns / 1e9 or None,
-            )
-        if not self._count:  # then nobody's pace has to be believed
+    def _check(self, wanted: Wanted, now_ns: int) -> None:
+        waiting = self._waiting
+        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns)
+        if len(waiting) + wanted.sequences > self._max_queue:
+            own = waiting.waiting(wanted.caller)
+            part = self._max_queue // (waiting.callers + (not own))
+            if (excess := own + wanted.sequences - part) > 0:
+                until_ns = wait_ns * min(1.0, excess / max(1, own))
+                whose = "" if own == len(waiting) else f", {own} of them this caller's, whose part is {part}"
+                raise OverloadedError(
+                    f"the queue is full: {len(waiting)} of {self._max_queue} sequences wait{whose}, and this "
+                    f"request has {wanted.sequences}; try again later",
+                    "sequences",
+                    until_ns / 1e9 or None,
+                )
+        if not waiting:  # then nobody's pace has to be believed
             return
         if wait_ns > self._max_queue_ns:
             raise OverloadedError(
@@ -252,34 +155,46 @@ class Batcher:
                 "time",
                 (wait_ns - self._max_queue_ns) / 1e9,
             )
-        if deadline_ns is None or deadline_ns <= now_ns:  # it expires in the queue
+        if wanted.deadline_ns is None or wanted.deadline_ns <= now_ns:  # it expires in the queue
             return
-        own_ns = max(self._ns(variant, count, tokens), self._pace.batch_ns)  # who comes later joins its batch
-        late_ns = HEADROOM * (wait_ns + own_ns) - (deadline_ns - now_ns)
+        left_ns = wanted.deadline_ns - now_ns
+        # Others run between its sequences; who comes later joins its batch.
+        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, wanted.tokens), now_ns)
+        own_ns = max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
+        late_ns = HEADROOM * (wait_ns + own_ns) - left_ns
         if wait_ns and late_ns > 0:
             raise OverloadedError(
                 f"the deadline cannot be met: what waits will take {wait_ns / 1e9:.2g} s, and the request "
-                f"has {(deadline_ns - now_ns) / 1e9:.2g} s; try again later, or with more time",
+                f"has {left_ns / 1e9:.2g} s; try again later, or with more time",
                 "deadline",
                 late_ns / HEADROOM / 1e9,
             )
 
-    def _wait_ns(self, priority: int, now_ns: int) -> float:
-        """What waits before a request of that priority, and the rest of the batch that runs."""
-        return max(0, self._running_until_ns - now_ns) + sum(
-            self._ns(variant, len(queue), self._tokens[variant, level])
-            for (variant, level), queue in self._waiting.items()
-            if queue and level <= priority
+    def _evict(self, excess: int, now_ns: int) -> Evicted:
+        """excess: sequences for which there is no room."""
+        request = self._waiting.largest()
+        wait_ns = self._wait_ns(self._waiting.ahead(request.caller, request.priority), now_ns)
+        until_ns = wait_ns * min(1.0, excess / self._waiting.waiting(request.caller))
+        error = OverloadedError(
+            f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, most of them this "
+            "caller's, and this request made room for another's; try again later",
+            "sequences",
+            until_ns / 1e9 or None,
         )
+        return Evicted(request, self._waiting.remove(request.sequences), error)
 
-    def _ns(self, variant: str, sequences: int, tokens: int) -> float:
+    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
+        """The rest of the batch that runs, and what goes before."""
+        return max(0, self._running_until_ns - now_ns) + sum(self._ns(*each) for each in ahead)
+
+    def _ns(self, variant: str, sequences: float, tokens: float) -> float:
         cost, limits = self._costs.get(variant, BatchCost()), self._learned.get(variant, self.limits)
         return self._pace.ns(variant, sequences, tokens, cost, limits)
 
     def withdraw(self, request: Request) -> int:
         """Take a request's waiting sequences out of the queue; how many there were."""
         with self._changed:
-            return self._remove(request.sequences)
+            return self._waiting.remove(request.sequences)
 
     def add_chore(self, chore: Chore) -> None:
         """Have the lane's thread call it. Not called any more once the batcher is closed."""
@@ -319,22 +234,18 @@ class Batcher:
         nothing waits. Called with the lock held, or by one thread alone."""
         if self._first_deadline_ns is not None and self._first_deadline_ns <= now_ns:
             self._expire(now_ns)
-        turns = [(next(iter(queue)).turn_ns, name) for (name, _), queue in self._waiting.items() if queue]
-        if not turns:
+        if not self._waiting:
             return None
-        variant = min(turns)[1]  # whose oldest sequence has waited longest, priorities counted in
-        limits = self._learned.get(variant, self.limits)
-        queues = [queue for (name, _), queue in self._waiting.items() if name == variant and queue]
-        oldest: Iterable[QueuedSequence] = queues[0]
-        if len(queues) > 1:
-            oldest = merge(*queues, key=lambda sequence: sequence.turn_ns)
-        waiting = list(islice(oldest, LOOKAHEAD * limits.max_sequences))
+        variant = self._waiting.next_variant()
+        limits, cost = self._learned.get(variant, self.limits), self._costs.get(variant, BatchCost())
+        waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences)
         wake_ns = wake_at(waiting, limits)
         if wake_ns > now_ns:
             return wake_ns
-        batch = choose_batch(waiting, limits, self._costs.get(variant, BatchCost()))
+        batch = choose_batch(waiting, limits, cost)
+        batch = self._waiting.shortened(batch, waiting, limits, cost, now_ns)
         batch = self._without_late(batch, now_ns)
-        self._remove(batch)
+        self._waiting.take(batch, cost.packs)
         return batch
 
     def _without_late(self, batch: list[QueuedSequence], now_ns: int) -> list[QueuedSequence]:
@@ -350,7 +261,7 @@ class Batcher:
         if not late or not in_time:
             return batch
         for request in late:
-            self._on_expired(request, self._remove(request.sequences))
+            self._on_expired(request, self._waiting.remove(request.sequences))
         return in_time
 
     def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
@@ -370,28 +281,15 @@ class Batcher:
         self._is_chores_turn = False
         return self._chores.popleft()
 
-    def _remove(self, sequences: Iterable[QueuedSequence]) -> int:
-        """Take out those that wait; how many there were."""
-        removed = 0
-        for sequence in sequences:
-            queue = self._waiting.get((sequence.request.variant, sequence.request.priority), {})
-            if sequence in queue:
-                del queue[sequence]
-                removed += 1
-                self._tokens[sequence.request.variant, sequence.request.priority] -= sequence.length
-        self._count -= removed
-        return removed
-
     def _expire(self, now_ns: int) -> None:
         """Every request leaves whose deadline has passed."""
         timed = {
             sequence.request: leaves_ns
-            for queue in self._waiting.values()
-            for sequence in queue
+            for sequence in self._waiting
             if (leaves_ns := sequence.request.leaves_ns) is not None
         }
         expired = [request for request, leaves_ns in timed.items() if leaves_ns <= now_ns]
         for request in expired:
-            self._on_expired(request, self._remove(request.sequences))
+            self._on_expired(request, self._waiting.remove(request.sequences))
             del timed[request]
         self._first_deadline_ns = min(timed.values(), default=None)

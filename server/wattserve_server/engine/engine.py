@@ -16,12 +16,13 @@ from wattserve_server.energy.attribution import split_exact
 from wattserve_server.energy.costlaw import provisional_uj
 from wattserve_server.energy.receipt import Window
 from wattserve_server.energy.trials import TrialPlan
-from wattserve_server.engine.batcher import Answer, Batcher, Request
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.gputime import timing_of
 from wattserve_server.engine.lane import BatchResult, Lane, Laws, RunLog
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
+from wattserve_server.engine.queued import Answer, Request
 from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, Resident, Roster
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
@@ -108,18 +109,22 @@ class Engine:
         arrived = sum(len(request.sequences) for request in tuple(self._arrivals))
         return arrived + sum(len(lane.batcher) for lane in self.lanes.values())
 
+    @property
+    def queued_callers(self) -> int:
+        """Who have something waiting, for each device. Any thread."""
+        return sum(lane.batcher.callers for lane in self.lanes.values())
+
     def wait_ns(self) -> float:
-        """For how long a request that comes now will wait, on the device where that is longest. Any
-        thread."""
+        """For how long what waits will take, on the device where that is longest. Any thread."""
         now_ns = time.monotonic_ns()
         return max(lane.batcher.wait_ns(now_ns) for lane in self.lanes.values())
 
-    def check_room(self, hosted: HostedVariant, deadline_ns: int | None, priority: int) -> None:
+    def check_room(self, hosted: HostedVariant, deadline_ns: int | None, priority: int, caller: str) -> None:
         """Raises OverloadedError where `predict` would refuse even the smallest request: before anything is
         done for one."""
         if hosted.resident is not None:
             lane = self.lanes[hosted.choice.device]
-            lane.batcher.check_room(hosted.choice.name, priority, deadline_ns)
+            lane.batcher.check_room(hosted.choice.name, priority, deadline_ns, caller)
 
     def start(self) -> None:
         """Start the devices' threads. What runs on them has to be loaded."""
@@ -148,9 +153,10 @@ class Engine:
         priority: int = NORMAL_PRIORITY,
         waits_until_ns: int | None = None,
         tenant: str = "",
+        caller: str = "",
     ) -> Answer:
         """Run checked items. waits_until_ns: when it leaves the queue, if not at its deadline. tenant: whose
-        the receipt is.
+        the receipt is. caller: among whom the device is shared.
 
         Raises NotPossibleHere for a variant that is not in memory and cannot be; OverloadedError,
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
@@ -165,7 +171,7 @@ class Engine:
         receipt.split_rule = lane.split_rule
         receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        request = Request(receipt, resident, lane, accepted_ns, deadline_ns, answer, priority)
+        request = Request(receipt, resident, lane, accepted_ns, deadline_ns, answer, priority, caller)
         request.waits_until_ns = waits_until_ns
         for item in items:
             request.add(item, self.model.task.length(item))
@@ -203,7 +209,8 @@ class Engine:
         arrivals, self._arrivals = self._arrivals, {}
         for request in arrivals:
             try:
-                request.lane.batcher.put(request)
+                for evicted in request.lane.batcher.put(request):
+                    self._leave(*evicted)
             except Exception as error:  # it belongs to whoever asked
                 self._leave(request, request.remaining, error)
 

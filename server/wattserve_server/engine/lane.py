@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import LawView, rest_class
 from wattserve_server.energy.receipt import Line, Window
-from wattserve_server.engine.batcher import Batcher, QueuedSequence
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.out_of_memory import (
     LearnedLimits,
     as_far_as_it_came,
@@ -32,6 +32,7 @@ from wattserve_server.engine.out_of_memory import (
     too_large,
     wait_for,
 )
+from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.errors import InferenceError, WattserveError

@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 
 from wattserve_server.energy.receipt import Window
-from wattserve_server.engine.batcher import Batcher, QueuedSequence
+from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.errors import NotPossibleHere
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,9 @@ class Pace:
             DECAY * of_tokens + tokens + cost.overhead_tokens,
         )
 
-    def ns(self, variant: str, sequences: int, tokens: int, cost: BatchCost, limits: BatchLimits) -> float:
+    def ns(
+        self, variant: str, sequences: float, tokens: float, cost: BatchCost, limits: BatchLimits
+    ) -> float:
         """What so many sequences of so many tokens together will take; 0 where nothing is known yet."""
         if not sequences or variant not in self._spent:
             return 0.0

@@ -170,7 +170,7 @@ class AcceptedRequest:
     def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY) -> None:
         """Its variant is known. Raises OverloadedError, before anything else is done for it."""
         self.hosted = hosted
-        self.host.engine.check_room(hosted, self.deadline_ns, priority)
+        self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name)
 
     async def answer(self, asked: Asked) -> Answered:
         """Raises WattserveError."""
@@ -190,6 +190,7 @@ class AcceptedRequest:
                 options.priority,
                 waits_until_ns,
                 self.caller.tenant,
+                self.caller.name,
             )
         except NotPossibleHere as error:
             error.field = error.field or asked.variant_field

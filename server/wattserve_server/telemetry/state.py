@@ -102,7 +102,8 @@ class ServerState:
     model: tuple[str, str, str]  # its name, source and task
     variants: Sequence[ServedVariant]
     devices: Sequence[DeviceState]
-    queue_wait_s: float = 0.0  # of a request that comes now
+    queue_wait_s: float = 0.0  # for all that waits
+    queue_callers: int = 0  # who have something waiting
     tokenizer_characters: int | None = None  # that wait for it; None: there is none
     abandoned: int = 0  # sequences computed for callers who had left
     receipt_bytes: int = 0  # of final receipts that are kept

@@ -70,6 +70,7 @@ class Request:
     started_ns: int = -1
     answered_ns: int = -1
     is_expired: bool = False
+    caller: str = ""
 
     @property
     def leaves_ns(self) -> int | None:

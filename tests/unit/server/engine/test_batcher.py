@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from tests.fixtures.queued import request
-from wattserve_server.engine.batcher import Batcher, QueuedSequence, Request
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -15,6 +15,7 @@ from wattserve_server.engine.policy import (
     BatchCost,
     BatchLimits,
 )
+from wattserve_server.engine.queued import QueuedSequence, Request
 from wattserve_server.errors import OverloadedError
 
 

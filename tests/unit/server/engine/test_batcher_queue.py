@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.queued import request
-from wattserve_server.engine.batcher import Batcher, Request
+from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchCost, BatchLimits
+from wattserve_server.engine.queued import Request
 
 
 def asked(

@@ -18,12 +18,12 @@ from tests.fixtures.garbage import unreachable
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Outcome, State
-from wattserve_server.engine.batcher import QueuedSequence, Request
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import QueuedSequence, Request
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
@@ -195,6 +195,27 @@ async def test_a_refused_request_leaves_nothing_behind(rig: Rig) -> None:
     await engine.until_idle()
     assert engine.queued == 0
     assert engine.book.pending == 2  # the two that ran, not settled: nobody charges them here
+
+
+async def test_a_request_that_makes_room_for_another_callers_is_refused_and_leaves_nothing_behind(
+    rig: Rig,
+) -> None:
+    engine, gate, _ = rig
+    hosted = engine.hosted("fp32")
+    gate.is_open.clear()
+    running = asyncio.create_task(engine.predict([IDS, IDS], hosted, caller="flood"))
+    await until_running(gate)
+    first = asyncio.create_task(engine.predict([IDS], hosted, caller="flood"))
+    newest = asyncio.create_task(engine.predict([IDS] * 3, hosted, caller="flood"))
+    await until_queued(engine)
+    victim = asyncio.create_task(engine.predict([IDS], hosted, caller="victim"))
+    with pytest.raises(OverloadedError, match="made room for another's") as caught:
+        await newest
+    assert caught.value.limit == "sequences"
+    gate.is_open.set()
+    await asyncio.gather(running, first, victim)
+    await engine.until_idle()
+    assert engine.queued == 0
 
 
 async def test_what_runs_is_found_by_its_requests_id_also_after_its_caller_left(rig: Rig) -> None:

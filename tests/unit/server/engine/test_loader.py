@@ -23,12 +23,12 @@ from tests.fixtures.short_memory import Memory, limited
 from wattserve_server.energy.costlaw import Coefficients, LawView
 from wattserve_server.energy.receipt import ACCELERATOR, Window
 from wattserve_server.energy.trials import TrialPlan
-from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import Answer
 from wattserve_server.engine.roster import HostedVariant, LoadingRules, Readiness
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice

@@ -16,8 +16,8 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
-from wattserve_server.engine.batcher import Answer
 from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.queued import Answer
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
 from wattserve_server.service import prediction
 from wattserve_server.service.caller import CALLER, of_peer
@@ -172,6 +172,31 @@ def fails(host: Host) -> None:
         raise error
 
     cast(Any, host.engine).predict = predict
+
+
+@pytest.mark.parametrize("protocol", ["native", "native stream", "oip", "oip stream"])
+async def test_the_device_is_told_whose_share_a_request_takes(
+    host: Host, native: InferenceService, open_inference: OipService, protocol: str
+) -> None:
+    told: list[object] = []
+
+    async def predict(*asked: object) -> None:
+        told.append(asked[-1])
+        raise InferenceError("the model failed")
+
+    engine = cast(Any, host.engine)
+    engine.predict, engine.check_room = predict, lambda *asked: told.append(asked[-1])
+    token = CALLER.set(of_peer("ipv4:10.1.2.3:40000"))
+    service: Any = native if protocol.startswith("native") else open_inference
+    request: Any = NATIVE if service is native else OIP
+    if protocol.endswith("stream"):
+        stream = service.PredictStream if service is native else service.ModelStreamInfer
+        assert [reply async for reply in stream(each(request), CONTEXT)]
+    else:
+        with pytest.raises(InferenceError):
+            await (service.Predict if service is native else service.ModelInfer)(request, CONTEXT)
+    CALLER.reset(token)
+    assert told == ["ipv4:10.1.2.3"] * 2
 
 
 async def test_a_request_that_fails_on_a_stream_names_its_receipt(

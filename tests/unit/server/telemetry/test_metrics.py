@@ -66,6 +66,7 @@ def server_state(
         variants,
         devices,
         1.5,
+        2,
         77,
         4,
         5000,

@@ -1,0 +1,253 @@
+"""Whose turn it is: what waits for one device, by caller, so that nobody's flood makes others wait. Pure.
+
+Start-time fair queueing. Every caller has a start: the tokens that have been computed for it, counted from
+where it joined. The caller with the lowest one goes first, so that of those who always have something waiting
+each gets as many tokens as any other, and who asks for less than that never waits behind them. Who comes, or
+comes back, joins at the lowest start there was when a batch was last taken: nobody saves up. Of one caller's
+own sequences the oldest goes first, priorities counted in; they are nobody else's concern.
+
+Where some always have something waiting and others come now and then, a batch takes no more of the former
+than makes it worth its start: for whatever it takes beyond that, everybody who comes meanwhile waits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heapreplace, merge, nsmallest
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from wattserve_server.engine.policy import BatchCost, BatchLimits
+
+if TYPE_CHECKING:
+    from wattserve_server.engine.queued import QueuedSequence, Request
+
+# Of those who are behind in a batch that others may come to wait for: tokens for each that starting it costs,
+# so that a thirteenth of the time goes into starting batches; and at least that part of a batch's most.
+WORTH_A_START = 12
+LEAST_PART = 16
+
+COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others were behind is taken to come again
+
+MOST_REMEMBERED = 4096  # callers without anything waiting, whose start is not yet everybody's
+
+Kind = tuple[str, int]  # a variant and a priority
+
+
+class Ahead(NamedTuple):
+    """What goes before a request, of one variant and priority."""
+
+    variant: str
+    sequences: float
+    tokens: float
+
+
+@dataclass(slots=True)
+class Flow:
+    """What one caller has waiting."""
+
+    start: float
+    number: int  # which of those with the same start came first
+    queues: dict[Kind, dict[QueuedSequence, None]] = field(default_factory=dict)
+    tokens: Counter[Kind] = field(default_factory=Counter)
+    all_tokens: int = 0
+    count: int = 0  # sequences
+
+    def turn(self) -> tuple[float, int]:
+        return self.start, self.number
+
+    def of_variant(self, variant: str) -> list[dict[QueuedSequence, None]]:
+        return [queue for (name, _), queue in self.queues.items() if name == variant and queue]
+
+    def oldest(self) -> QueuedSequence:
+        heads = (next(iter(queue)) for queue in self.queues.values() if queue)
+        return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant))
+
+    def newest(self) -> QueuedSequence:
+        """That would have to wait longest."""
+        tails = (next(reversed(queue)) for queue in self.queues.values() if queue)
+        return max(tails, key=lambda sequence: sequence.turn_ns)
+
+    def in_order(self, variant: str) -> Iterable[QueuedSequence]:
+        """Oldest first."""
+        queues = self.of_variant(variant)
+        return merge(*queues, key=lambda sequence: sequence.turn_ns) if len(queues) > 1 else queues[0]
+
+
+class FairQueue:
+    """Iterates over all sequences that wait. Not safe for threads: its batcher's lock guards it."""
+
+    def __init__(self) -> None:
+        self._flows: dict[str, Flow] = {}  # by caller, of those with something waiting
+        self._remembered: dict[str, float] = {}  # starts of callers that have nothing waiting
+        self._totals: dict[Kind, tuple[int, int]] = {}  # sequences and tokens, of all callers
+        self._count = self._tokens = 0  # of all callers
+        self._joined = 0
+        self._lowest = 0.0  # start, when something was last taken: where who comes joins
+        self._behind: set[str] = (
+            set()
+        )  # callers of whom something was left waiting, when a batch was last taken
+        self._others_until_ns = 0  # they may come until then, who are not behind
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[QueuedSequence]:
+        queues = (queue for flow in self._flows.values() for queue in flow.queues.values())
+        return chain.from_iterable(queues)
+
+    @property
+    def callers(self) -> int:
+        """Who have something waiting."""
+        return len(self._flows)
+
+    def waiting(self, caller: str) -> int:
+        """Sequences."""
+        flow = self._flows.get(caller)
+        return 0 if flow is None else flow.count
+
+    def put(self, request: Request, now_ns: int) -> None:
+        caller, kind = request.caller, (request.variant, request.priority)
+        flow = self._flows.get(caller)
+        if flow is None:
+            if self._behind:
+                self._others_until_ns = now_ns + COMES_AGAIN_NS
+            self._joined += 1
+            flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
+            self._remembered.pop(caller, None)
+        flow.queues.setdefault(kind, {}).update(dict.fromkeys(request.sequences))
+        self._count_in(flow, kind, len(request.sequences), sum(each.length for each in request.sequences))
+
+    def remove(self, sequences: Iterable[QueuedSequence]) -> int:
+        """Take out those that wait; how many there were."""
+        removed = 0
+        for sequence in sequences:
+            request = sequence.request
+            kind = (request.variant, request.priority)
+            flow = self._flows.get(request.caller)
+            if flow is None or sequence not in flow.queues.get(kind, ()):
+                continue
+            del flow.queues[kind][sequence]
+            removed += 1
+            self._count_in(flow, kind, -1, -sequence.length)
+            if not flow.count:
+                del self._flows[request.caller]
+                self._remembered[request.caller] = flow.start
+        return removed
+
+    def largest(self) -> Request:
+        """The newest request of who has most waiting."""
+        return max(self._flows.values(), key=lambda flow: flow.count).newest().request
+
+    def next_variant(self) -> str:
+        """Of the oldest sequence of the caller whose turn it is. Something waits."""
+        return self._first().oldest().request.variant
+
+    def in_order(self, variant: str, most: int) -> list[QueuedSequence]:
+        """The first of a variant, as if each were computed for as many tokens as it has."""
+        having = (flow for flow in self._flows.values() if flow.of_variant(variant))
+        flows = nsmallest(most, having, key=Flow.turn)  # no others' turn can come
+        if len(flows) == 1:
+            return list(islice(flows[0].in_order(variant), most))
+        turns = [(*flow.turn(), iter(flow.in_order(variant))) for flow in flows]  # a heap, as it is in order
+        ordered: list[QueuedSequence] = []
+        while turns and len(ordered) < most:
+            start, number, rest = turns[0]
+            if (sequence := next(rest, None)) is None:
+                heappop(turns)
+            else:
+                ordered.append(sequence)
+                heapreplace(turns, (start + sequence.length, number, rest))
+        return ordered
+
+    def shortened(
+        self,
+        batch: list[QueuedSequence],
+        waiting: list[QueuedSequence],
+        limits: BatchLimits,
+        cost: BatchCost,
+        now_ns: int,
+    ) -> list[QueuedSequence]:
+        """A batch without what is too much of those who are behind, where others may come. waiting: in whose
+        order it is filled."""
+        if now_ns >= self._others_until_ns:
+            return batch
+        longest = max(sequence.length for sequence in batch)
+        left = max(WORTH_A_START * cost.overhead_tokens, limits.max_tokens / LEAST_PART)
+        surplus, chosen = set(), set(batch)
+        for sequence in waiting:
+            if sequence in chosen and sequence.request.caller in self._behind:
+                if left <= 0:
+                    surplus.add(sequence)
+                left -= sequence.length if cost.packs else longest
+        return [sequence for sequence in batch if sequence not in surplus]
+
+    def take(self, batch: list[QueuedSequence], packs: bool) -> None:
+        """Take out what runs now, and charge each caller what is computed for it, as far as is known."""
+        self._lowest = self._first().start
+        if self._remembered:
+            later = {name: start for name, start in self._remembered.items() if start > self._lowest}
+            self._remembered = later
+        longest = max(sequence.length for sequence in batch)
+        self.remove(batch)
+        for sequence in batch:
+            self._charge(sequence.request.caller, sequence.length if packs else longest)
+        self._behind = set(self._flows)
+        if not self._flows:  # nobody has to wait for what another has had
+            self._remembered.clear()
+        while len(self._remembered) > MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def ahead(self, caller: str, priority: int, tokens: int = 0) -> list[Ahead]:
+        """What goes before the end of a request of so many tokens that comes now, its own left out. Of the
+        others' only what has its turn by then: in each of their queues as large a part as of all together."""
+        own = self._flows.get(caller)
+        others = self._tokens - (0 if own is None else own.all_tokens)
+        part = 0.0
+        if others:
+            end = self._start_of(caller) + tokens
+            if own is not None:
+                end += sum(own.tokens[variant, level] for variant, level in own.tokens if level <= priority)
+            turns = (min(flow.all_tokens, end - flow.start) for flow in self._flows.values()
+                     if flow.start < end and flow is not own)  # fmt: skip
+            part = sum(turns) / others
+        found = []
+        for (variant, level), (sequences, total) in self._totals.items():
+            kind = (variant, level)
+            own_sequences = 0 if own is None else len(own.queues.get(kind, ()))
+            own_tokens = 0 if own is None else own.tokens[kind]
+            theirs = Ahead(variant, part * (sequences - own_sequences), part * (total - own_tokens))
+            if level <= priority:
+                theirs = Ahead(variant, theirs.sequences + own_sequences, theirs.tokens + own_tokens)
+            found.append(theirs)
+        return found
+
+    def everything(self) -> list[Ahead]:
+        """All that waits."""
+        return [Ahead(variant, *total) for (variant, _), total in self._totals.items()]
+
+    def _first(self) -> Flow:
+        return min(self._flows.values(), key=Flow.turn)
+
+    def _start_of(self, caller: str) -> float:
+        """Where it goes on, or would join."""
+        if (flow := self._flows.get(caller)) is not None:
+            return flow.start
+        return max(self._lowest, self._remembered.get(caller, 0.0))
+
+    def _charge(self, caller: str, tokens: float) -> None:
+        if (flow := self._flows.get(caller)) is not None:
+            flow.start += tokens
+        elif caller in self._remembered:
+            self._remembered[caller] += tokens
+
+    def _count_in(self, flow: Flow, kind: Kind, sequences: int, tokens: int) -> None:
+        flow.tokens[kind] += tokens
+        flow.all_tokens += tokens
+        flow.count += sequences
+        self._tokens += tokens
+        self._count += sequences
+        before = self._totals.get(kind, (0, 0))
+        self._totals[kind] = (before[0] + sequences, before[1] + tokens)

@@ -1,0 +1,197 @@
+"""Whose turn it is: a device that many callers share, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fixtures.queued import request
+from tests.fixtures.shared_device import Call, SharedDevice, calls_at_random, p99
+from wattserve_server.engine import fair
+from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, BatchLimits
+from wattserve_server.errors import OverloadedError
+
+CAPACITY = 137.0  # of `SharedDevice`, in full batches of sequences of 32 tokens, per second
+SECONDS = 30.0
+FIRST = 10  # calls of the victim's, while the device has only begun to be behind
+BATCH = BatchLimits(max_sequences=8, max_tokens=1024)
+
+
+def at_once(caller: str, count: int, length: int = 32) -> Iterator[Call]:
+    return (Call(0, caller, (length,)) for _ in range(count))
+
+
+def seen_by_victim(*others: Iterator[Call]) -> SharedDevice:
+    """With 10 calls a second of the victim's."""
+    device = SharedDevice()
+    device.serve(calls_at_random("victim", 10, SECONDS), *others)
+    assert not device.refused["victim"]
+    assert not device.expired["victim"]
+    return device
+
+
+@pytest.fixture(scope="module")
+def beside_the_well_behaved_ns() -> int:
+    """The victim's p99 where the load is 80 % of what the device can do."""
+    rate = (0.8 * CAPACITY - 10) / 4
+    device = seen_by_victim(*(calls_at_random(f"other {number}", rate, SECONDS) for number in range(4)))
+    assert not device.refused.total()
+    return p99(device.latencies_ns["victim"][FIRST:])
+
+
+@pytest.mark.parametrize(("connections", "deadline_ns"), [(1, None), (4, 2_000_000_000)])
+def test_a_flood_at_ten_times_capacity_costs_a_victim_little_and_none_of_its_calls(
+    beside_the_well_behaved_ns: int, connections: int, deadline_ns: int | None
+) -> None:
+    rate = 10 * CAPACITY / connections
+    flood = (
+        calls_at_random(f"flood {number}", rate, SECONDS, deadline_ns=deadline_ns)
+        for number in range(connections)
+    )
+    device = seen_by_victim(*flood)
+    assert p99(device.latencies_ns["victim"][FIRST:]) <= 1.3 * beside_the_well_behaved_ns
+    assert device.refused.total() > 0.8 * 9 * CAPACITY * SECONDS  # the surplus
+    assert device.expired.total() < 0.01 * sum(map(len, device.batches))
+    assert sum(map(len, device.batches)) > 0.9 * CAPACITY * SECONDS  # nothing is left undone for it
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_who_always_has_something_waiting_gets_as_many_computed_tokens_as_any_other(packs: bool) -> None:
+    device = SharedDevice(packs=packs, limits=BATCH)
+    lengths = {"short": 16, "long": 128, "middle": 50}
+    for caller, length in lengths.items():
+        for _ in range(300):
+            device.put(request([length], caller=caller), 0)
+    most = BATCH.max_sequences * max(lengths.values())  # of a batch
+    for _ in range(40):
+        device.run()
+        shares = [device.tokens[caller] for caller in lengths]
+        assert max(shares) - min(shares) <= most
+
+
+def test_a_batch_is_filled_from_several_callers_and_the_device_is_never_idle() -> None:
+    device = SharedDevice(limits=BATCH)
+    for caller in ("a", "b", "c"):
+        for _ in range(8):
+            device.put(request([32], caller=caller), 0)
+    first = device.run()
+    assert len(first) == BATCH.max_sequences
+    assert {each.request.caller for each in first} == {"a", "b", "c"}
+    for left in (8, 0):
+        device.run()
+        assert len(device.queue) == left
+    assert device.queue.take(device.now_ns) is None
+
+
+def test_who_comes_while_others_wait_is_in_the_next_batch_and_nobody_saves_up() -> None:
+    device = SharedDevice(limits=BATCH)
+    device.serve(at_once("rested", 8))  # and then asks for nothing, while others do
+    for _ in range(200):
+        device.put(request([32], caller="busy"), device.now_ns)
+    for _ in range(10):
+        device.run()
+    for _ in range(100):
+        device.put(request([32], caller="rested"), device.now_ns)
+    before = device.tokens.copy()
+    assert any(each.request.caller == "rested" for each in device.run())
+    for _ in range(5):
+        device.run()
+    gained = device.tokens - before
+    assert abs(gained["rested"] - gained["busy"]) <= 2 * BATCH.max_sequences * 32
+
+
+def test_a_priority_is_honoured_among_the_callers_own_sequences_only() -> None:
+    device = SharedDevice(limits=BATCH)
+    for number in range(16):
+        priority = FIRST_PRIORITY if number >= 12 else LAST_PRIORITY
+        device.put(request([32], caller="pushing", priority=priority), 0)
+        device.put(request([32], caller="modest", priority=LAST_PRIORITY), 0)
+    first = device.run()
+    own = [each.request.priority for each in first if each.request.caller == "pushing"]
+    assert own == [FIRST_PRIORITY] * 4
+    assert len(first) - len(own) == 4
+
+
+def test_every_caller_of_a_thousand_is_answered_beside_a_flood_and_then_forgotten() -> None:
+    device = SharedDevice(limits=BATCH, max_queue_ns=float("inf"))
+    device.serve(at_once("flood", 900), *(at_once(f"caller {number}", 1) for number in range(1000)))
+    waited = {caller: max(latencies) for caller, latencies in device.latencies_ns.items()}
+    assert device.refused == {"flood": 876}, "for whom there is room, beside the flood's part of it"
+    assert len(waited) == 1001
+    assert not device.queue._waiting._remembered
+    assert not device.queue._waiting._flows
+
+
+def test_of_those_who_have_nothing_waiting_only_so_many_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair, "MOST_REMEMBERED", 10)
+    device = SharedDevice(limits=BATCH)
+    for number in range(50):
+        device.put(request([32], caller=f"caller {number}"), 0)
+    for _ in range(5):
+        device.run()
+        assert len(device.queue._waiting._remembered) <= 10
+
+
+def test_a_wait_is_foreseen_from_the_callers_own_place_never_from_the_flood_behind_it() -> None:
+    device = SharedDevice(limits=BATCH, max_queue_ns=2e9)
+    device.serve(at_once("first", 8))
+    while device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns):
+        pass
+    second_ns = 1_000_000_000  # less than what waits takes
+    for _ in range(5):
+        made = request([32], caller="victim", at_ns=device.now_ns, deadline_ns=device.now_ns + second_ns)
+        assert device.put(made, device.now_ns)
+        device.run()
+    while device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns):
+        pass
+    with pytest.raises(OverloadedError, match="no more than 2 s may wait"):
+        device.queue.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
+
+
+def test_a_request_that_others_run_beside_is_refused_where_its_end_would_be_too_late() -> None:
+    device = SharedDevice(limits=BATCH)
+    device.serve(at_once("first", 8))
+    for _ in range(100):
+        device.put(request([32], caller="other", at_ns=device.now_ns), device.now_ns)
+    begun_ns, own = device.now_ns, [32] * 80
+    alone_ns = 80 * 34 * 224_000
+    with pytest.raises(OverloadedError, match="deadline cannot be met"):
+        device.queue.put(request(own, caller="many", deadline_ns=begun_ns + round(1.5 * alone_ns)), begun_ns)
+    made = request(own, caller="many", at_ns=begun_ns, deadline_ns=begun_ns + 3 * alone_ns)
+    device.queue.put(made, begun_ns)
+    device.serve()
+    assert 1.5 * alone_ns < max(device.latencies_ns["many"]) < 2.5 * alone_ns
+
+
+def test_who_has_less_than_his_part_of_a_full_queue_is_let_in_and_the_newest_of_the_largest_makes_room() -> (
+    None
+):
+    device = SharedDevice(limits=BATCH, max_queue=20)
+    flood = [request([32], caller="flood") for _ in range(20)]
+    for each in flood:
+        device.queue.put(each)
+    assert not device.put(request([32], caller="flood"), 0)
+    (evicted,) = device.queue.put(request([32], caller="victim"))
+    assert (evicted.request, evicted.sequences) == (flood[-1], 1)
+    assert "made room for another's" in str(evicted.error)
+    assert len(device.queue) == 20
+    for _ in range(9):
+        device.queue.put(request([32], caller="victim"))
+    with pytest.raises(OverloadedError, match="10 of them this caller's, whose part is 10"):
+        device.queue.put(request([32], caller="victim"))
+
+
+def test_a_batch_is_shortened_only_for_the_sake_of_others_who_come() -> None:
+    device = SharedDevice(limits=BatchLimits(32, 2048), overhead_tokens=16.0)
+    for _ in range(400):
+        device.put(request([32], caller="flood"), 0)
+    assert [len(device.run()) for _ in range(3)] == [32] * 3
+    device.put(request([32], caller="victim", at_ns=device.now_ns), device.now_ns)
+    shorter = device.run()
+    assert 6 <= len(shorter) <= 9
+    assert "victim" in {each.request.caller for each in shorter}
+    device.now_ns += 10_000_000_000
+    assert len(device.run()) == 32
