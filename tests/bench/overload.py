@@ -2,7 +2,8 @@
 
 Closed loops find what it can do; then requests come at fixed multiples of that, whether or not they are
 answered, each with a deadline, from one process whose CPU time is told, because it takes the server's.
-Goodput is what was answered within the deadline, counted from when it was due to be sent.
+Goodput is what was answered within the deadline, counted from when it was due to be sent. Then who floods
+meets who does not (`fairness`).
 """
 
 from __future__ import annotations
@@ -11,23 +12,15 @@ import argparse
 import asyncio
 import json
 import os
-import statistics
-import time
 import urllib.request
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
-
+from tests.bench import fairness
+from tests.bench.client import Caller, used_s
 from tests.fixtures.server import RunningServer, running_server
-from wattserve_client.errors import details_in
-from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 
-CONNECTIONS = 4
-CLOSED_LOOPS = 32
 COUNTED = ("wattserve_tokens_total", "wattserve_abandoned_sequences_total", "wattserve_batch_sequences_sum")
 
 
@@ -50,82 +43,6 @@ class Point:
     memory_mb: float  # of the server, at the end
 
 
-class Caller:
-    def __init__(self, address: str, tokens: int) -> None:
-        self._channels = [
-            grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
-            for _ in range(CONNECTIONS)
-        ]
-        self._stubs: list[Any] = [pb_grpc.InferenceStub(channel) for channel in self._channels]
-        ids = pb.TokenIds(ids=[5 + index % 50 for index in range(tokens)])
-        self._request = pb.PredictRequest(tokens=pb.TokenInput(sequences=[ids]))
-
-    async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
-
-    async def call(self, number: int, left_s: float | None) -> None:
-        await self._stubs[number % CONNECTIONS].Predict(self._request, timeout=left_s)
-
-    async def capacity(self, duration_s: float) -> float:
-        """Answers per second of closed loops."""
-        until_s, answered = time.monotonic() + duration_s, 0
-
-        async def loop(number: int) -> None:
-            nonlocal answered
-            while time.monotonic() < until_s:
-                await self.call(number, None)
-                answered += 1
-
-        await asyncio.gather(*(loop(number) for number in range(CLOSED_LOOPS)))
-        return answered / duration_s
-
-    async def offer(self, rate: float, duration_s: float, deadline_s: float) -> dict[str, Any]:
-        """Open loop, evenly spaced; what is late in being sent has less of its deadline left."""
-        codes: Counter[str] = Counter()
-        took_s: list[float] = []
-        told_s: list[float] = []
-
-        async def one(due_s: float, number: int) -> None:
-            left_s = due_s + deadline_s - time.monotonic()
-            if left_s <= 0:
-                codes["not sent in time"] += 1
-                return
-            try:
-                await self.call(number, left_s)
-            except grpc.aio.AioRpcError as error:
-                codes[error.code().name] += 1
-                retry_s = details_in(error.trailing_metadata()).retry_after_s
-                told_s.extend([] if retry_s is None else [retry_s])
-            else:
-                codes["OK"] += 1
-                took_s.append(time.monotonic() - due_s)
-
-        begun_s, sent, open_calls = time.monotonic(), 0, set[asyncio.Task[None]]()
-        while (passed_s := time.monotonic() - begun_s) < duration_s:
-            while sent < passed_s * rate:
-                task = asyncio.create_task(one(begun_s + sent / rate, sent))
-                open_calls.add(task)
-                task.add_done_callback(open_calls.discard)
-                sent += 1
-            await asyncio.sleep(0.002)
-        await asyncio.gather(*open_calls)
-        good = [seconds for seconds in took_s if seconds <= deadline_s]
-        return {
-            "offered_per_s": sent / duration_s,
-            "goodput_per_s": len(good) / duration_s,
-            "answered_late": len(took_s) - len(good),
-            "codes": dict(codes),
-            "p50_s": percentile(took_s, 0.5),
-            "p99_s": percentile(took_s, 0.99),
-            "retry_after_s": statistics.median(told_s) if told_s else None,
-        }
-
-
-def percentile(values: list[float], part: float) -> float | None:
-    return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else None
-
-
 def counters(server: RunningServer) -> dict[str, float]:
     """Sums over their labels, and refusals by limit."""
     found: dict[str, float] = defaultdict(float)
@@ -138,12 +55,6 @@ def counters(server: RunningServer) -> dict[str, float]:
         elif name.partition("{")[0] in COUNTED:
             found[name.partition("{")[0]] += float(value)
     return found
-
-
-def used_s(pid: int) -> float:
-    """CPU time of all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mb(pid: int) -> float:
@@ -219,11 +130,13 @@ def main() -> None:
     settings = ("--model", options.model, "--variants", "fp32", "--device", "cpu")
     with running_server(*settings, fresh=True) as server:
         capacity, points = asyncio.run(bench(server, options))
+        shared = fairness.bench(server, capacity, options.tokens, options.seconds, options.deadline)
     if options.out:
         found = {
             "capacity_per_s": capacity,
             "cores": os.cpu_count(),
             "points": [asdict(each) for each in points],
+            "fairness": [asdict(each) for each in shared],
         }
         options.out.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -6,8 +6,9 @@ each gets as many tokens as any other, and who asks for less than that never wai
 comes back, joins at the lowest start there was when a batch was last taken: nobody saves up. Of one caller's
 own sequences the oldest goes first, priorities counted in; they are nobody else's concern.
 
-Where some always have something waiting and others come now and then, a batch takes no more of the former
-than makes it worth its start: for whatever it takes beyond that, everybody who comes meanwhile waits.
+Where some always have something waiting and others come now and then, a batch takes one sequence of each, and
+of the rest no more than makes it worth its start: for whatever it takes beyond that, all who come meanwhile
+would wait.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from wattserve_server.engine.policy import BatchCost, BatchLimits
 if TYPE_CHECKING:
     from wattserve_server.engine.queued import QueuedSequence, Request
 
-# Of those who are behind in a batch that others may come to wait for: tokens for each that starting it costs,
-# so that a thirteenth of the time goes into starting batches; and at least that part of a batch's most.
+# In a batch that others may come to wait for: tokens for each that starting it costs, so that a thirteenth of
+# the time goes into starting batches; and at least that part of a batch's most.
 WORTH_A_START = 12
 LEAST_PART = 16
 
-COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others were behind is taken to come again
+COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on is taken to come again
 
 MOST_REMEMBERED = 4096  # callers without anything waiting, whose start is not yet everybody's
 
@@ -86,9 +87,7 @@ class FairQueue:
         self._count = self._tokens = 0  # of all callers
         self._joined = 0
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
-        self._behind: set[str] = (
-            set()
-        )  # callers of whom something was left waiting, when a batch was last taken
+        self._is_behind = False  # whether something was left waiting, when a batch was last taken
         self._others_until_ns = 0  # they may come until then, who are not behind
 
     def __len__(self) -> int:
@@ -112,7 +111,7 @@ class FairQueue:
         caller, kind = request.caller, (request.variant, request.priority)
         flow = self._flows.get(caller)
         if flow is None:
-            if self._behind:
+            if self._is_behind:
                 self._others_until_ns = now_ns + COMES_AGAIN_NS
             self._joined += 1
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
@@ -170,17 +169,18 @@ class FairQueue:
         cost: BatchCost,
         now_ns: int,
     ) -> list[QueuedSequence]:
-        """A batch without what is too much of those who are behind, where others may come. waiting: in whose
-        order it is filled."""
+        """A batch without what is too much of it where others may come. waiting: in whose order it is
+        filled."""
         if now_ns >= self._others_until_ns:
             return batch
         longest = max(sequence.length for sequence in batch)
         left = max(WORTH_A_START * cost.overhead_tokens, limits.max_tokens / LEAST_PART)
-        surplus, chosen = set(), set(batch)
+        callers, surplus, chosen = set[str](), set(), set(batch)
         for sequence in waiting:
-            if sequence in chosen and sequence.request.caller in self._behind:
-                if left <= 0:
+            if sequence in chosen:
+                if left <= 0 and sequence.request.caller in callers:
                     surplus.add(sequence)
+                callers.add(sequence.request.caller)
                 left -= sequence.length if cost.packs else longest
         return [sequence for sequence in batch if sequence not in surplus]
 
@@ -194,7 +194,7 @@ class FairQueue:
         self.remove(batch)
         for sequence in batch:
             self._charge(sequence.request.caller, sequence.length if packs else longest)
-        self._behind = set(self._flows)
+        self._is_behind = bool(self._flows)
         if not self._flows:  # nobody has to wait for what another has had
             self._remembered.clear()
         while len(self._remembered) > MOST_REMEMBERED:
