@@ -111,7 +111,7 @@ class FairQueue:
         caller, kind = request.caller, (request.variant, request.priority)
         flow = self._flows.get(caller)
         if flow is None:
-            if self._is_behind:
+            if self._is_behind and self._flows:
                 self._others_until_ns = now_ns + COMES_AGAIN_NS
             self._joined += 1
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)

@@ -195,3 +195,13 @@ def test_a_batch_is_shortened_only_for_the_sake_of_others_who_come() -> None:
     assert "victim" in {each.request.caller for each in shorter}
     device.now_ns += 10_000_000_000
     assert len(device.run()) == 32
+
+
+def test_who_leaves_with_all_he_has_waiting_and_comes_again_is_nobody_else() -> None:
+    device = SharedDevice()
+    rest = request([32] * 80, caller="only")
+    device.put(rest, 0)
+    assert len(device.run()) == 32
+    device.queue.withdraw(rest)
+    device.put(request([32] * 80, caller="only"), device.now_ns)
+    assert len(device.run()) == 32
