@@ -7,6 +7,7 @@ squares. Pure functions of a `History`; the filter goes on from their result.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -106,11 +107,18 @@ class Arrays:
     def _whitening(late_j: Array, model_j: Array) -> Array:
         """What makes the deviations of the intervals independent and of size 1. What an edge's instant
         takes from one interval it gives to the next."""
-        variance = np.diag(late_j**2 + model_j**2)
-        variance += np.diag(np.concatenate([[late_j[0] ** 2], late_j[:-1] ** 2]))
-        beside = -(late_j[:-1] ** 2)
-        variance += np.diag(beside, 1) + np.diag(beside, -1)
-        return np.asarray(np.linalg.inv(np.linalg.cholesky(variance)))
+        variance = late_j**2 + model_j**2
+        variance += np.concatenate([late_j[:1], late_j[:-1]]) ** 2
+        beside = -(late_j**2)
+        white = np.zeros((len(late_j), len(late_j)))
+        diagonal = 1.0
+        # The covariance's factor has but two diagonals: each row of its inverse follows from the one before.
+        for at in range(len(late_j)):
+            below = beside[at - 1] / diagonal if at else 0.0
+            diagonal = math.sqrt(variance[at] - below * below)
+            white[at, :at] = white[at - 1, :at] * (-below / diagonal)
+            white[at, at] = 1.0 / diagonal
+        return white
 
     def target(self) -> Array:
         """What each interval counted, whitened."""

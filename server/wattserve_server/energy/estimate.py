@@ -17,6 +17,7 @@ Linear algebra only: what enters, what leaves, and what booking does to it. Lear
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +88,7 @@ class Estimate:
         self.bases: Array = np.zeros((0, SMOOTH))  # smooth parts that corrections are relative to
         self.x: Array = np.zeros(LAWS)
         self._room: Array = np.zeros((LAWS + ROOM, LAWS + ROOM))  # `p` is its corner
+        self._scratch: Array = np.zeros(0)
         self.p: Array = self._room[:LAWS, :LAWS]
         self.size = LAWS  # of what is not a batch
         self.after_rest_spread = after_rest
@@ -233,13 +235,23 @@ class Estimate:
         more = self.pace * excess
         more[rested] += self.x[RESTED.start - 1 + rests[rested]]
         predicted *= np.maximum(1 + more, LEAST)
-        cross = shared @ self.p[RESTED.start : LAWS]
-        theirs = [(np.flatnonzero(of == index), self.block(index)) for index in np.unique(of).tolist()]
+        # By variant, so that slices of rows do.
+        order = np.argsort(of, kind="stable")
+        factors, back = factors[order], np.argsort(order)
+        bounds = np.searchsorted(of[order], np.arange(len(self.names) + 1)).tolist()
+        theirs = [
+            (slice(since, until), self.block(index))
+            for index, (since, until) in enumerate(pairwise(bounds))
+            if until > since
+        ]
+        cross = shared[order] @ self.p[RESTED.start : LAWS]
         for mine, block in theirs:
             cross[mine] += factors[mine] @ self.p[block]
-        own = shared @ cross[:, RESTED.start : LAWS].T
+        cross = cross[back]
+        own = shared[order] @ cross[:, RESTED.start : LAWS].T
         for mine, block in theirs:
             own[mine] += factors[mine] @ cross[:, block].T
+        own = own[back]
         if uncertain := self.uncertain.intersection(variants):
             deviations = np.sqrt(np.maximum(np.diagonal(own), 0.0))
             is_told = deviations < KNOWN * predicted
@@ -282,9 +294,10 @@ class Estimate:
     def settle(self, closed: NDArray[np.bool_], booked_j: float) -> None:
         """These open batches (a mask) are booked, with this sum; what they truly were is carried."""
         mask = np.concatenate([np.zeros(self.size, dtype=bool), closed])
-        self.x[CARRY] += self.x[mask].sum() - booked_j
-        self.p[CARRY, :] += self.p[mask, :].sum(axis=0)
-        self.p[:, CARRY] += self.p[:, mask].sum(axis=1)
+        weights = mask.astype(float)
+        self.x[CARRY] += weights @ self.x - booked_j
+        self.p[CARRY, :] += weights @ self.p
+        self.p[:, CARRY] += self.p @ weights
         self._drop(mask)
 
     def forget(self, lost: NDArray[np.bool_]) -> None:
@@ -307,6 +320,13 @@ class Estimate:
         """After a gap: nothing is carried."""
         self.pin(CARRY, 0.0)
 
+    def learn(self, told: Array) -> None:
+        """The covariance becomes less by the outer product of this, in place: a new matrix costs more."""
+        count = len(told)
+        if len(self._scratch) < count * count:
+            self._scratch = np.empty(len(self._room) ** 2)
+        self.p -= np.multiply(told[:, None], told, out=self._scratch[: count * count].reshape(count, count))
+
     def pin(self, at: int | slice | NDArray[np.int64], values: float | Array) -> None:
         """These values are known for certain, until something doubts them."""
         self.x[at] = values
@@ -324,9 +344,12 @@ class Estimate:
         self.is_first_run = self.is_first_run[keep[self.size :]]
         self.scatter_alone = self.scatter_alone[keep[self.size :]]
         self.x = self.x[keep]
-        stay = np.flatnonzero(keep[self.size :]) + self.size
-        end = self.size + len(stay)
-        among = self.p[np.ix_(stay, stay)]
+        staying = np.flatnonzero(keep[self.size :]) + self.size
+        end = self.size + len(staying)
+        stay: slice | NDArray[np.int64] = staying
+        if len(staying) and staying[-1] - staying[0] < len(staying):  # as a rule: slices are quicker
+            stay = slice(int(staying[0]), int(staying[-1]) + 1)
+        among = self.p[stay][:, stay]
         self.p[: self.size, self.size : end] = self.p[: self.size, stay]
         self.p[self.size : end, : self.size] = self.p[stay, : self.size]
         self.p[self.size : end, self.size : end] = among

@@ -197,20 +197,19 @@ class EnergyFilter:
         """Relative variances, of all of these laws together and of each alone; with_open: and of the batches
         that follow laws and are open."""
         estimate = self.estimate
-        values = np.zeros_like(estimate.thetas)
-        at = list(indices)
-        values[at, :SMOOTH] = estimate.thetas[at, :SMOOTH]
-        together = values.ravel()
+        at = np.fromiter(indices, dtype=int)
+        places = (LAWS + SIZE * at[:, None] + np.arange(SMOOTH)).ravel()
+        values = estimate.x[places]
+        of = np.repeat(at, SMOOTH)
+        variance = np.where(of[:, None] == of, together_variance + alone_variance, together_variance)
+        estimate.p[np.ix_(places, places)] += variance * np.outer(values, values)
         if with_open:
-            is_lawful = np.logical_not(estimate.is_first_run)
-            together = np.concatenate([together, np.where(is_lawful, estimate.x[estimate.size :], 0.0)])
-        reached = slice(LAWS, LAWS + len(together))
-        estimate.p[reached, reached] += together_variance * np.outer(together, together)
-        places = LAWS + SIZE * np.array(at, dtype=int)[:, None] + np.arange(SMOOTH)
-        smooth = values[at, :SMOOTH]
-        estimate.p[places[:, :, None], places[:, None, :]] += (
-            alone_variance * smooth[:, :, None] * smooth[:, None, :]
-        )
+            batches = slice(estimate.size, None)
+            joules = np.where(estimate.is_first_run, 0.0, estimate.x[batches])
+            beside = together_variance * np.outer(values, joules)
+            estimate.p[places, batches] += beside
+            estimate.p[batches, places] += beside.T
+            estimate.p[batches, batches] += together_variance * np.outer(joules, joules)
 
     def update(
         self,
@@ -242,8 +241,7 @@ class EnergyFilter:
             return 0.0
         excess_j = 0.0 if may_be_anything else float(max(off_j - OUTLIER * deviation_j, 0.0))
         estimate.x += spread * ((off_j - excess_j) / variance)
-        told = spread / variance**0.5
-        estimate.p -= np.outer(told, told)
+        estimate.learn(spread / variance**0.5)
         self._keep_positive()
         if counted.any() and not may_be_anything:
             self.edges += 1

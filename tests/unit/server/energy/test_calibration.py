@@ -11,6 +11,7 @@ import pytest
 
 from wattserve_server.energy.calibration import (
     LEAST_INTERVALS,
+    Arrays,
     CounterInterval,
     Fit,
     History,
@@ -231,3 +232,16 @@ def test_the_covariance_is_one() -> None:
 def test_smooth_coefficients_are_never_negative(seed: int) -> None:
     for base in fitted(warm_up(Response(), noise=0.3, seed=seed), Response()).bases:
         assert base.min() >= 0
+
+
+def test_whitened_deviations_are_independent_and_of_size_one() -> None:
+    rng = np.random.default_rng(1)
+    late_j, model_j = rng.random(20), 0.1 + rng.random(20)
+    taken = np.eye(20) - np.eye(
+        20, k=-1
+    )  # what an edge's instant gives to one interval it takes from the next
+    taken[0, 0] = math.sqrt(2.0)  # the edge before the first one is as late
+    white = Arrays._whitening(late_j, model_j)
+    covariance = taken @ np.diag(late_j**2) @ taken.T + np.diag(model_j**2)
+    covariance[0, 1] = covariance[1, 0] = -(late_j[0] ** 2)
+    assert white @ covariance @ white.T == pytest.approx(np.eye(20), abs=1e-9)
