@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 import torch
@@ -38,9 +39,10 @@ from wattserve_server.meters.together import Together
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.inference import InferenceService
-from wattserve_server.service.listen import CertificateFiles, Listener
+from wattserve_server.service.listen import CertificateFiles, ConnectionLimits, Listener
+from wattserve_server.service.methods import Deadlines
 from wattserve_server.service.oip import OipService
-from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predictor, Serving
+from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predictor, Serving, Unkeyed
 from wattserve_server.service.quota import Quotas
 from wattserve_server.service.report import static_info
 from wattserve_server.service.status_page import StatusPage
@@ -77,7 +79,8 @@ async def serve(config: ServerConfig) -> None:
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     async with AsyncExitStack() as undo:
         serving, observer, quotas = Serving(), Observer(version("wattserve")), Quotas()
-        predictor = Predictor(serving, observer, quotas)
+        deadlines = Deadlines(config.default_deadline_seconds, config.max_deadline_seconds)
+        predictor = Predictor(serving, observer, quotas, deadlines, Unkeyed(config.max_peer_in_flight))
         keys = KeyFile(config.keys_file) if config.keys_file else None
         gate = Gate(keys, quotas, opens_admin=config.open_admin, trusts_header=config.trust_tenant_header)
         status_page = StatusPage(serving, observer)
@@ -88,7 +91,13 @@ async def serve(config: ServerConfig) -> None:
             gate,
             config.host,
             config.port,
-            config.max_message_bytes or (MESSAGE_BYTES if plan.task.takes_text else IMAGE_MESSAGE_BYTES),
+            ConnectionLimits(
+                config.max_message_bytes or (MESSAGE_BYTES if plan.task.takes_text else IMAGE_MESSAGE_BYTES),
+                config.max_connection_calls,
+                config.max_connection_age_seconds,
+                config.drain_seconds,
+            ),
+            deadlines,
             (
                 CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
                 if config.tls_cert
@@ -97,7 +106,14 @@ async def serve(config: ServerConfig) -> None:
         )
         pages = {"/": Fresh(status_page.page), "/metrics": Fresh(observer.page, wants_openmetrics)}
         may_read = gate.reads_all if config.metrics_need_key else None
-        exposition = Exposition(pages, config.metrics_address, config.metrics_port, may_read)
+        exposition = Exposition(
+            pages,
+            config.metrics_address,
+            config.metrics_port,
+            may_read,
+            config.max_metrics_connections,
+            partial(loop.call_soon_threadsafe, observer.refused, "metrics_connections"),
+        )
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)

@@ -148,6 +148,34 @@ class ServerConfig:
     receipt_retention_bytes: str = _setting(
         "256MB", "memory for them at the most, of which one takes 1 kB and 231 B for each sequence", "BYTES"
     )
+    max_peer_in_flight: int = _setting(
+        4096,
+        "predictions that one caller without a key may have in flight; more are refused (a caller is an "
+        "address, on this machine a connection; a key's own limit counts for who shows one)",
+        "N",
+        least=1,
+    )
+    max_connection_calls: int = _setting(
+        1024,
+        "calls in progress on one connection at the most; gRPC holds more back at the client",
+        "N",
+        least=1,
+    )
+    max_connection_age_seconds: float = _setting(
+        0.0,
+        "a connection is closed at this age, give or take a tenth, once its calls have ended or "
+        "--drain-seconds have passed; clients connect again by themselves (default, or 0: never)",
+        "S",
+    )
+    default_deadline_seconds: float = _setting(
+        600.0, "for a call that brings no deadline, streams apart (0: none)", "S"
+    )
+    max_deadline_seconds: float = _setting(
+        3600.0, "a call that brings a later deadline gets this one, streams apart (0: any)", "S"
+    )
+    max_metrics_connections: int = _setting(
+        8, "connections to the metrics port from one address at once; more are closed", "N", least=1
+    )
     max_watchers: int = _setting(16, "clients that may watch all receipts at once; more are refused", "N")
     drain_seconds: float = _setting(
         15.0, "how long a shutdown waits for accepted requests; settling them takes up to 10 s more", "S"

@@ -14,6 +14,7 @@
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
     ├── CutError             nobody: the server shut down under the request, which may have run
     ├── ExpiredError         nobody: the caller's deadline passed while the request waited
+    ├── OverdueError         the caller: it gave the server more time than that gives any call
     ├── UnsupportedError     nobody: a method of the protocol that this server does not offer
     ├── InferenceError       the operator: the model failed on a batch (the details are in the log)
     └── MeterError           nobody: the answer is good, its energy is unknown and says why
@@ -83,8 +84,11 @@ class OverloadedError(WattserveError):
 
 
 # The limits that a request can meet: of the queue in sequences and in time, its own deadline, the tokeniser's
-# queue, how many may watch, and what its tenant may use.
-REFUSALS = ("sequences", "time", "deadline", "tokenizer", "watchers", "tenant_rate", "tenant_in_flight")
+# queue, how many may watch, what its tenant may use, what a caller without one may, and who reads metrics.
+REFUSALS = (
+    "sequences", "time", "deadline", "tokenizer", "watchers", "tenant_rate", "tenant_in_flight",
+    "peer_in_flight", "metrics_connections",
+)  # fmt: skip
 
 
 class ShortageError(WattserveError):
@@ -101,6 +105,10 @@ class CutError(WattserveError):
 
 class ExpiredError(WattserveError):
     """The caller's deadline passed before the request ran."""
+
+
+class OverdueError(WattserveError):
+    """The server's own deadline for every call passed; what ran of the request is charged."""
 
 
 class UnsupportedError(WattserveError):

@@ -119,7 +119,8 @@ class Gate:
             if needed != ANY:
                 caller.check(needed)
         except (UnauthenticatedError, ForbiddenError) as error:
-            log.warning("refused a call of %s from %s: %s", method, of_peer(context.peer()), error)
+            if peer := context.peer():  # else he has hung up, and nobody knows any more who it was
+                log.warning("refused a call of %s from %s: %s", method, of_peer(peer), error)
             raise
         if needed != PREDICT:  # whose quota counts requests, of which a stream has many
             self._quotas.take(caller)

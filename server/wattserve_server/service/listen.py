@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from wattserve_server.service.changes import Changes
 from wattserve_server.service.checks import shown
 from wattserve_server.service.gate import Gate
 from wattserve_server.service.inference import InferenceService
-from wattserve_server.service.methods import OpenCalls, handlers
+from wattserve_server.service.methods import Deadlines, OpenCalls, handlers
 from wattserve_server.service.oip import OipService
 from wattserve_server.telemetry.observer import Observer
 
@@ -69,6 +70,23 @@ _OPTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What gRPC itself holds each connection to."""
+
+    message_bytes: int  # of a message that comes
+    calls: int = 1024  # in progress; a client holds back more
+    age_s: float = 0.0  # at which it is closed; 0: never
+    grace_s: float = 0.0  # that calls in progress have then
+
+    def options(self) -> list[tuple[str, int]]:
+        limits = [*received_and_sent(self.message_bytes), ("grpc.max_concurrent_streams", self.calls)]
+        if self.age_s:
+            limits.append(("grpc.max_connection_age_ms", math.ceil(self.age_s * 1e3)))
+            limits.append(("grpc.max_connection_age_grace_ms", math.ceil(self.grace_s * 1e3)))
+        return limits
+
+
 class Listener:
     """A gRPC server with the native service, the Open Inference Protocol, health and reflection. Not serving
     until told so."""
@@ -81,17 +99,17 @@ class Listener:
         gate: Gate,
         host: str,
         port: int,
-        max_message_bytes: int,
+        limits: ConnectionLimits,
+        deadlines: Deadlines,
         tls: CertificateFiles | None,
     ) -> None:
-        """port: 0 picks a free one. max_message_bytes: of those that come. Raises ConfigError when it cannot
-        listen there."""
-        self._server = grpc.aio.server(options=[*_OPTIONS, *received_and_sent(max_message_bytes)])
+        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+        self._server = grpc.aio.server(options=[*_OPTIONS, *limits.options()])
         self._health = HealthService((NATIVE_PATH, OIP_PATH))
         names = (NATIVE_PATH, OIP_PATH, _HEALTH.full_name, *REFLECTION_PATHS)
         pool = reflection_pool(_REFLECTED)
         mirror = reflection.aio.ReflectionServicer(names, pool)
-        self._calls = OpenCalls()
+        self._calls = OpenCalls(deadlines)
         registered = (
             (NATIVE_PATH, _NATIVE, native),
             (OIP_PATH, _OIP, oip),

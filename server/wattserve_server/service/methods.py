@@ -13,6 +13,7 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -20,7 +21,13 @@ from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDesc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from wattserve_server.errors import CutError, InvalidRequest, UnauthenticatedError, WattserveError
+from wattserve_server.errors import (
+    CutError,
+    InvalidRequest,
+    OverdueError,
+    UnauthenticatedError,
+    WattserveError,
+)
 from wattserve_server.service.caller import CALLER
 from wattserve_server.service.gate import Gate
 from wattserve_server.service.status import failure_of, forget_way, when_cut
@@ -119,6 +126,7 @@ def _unary(
         with begin(context) as call:
             try:
                 call.admit()
+                call.limit()
                 return await behaviour(parse(data), context)
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
@@ -152,10 +160,29 @@ def _streaming(
     return handle
 
 
-class OpenCalls:
-    """The calls in progress."""
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How much time the server gives any call, whatever its caller does. 0: as much as he likes."""
 
-    def __init__(self) -> None:
+    default_s: float = 0.0  # to a call that brings no deadline
+    most_s: float = 0.0
+
+    def own_s(self, left_s: float | None) -> float | None:
+        """Where the server's own deadline comes before the caller's, or he has none: the time until it.
+        left_s: until his."""
+        if left_s is None:
+            return min(filter(None, (self.default_s, self.most_s)), default=None)
+        return self.most_s if 0 < self.most_s < left_s else None
+
+
+NO_DEADLINES = Deadlines()
+
+
+class OpenCalls:
+    """The calls in progress, and how much time each has."""
+
+    def __init__(self, deadlines: Deadlines = NO_DEADLINES) -> None:
+        self._deadlines = deadlines
         self._calls: dict[CountedCall, asyncio.Task[Any] | None] = {}
         self._none = asyncio.Event()
 
@@ -166,6 +193,18 @@ class OpenCalls:
         self._calls.pop(call, None)
         if not self._calls:
             self._none.set()
+
+    def limit(self, call: CountedCall, left_s: float | None) -> asyncio.TimerHandle | None:
+        """Tell it OverdueError once the server's own deadline has passed, if that is before its caller's."""
+        own_s = self._deadlines.own_s(left_s)
+        if own_s is None:
+            return None
+        why = OverdueError(
+            f"this was not done within {own_s:g} s, which is what the server gives a call"
+            + ("" if left_s is None else " at the most")
+            + ("; a caller may bring a deadline of his own" if left_s is None else "")
+        )
+        return asyncio.get_running_loop().call_later(own_s, self._cut, (call,), why)
 
     async def end(self, within_s: float) -> None:
         """Wait for so long until there is none, then tell the others UNAVAILABLE; and until they know."""
@@ -204,6 +243,7 @@ class CountedCall:
         "_gate",
         "_method",
         "_open",
+        "_overdue",
         "_total_s",
         "cut_by",
         "key_id",
@@ -218,6 +258,7 @@ class CountedCall:
         self._method = method
         self._context = context
         self._total_s = context.time_remaining()
+        self._overdue: asyncio.TimerHandle | None = None
         self.key_id = ""  # of the API key that it showed
         self.cut_by: WattserveError | None = None  # if its task has not ended when it is next at work
 
@@ -227,6 +268,8 @@ class CountedCall:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
         self._open.discard(self)
         self._calls.end(self._begun_ns, self._code(kind))
 
@@ -240,6 +283,10 @@ class CountedCall:
         CALLER.set(caller)
         if caller.key is not None:
             self.key_id = caller.key.id
+
+    def limit(self) -> None:
+        """It is no stream, and has to end within what the server gives it."""
+        self._overdue = self._open.limit(self, self._total_s)
 
     def why_cut(self) -> WattserveError:
         """Of a call that was cancelled: by its caller, or its deadline, raises CancelledError again."""

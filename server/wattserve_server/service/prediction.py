@@ -6,9 +6,11 @@ A protocol makes an `Asked` of its message, gets an `Answered`, and makes its re
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,6 +31,7 @@ from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
 from wattserve_server.service.caller import Caller
 from wattserve_server.service.checks import check_ids
+from wattserve_server.service.methods import NO_DEADLINES, Deadlines
 from wattserve_server.service.quota import Quotas
 from wattserve_server.service.source import source_message
 from wattserve_server.service.status import REACTIONS, Reaction, reaction_of, when_cut
@@ -219,23 +222,68 @@ class AcceptedRequest:
         return sequences, cut_tokens
 
 
+class Unkeyed:
+    """What callers without a key have in flight, by their names.
+
+    most: predictions of one of them.
+    """
+
+    def __init__(self, most: float = math.inf) -> None:
+        self._most = most
+        self._in_flight: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
+    @contextmanager
+    def prediction(self, name: str) -> Iterator[None]:
+        """One that is in flight until the block ends. Raises OverloadedError."""
+        if self._in_flight[name] >= self._most:
+            raise OverloadedError(
+                f"{name} has {self._in_flight[name]} predictions in flight, as many as a caller without a "
+                "key may (the server's --max-peer-in-flight)",
+                "peer_in_flight",
+            )
+        self._in_flight[name] += 1
+        try:
+            yield
+        finally:
+            self._in_flight[name] -= 1
+            if not self._in_flight[name]:
+                del self._in_flight[name]
+
+
 class Predictor:
     """One per server: every prediction goes through it and is counted once."""
 
-    def __init__(self, serving: Serving, observer: Observer, quotas: Quotas) -> None:
+    def __init__(
+        self,
+        serving: Serving,
+        observer: Observer,
+        quotas: Quotas,
+        deadlines: Deadlines = NO_DEADLINES,
+        unkeyed: Unkeyed | None = None,
+    ) -> None:
+        """quotas: of callers with keys. unkeyed: those without."""
         self._serving = serving
         self._observer = observer
         self._quotas = quotas
+        self._deadlines = deadlines
+        self._unkeyed = unkeyed or Unkeyed()
 
     @contextmanager
     def accept(self, left_s: float | None, caller: Caller) -> Iterator[AcceptedRequest]:
         """A request, counted when the block ends, by how it does. left_s: until its caller's deadline. What
         goes wrong in the block after the request has run names its receipt.
 
-        Raises UnavailableError, or OverloadedError where the caller's tenant has used up what it may.
+        Raises UnavailableError, or OverloadedError where the caller, or his tenant, has used up what he may.
         """
+        own_s = self._deadlines.own_s(left_s)
+        left_s = left_s if own_s is None else own_s
         prediction = AcceptedRequest(left_s, caller)
-        quota = nullcontext() if caller.key is None else self._quotas.prediction(caller)
+        quota = (
+            self._unkeyed.prediction(caller.name) if caller.key is None else self._quotas.prediction(caller)
+        )
         try:
             with self._serving.accept() as prediction.host, quota:
                 yield prediction

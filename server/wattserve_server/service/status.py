@@ -51,6 +51,7 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
     errors.CutError: Reaction(grpc.StatusCode.UNAVAILABLE, "CUT_BY_SHUTDOWN"),
     errors.ExpiredError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
+    errors.OverdueError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "SERVER_DEADLINE"),
     errors.UnsupportedError: Reaction(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
     errors.InferenceError: Reaction(grpc.StatusCode.INTERNAL, "INFERENCE_FAILED"),
 }

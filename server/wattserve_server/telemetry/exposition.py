@@ -14,6 +14,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -31,6 +32,7 @@ Route = Callable[[str], tuple[str, bytes]]
 MayRead = Callable[[str], bool]  # of the Authorization header. Called on any thread.
 
 CONNECTIONS = 32  # at the same time; more are closed unanswered
+CONNECTIONS_OF_ONE = 8  # from one address
 ASK_S = 5.0
 ANSWER_S = 10.0
 MAX_HEAD_BYTES = 16 * 1024
@@ -60,13 +62,20 @@ class Exposition:
     """Serves pages by their paths at http://host:port, on threads of its own."""
 
     def __init__(
-        self, routes: Mapping[str, Route], host: str, port: int, may_read: MayRead | None = None
+        self,
+        routes: Mapping[str, Route],
+        host: str,
+        port: int,
+        may_read: MayRead | None = None,
+        of_one_address: int = CONNECTIONS_OF_ONE,
+        on_closed: Callable[[], object] = bool,
     ) -> None:
-        """port: 0 picks a free one. may_read: None: everybody may. Raises ConfigError when it cannot listen
-        there."""
+        """port: 0 picks a free one. may_read: None: everybody may. of_one_address: connections at once.
+        on_closed: called, on any thread, for each that found no room. Raises ConfigError when it cannot
+        listen there."""
         self.routes = dict(routes)  # more may be added at any time
         try:
-            self._server = _Server(self.routes, host, port, may_read)
+            self._server = _Server(self.routes, host, port, may_read, of_one_address, on_closed)
         except OSError as error:
             raise ConfigError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
@@ -90,13 +99,24 @@ class _Server(ThreadingMixIn, TCPServer):
     allow_reuse_address = True
     request_queue_size = 64
 
-    def __init__(self, routes: Mapping[str, Route], host: str, port: int, may_read: MayRead | None) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        host: str,
+        port: int,
+        may_read: MayRead | None,
+        of_one_address: int,
+        on_closed: Callable[[], object],
+    ) -> None:
         self.routes = routes
         self.may_read = may_read
+        self._of_one_address = of_one_address
+        self._on_closed = on_closed
         self._spare: int | None = None
         self._look_s = 0.0
         self._keep_spare()
-        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()  # connections, by address
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = addresses[0]
         super().__init__(address, _Connection)  # type: ignore[arg-type]  # of IPv6 there are four
@@ -142,20 +162,32 @@ class _Server(ThreadingMixIn, TCPServer):
             os.close(self._spare)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        address = client_address[0]
+        with self._lock:
+            has_room = self._open.total() < CONNECTIONS and self._open[address] < self._of_one_address
+            if has_room:
+                self._open[address] += 1
+        if not has_room:
             self.shutdown_request(request)
+            self._on_closed()
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was to be had
-            self._room.release()
+            self._leave(address)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._leave(client_address[0])
+
+    def _leave(self, address: str) -> None:
+        with self._lock:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a connection for metrics ended early", exc_info=True)

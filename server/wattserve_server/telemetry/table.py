@@ -155,7 +155,8 @@ _refusals = Section[None]("Refusals", ("limit",), "never")
 REFUSED = _refusals.add(COUNTER, "wattserve_refused_requests_total", COUNTED,
     "Requests for which there was no room, by the limit that they met: `sequences` and `time` of the queue, "
     "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be, what "
-    "their tenant may use: `tenant_rate`, `tenant_in_flight`.")
+    "their tenant may use: `tenant_rate`, `tenant_in_flight`, what a caller without a key may: "
+    "`peer_in_flight`; and `metrics_connections`, which were closed.")
 
 _tenants = Section[None]("Tenants", ("tenant",), "without --keys-file")
 TENANT_REQUESTS = _tenants.add(COUNTER, "wattserve_tenant_requests_total", COUNTED,

@@ -177,6 +177,13 @@ def test_a_refusal_is_logged_with_the_method_and_the_address_and_without_what_wa
     assert "planted" not in caplog.text
 
 
+def test_a_caller_who_has_hung_up_is_refused_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    gone = SimpleNamespace(peer=str, invocation_metadata=tuple)
+    with pytest.raises(ForbiddenError):
+        Gate(None, Quotas()).admit("LoadVariant", gone)
+    assert not caplog.text
+
+
 def test_a_changed_file_is_read_again_and_says_whose_calls_must_end(
     file: File, caplog: pytest.LogCaptureFixture
 ) -> None:

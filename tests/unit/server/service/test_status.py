@@ -58,6 +58,7 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
         "CutError": ("UNAVAILABLE", "CUT_BY_SHUTDOWN"),
         "ExpiredError": ("DEADLINE_EXCEEDED", "EXPIRED_IN_QUEUE"),
+        "OverdueError": ("DEADLINE_EXCEEDED", "SERVER_DEADLINE"),
         "UnsupportedError": ("UNIMPLEMENTED", "NOT_OFFERED"),
         "InferenceError": ("INTERNAL", "INFERENCE_FAILED"),
     }

@@ -19,7 +19,10 @@ from wattserve_server.telemetry.exposition import CONNECTIONS, Exposition
 @pytest.fixture
 def exposition() -> Iterator[Exposition]:
     made = Exposition(
-        {"/metrics": lambda accept: ("text/plain", f"accept={accept}\n".encode())}, "127.0.0.1", 0
+        {"/metrics": lambda accept: ("text/plain", f"accept={accept}\n".encode())},
+        "127.0.0.1",
+        0,
+        of_one_address=CONNECTIONS,
     )
     yield made
     made.close()
@@ -253,3 +256,25 @@ def test_a_want_of_file_descriptors_is_told_by_whoever_looks(
     exposition._server._look_s = 0.0
     exposition._server.service_actions()
     assert module.NO_FILES_LEFT in [record.message for record in caplog.records]
+
+
+def test_one_address_has_so_many_connections_and_what_is_closed_is_counted() -> None:
+    closed = threading.Semaphore(0)
+    made = Exposition(
+        {"/metrics": lambda accept: ("text/plain", b"")},
+        "127.0.0.1",
+        0,
+        of_one_address=2,
+        on_closed=closed.release,
+    )
+    with contextlib.closing(made), contextlib.ExitStack() as connections:
+        for _ in range(3):
+            connection = connections.enter_context(socket.create_connection(address(made), timeout=10))
+        assert connection.recv(1) == b""
+        assert closed.acquire(timeout=10)
+        with socket.socket() as elsewhere:  # of 127.0.0.0/8 every address is this machine's
+            elsewhere.bind(("127.0.0.2", 0))
+            elsewhere.settimeout(10)
+            elsewhere.connect(address(made))
+            elsewhere.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            assert elsewhere.recv(12) == b"HTTP/1.1 200"

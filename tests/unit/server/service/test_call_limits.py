@@ -1,0 +1,143 @@
+"""What a call and a connection are held to, on a real server: time, calls at once, age."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from wattserve_client.aio import AsyncClient
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.service.gate import Gate
+from wattserve_server.service.listen import ConnectionLimits
+from wattserve_server.service.methods import Deadlines, OpenCalls, handlers
+from wattserve_server.service.quota import Quotas
+from wattserve_server.telemetry.observer import Observer
+
+SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
+BYTES = 1 << 20
+
+
+class Servicer:
+    """Its calls wait until they may end."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.entered = asyncio.Semaphore(0)
+        self.peers: set[str] = set()
+
+    async def Predict(self, request: Any, context: Any) -> Any:
+        self.entered.release()
+        await self.may_end.wait()
+        return pb.PredictResponse(receipt=pb.Receipt(request_id=request.request_id))
+
+    async def GetReceipt(self, request: Any, context: Any) -> Any:
+        self.peers.add(context.peer())
+        return pb.Receipt(receipt_id="any")
+
+    async def WatchReceipts(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.entered.release()
+        await self.may_end.wait()
+        yield pb.Receipt()
+
+
+class Rig:
+    def __init__(self, address: str, channel: grpc.aio.Channel, servicer: Servicer) -> None:
+        self.address, self.channel, self.servicer = address, channel, servicer
+
+    def predict(self, **given: Any) -> Any:
+        method = self.channel.unary_unary(
+            f"/{SERVICE.full_name}/Predict",
+            pb.PredictRequest.SerializeToString,
+            pb.PredictResponse.FromString,
+        )
+        return method(pb.PredictRequest(), **given)
+
+    def watch(self) -> Any:
+        method = self.channel.unary_stream(
+            f"/{SERVICE.full_name}/WatchReceipts", pb.WatchReceiptsRequest.SerializeToString,
+            pb.Receipt.FromString,
+        )  # fmt: skip
+        return method(pb.WatchReceiptsRequest(receipt_ids=["one"]))
+
+
+@asynccontextmanager
+async def rig(
+    deadlines: Deadlines = Deadlines(),  # noqa: B008  it is frozen
+    limits: ConnectionLimits = ConnectionLimits(BYTES),  # noqa: B008
+) -> AsyncIterator[Rig]:
+    servicer = Servicer()
+    server = grpc.aio.server(options=limits.options())
+    gate = Gate(None, Quotas())
+    server.add_generic_rpc_handlers(
+        (handlers(SERVICE.full_name, SERVICE, servicer, Observer("test"), gate, OpenCalls(deadlines)),)
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield Rig(address, channel, servicer)
+    await server.stop(0)
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    trailing: dict[str, Any] = dict(error.trailing_metadata() or ())
+    info = error_details_pb2.ErrorInfo()
+    for detail in status_pb2.Status.FromString(trailing["grpc-status-details-bin"]).details:
+        if detail.Unpack(info):
+            break
+    return str(info.reason)
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "callers_s"), [(Deadlines(default_s=0.05), None), (Deadlines(most_s=0.05), 3600)]
+)
+async def test_a_call_has_the_servers_time_where_it_brings_none_or_more(
+    deadlines: Deadlines, callers_s: float | None
+) -> None:
+    async with rig(deadlines) as served:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"not done within 0.05 s") as ended:
+            await served.predict(timeout=callers_s)
+        assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert reason_of(ended.value) == "SERVER_DEADLINE"
+
+
+async def test_a_stream_and_a_sooner_deadline_have_the_time_that_they_ask_for() -> None:
+    async with rig(Deadlines(0.05, 0.05)) as served:
+        watching = served.watch()
+        with pytest.raises(grpc.aio.AioRpcError, match=r"not done within 0.05 s"):
+            await served.predict()  # which began later
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await served.predict(timeout=0.01)
+        assert "not done within" not in (ended.value.details() or "")
+        served.servicer.may_end.set()
+        assert [reply async for reply in watching] == [pb.Receipt()]
+
+
+async def test_more_calls_than_a_connection_may_have_wait_at_the_client() -> None:
+    async with rig(limits=ConnectionLimits(BYTES, calls=2)) as served:
+        served.servicer.may_end.set()
+        await served.predict()  # by now the client knows the limit
+        served.servicer.may_end.clear()
+        entered = served.servicer.entered
+        await entered.acquire()
+        calls = [asyncio.ensure_future(served.predict()) for _ in range(3)]
+        for _ in range(2):
+            await entered.acquire()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await entered.acquire()
+        served.servicer.may_end.set()
+        assert len(await asyncio.gather(*calls)) == 3
+
+
+async def test_a_client_does_not_notice_that_its_connection_was_too_old() -> None:
+    async with rig(limits=ConnectionLimits(BYTES, age_s=0.05, grace_s=5.0)) as served:
+        served.servicer.may_end.set()
+        async with AsyncClient(served.address) as client:
+            while len(served.servicer.peers) < 3:
+                await client.receipt("any")
