@@ -249,7 +249,7 @@ async def test_an_abandoned_async_stream_leaves_no_task_behind(server: ScriptedS
         async for _ in client.predict_many(endless(), in_flight=4):
             break
         for call in server.calls["PredictStream"]:
-            assert await asyncio.to_thread(call.ended.wait, 5)
+            assert await asyncio.to_thread(call.ended.wait, 60)
 
 
 async def test_cancelling_the_task_that_reads_a_stream_is_never_swallowed(server: ScriptedServer) -> None:
@@ -267,7 +267,7 @@ async def test_cancelling_the_task_that_reads_a_stream_is_never_swallowed(server
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
-        assert await asyncio.to_thread(server.calls["PredictStream"][0].ended.wait, 5)
+        assert await asyncio.to_thread(server.calls["PredictStream"][0].ended.wait, 60)
 
 
 async def test_a_cancellation_from_the_iterable_ends_the_stream_instead_of_hanging(

@@ -100,7 +100,7 @@ def test_closing_the_client_ends_a_call_that_is_open_in_another_thread(server: S
 
 
 async def until_asked(server: ScriptedServer, method: str) -> None:
-    assert await asyncio.to_thread(server.asked(method).wait, 5)
+    assert await asyncio.to_thread(server.asked(method).wait, 60)
 
 
 async def test_closing_the_async_client_ends_open_calls_as_cancelled_not_their_tasks(
@@ -131,7 +131,7 @@ async def test_cancelling_a_task_cancels_its_call_and_is_never_swallowed(server:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
-        assert await asyncio.to_thread(server.calls["Predict"][0].ended.wait, 5)
+        assert await asyncio.to_thread(server.calls["Predict"][0].ended.wait, 60)
 
 
 async def test_cancelling_a_task_counts_even_while_the_client_is_being_closed(server: ScriptedServer) -> None:
