@@ -26,8 +26,8 @@ COPY constraints.txt ./
 # The requirements alone, so that an edited source file costs no download of torch.
 FROM tools AS requirements
 COPY pyproject.toml ./
-RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-print(*p["dependencies"], *p["optional-dependencies"]["server"], sep="\n")' > /requirements.txt
+RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
+print(*p["dependencies"], *e["server"], *e["postgres"][1:], sep="\n")' > /requirements.txt
 
 # The index that has torch's CPU wheels; empty: the one pip is configured for. Nothing but torch comes from it.
 # The secret is for a mirror: `--secret id=pip.conf,src=FILE`, which leaves no trace in the image.

@@ -9,7 +9,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-model serve test test-docs test-verify test-fuzz test-stack test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload test-gpu image image-test clean
+.PHONY: help setup demo demo-llm demo-model demo-llm-model serve test test-docs test-accounts test-verify test-fuzz test-stack test-kubernetes test-ray test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload bench-memory bench-generation bench-openai bench-peers test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -26,17 +26,28 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY) ## Serve the demo model, sweep three precisions, leave build/demo/sweep/report.html
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash deploy/demo.sh build/demo
 
+demo-llm: $(READY) ## Serve the demo language model, sweep its precisions, leave build/demo-llm/sweep/report.html
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash deploy/demo_llm.sh build/demo-llm
+
 demo-model: $(READY) ## Train the demo model again, in minutes, and hold it against the one that is shipped
 	$(BIN)/python -m demo_model build/demo-model
+
+demo-llm-model: $(READY) ## Train demo-llm again, in 20 minutes, and hold it against the one that is shipped (needs bible-kjv)
+	$(BIN)/python -m demo_llm build/demo-llm-model
 
 serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --variants ...")
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 test-docs: $(READY) ## Run every command that a document shows, in minutes
 	$(BIN)/python -m pytest -n 2 -m documents tests/docs $(ARGS)
+
+test-accounts: $(READY) ## Try the account book on PostgreSQL, which it fetches, and kill a loaded server ten times
+	postgres=$$(bash tests/fixtures/get_postgres.sh build/postgres) && \
+	  export WATTSERVE_POSTGRES=$$postgres && $(BIN)/python -m pytest tests/unit/server/accounts $(ARGS) && \
+	  $(BIN)/python -m pytest -m unscaled tests/integration/test_account*.py $(ARGS)
 
 test-verify: $(READY) ## Run `wattserve meter verify` whole, on the simulated board: eight minutes
 	$(BIN)/python -m pytest -m unscaled tests/integration/test_meter_verify_unscaled.py $(ARGS)
@@ -51,12 +62,27 @@ test-stack: $(READY) ## Try dashboards, rules and status page with a real Promet
 	  bash deploy/image/build.sh --no-registry && PYTHON=$(BIN)/python bash deploy/image/test.sh; \
 	else echo "The image is built without a registry by root on Debian only: make image, make image-test"; fi
 
-test-clients: $(READY) ## Try perf_analyzer, MLServer and the stubs of MLServer and KServe, which it fetches
+test-kubernetes: $(READY) ## Build deploy/kubernetes and hold it against the schemas of Kubernetes, KServe and Prometheus' operator
+	PYTHON=$(BIN)/python bash tests/kubernetes/get_schemas.sh build/kubernetes
+	WATTSERVE_KUBERNETES=build/kubernetes $(BIN)/python -m pytest tests/kubernetes $(ARGS)
+
+build/ray/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv build/ray
+	build/ray/bin/python -m pip install -q -c constraints.txt -e '.[ray,loadgen]' pytest pytest-asyncio pytest-timeout hypothesis tritonclient pyyaml
+	@touch $@
+
+test-ray: build/ray/.ready ## Try two replicas under the real Ray with PostgreSQL, which it fetches: clients, a kill, the books' end
+	postgres=$$(bash tests/fixtures/get_postgres.sh build/postgres) && \
+	  WATTSERVE_RAY=1 WATTSERVE_POSTGRES=$$postgres build/ray/bin/python -m pytest tests/ray_serve $(ARGS)
+
+test-clients: $(READY) ## Try perf_analyzer, AIPerf, guidellm, MLServer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf
 	PYTHON=$(BIN)/python bash tests/clients/get_peers.sh build/clients/peers
 	PYTHON=$(BIN)/python bash tests/clients/get_mlserver.sh build/clients/mlserver
+	PYTHON=$(BIN)/python bash tests/clients/get_token_clients.sh build/clients
 	WATTSERVE_PERF_ANALYZER=build/clients/perf/perf_analyzer WATTSERVE_PEERS=build/clients/peers \
 	  WATTSERVE_MLSERVER=build/clients/mlserver/bin/mlserver \
+	  WATTSERVE_AIPERF=build/clients/aiperf/bin/aiperf WATTSERVE_GUIDELLM=build/clients/guidellm/bin/guidellm \
 	  $(BIN)/python -m pytest tests/clients $(ARGS)
 
 check: $(READY) ## Lint, format, types, import contracts
@@ -109,8 +135,21 @@ bench-energy: $(READY) ## What accounting for energy costs: CPU per request, thr
 bench-overload: $(READY) ## What is answered in time at multiples of what the server can do
 	$(BIN)/python -m tests.bench.overload $(ARGS)
 
+bench-generation: $(READY) ## Output tokens/s beside transformers' own ways, by turns, in about 25 minutes (ARGS="--requests 24 --longest 96 --rounds 1")
+	$(BIN)/python -m tests.bench.generation $(ARGS)
+
+bench-openai: $(READY) ## Output tokens/s of the front for OpenAI's clients beside native streams, by turns, in about 4 minutes
+	$(BIN)/python -m tests.bench.openai_front $(ARGS)
+
+bench-peers: $(READY) ## Beside LitServe, PyTriton and MLServer by turns, which it fetches, in about 12 minutes (ARGS="--out FILE")
+	PYTHON=$(BIN)/python bash tests/bench/peers/get.sh build/peers
+	$(BIN)/python -m tests.bench.peers $(ARGS)
+
 bench-metrics: $(READY) ## What the metrics take of a request: less than 10 us
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.metrics_cost $(ARGS)
+
+bench-memory: $(READY) ## What memory a server takes, part by part: ready, under load, after it; 50 minutes (ARGS="--models demo")
+	$(BIN)/python -m tests.bench.memory $(ARGS)
 
 test-gpu: ## Run the GPU tests with the Python and torch that are installed
 	$(PYTHON) -m pytest -m gpu -o pythonpath="proto common client server loadgen tools ." $(ARGS)

@@ -9,6 +9,7 @@
 `AsyncClient` has the same methods for asyncio.
 """
 
+from wattserve_client._generate import AsyncGenerationStream, GenerationStream
 from wattserve_client._requests import Inputs
 from wattserve_client._servers import Tls
 from wattserve_client.aio import AsyncClient
@@ -24,6 +25,15 @@ from wattserve_client.errors import (
     ServerError,
     Unavailable,
     WattserveError,
+)
+from wattserve_client.generations import (
+    FinishReason,
+    Generation,
+    GenerationPiece,
+    Scores,
+    SequenceScore,
+    TokenLogprob,
+    TokenScore,
 )
 from wattserve_client.reports import (
     CrossCheck,
@@ -44,31 +54,44 @@ from wattserve_client.results import (
     EnergySource,
     EnergyState,
     FoundReceipts,
+    GenerationEnergy,
+    LineRole,
     Outcome,
     Prediction,
     Receipt,
     ReceiptLine,
     ReceiptPart,
     Timing,
+    Usage,
 )
+from wattserve_client.usage import AccountBreak, CounterUsage, UsageReport, UsageRow
 
 __all__ = [
+    "AccountBreak",
     "Answer",
     "AsyncClient",
+    "AsyncGenerationStream",
     "Cancelled",
     "Classification",
     "Client",
+    "CounterUsage",
     "CrossCheck",
     "DeadlineExceeded",
     "EnergyQuality",
     "EnergyReport",
     "EnergySource",
     "EnergyState",
+    "FinishReason",
     "FoundReceipts",
     "Gap",
+    "Generation",
+    "GenerationEnergy",
+    "GenerationPiece",
+    "GenerationStream",
     "Inputs",
     "InvalidRequest",
     "Limits",
+    "LineRole",
     "Meter",
     "NotAllowed",
     "NotFound",
@@ -79,12 +102,19 @@ __all__ = [
     "Receipt",
     "ReceiptLine",
     "ReceiptPart",
+    "Scores",
     "SensorProbe",
+    "SequenceScore",
     "ServerError",
     "ServerInfo",
     "Timing",
     "Tls",
+    "TokenLogprob",
+    "TokenScore",
     "Unavailable",
+    "Usage",
+    "UsageReport",
+    "UsageRow",
     "Variant",
     "VariantEnergy",
     "VariantState",

@@ -39,7 +39,8 @@ DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_IN_FLIGHT = 64
 
 _SERVICE = "wattserve.v1.Inference"
-_READS = ("GetReceipt", "FindReceipts", "GetServerInfo", "GetEnergyReport")
+_CHARGED = ("Predict", "Generate", "Score")
+_READS = ("GetReceipt", "FindReceipts", "GetServerInfo", "GetEnergyReport", "GetUsage")
 
 R = TypeVar("R")
 
@@ -79,7 +80,7 @@ _RETRIES = [
         "retryPolicy": _retry_policy("UNAVAILABLE", _FIRST_PAUSE_S),
     },
     {
-        "name": [{"service": _SERVICE, "method": "Predict"}],
+        "name": [{"service": _SERVICE, "method": method} for method in _CHARGED],
         "retryPolicy": _retry_policy("RESOURCE_EXHAUSTED", 0.05),
     },
 ]

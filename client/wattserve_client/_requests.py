@@ -38,6 +38,7 @@ class PredictOptions(TypedDict, total=False):
     wait_for_settled_energy: bool
     priority: int
     truncate: bool
+    max_energy_uj: int
     timeout_s: float | None
 
 
@@ -50,19 +51,29 @@ _DATATYPES = {dtype.name: word for word, dtype in DTYPES.items() if word != "BF1
 
 
 def bare_request(
-    variant: str, wait_for_settled_energy: bool, priority: int, request_id: str = "", truncate: bool = False
+    variant: str,
+    wait_for_settled_energy: bool,
+    priority: int,
+    request_id: str = "",
+    truncate: bool = False,
+    max_energy_uj: int | None = None,
 ) -> pb.PredictRequest:
     """All of the message that asks for a prediction but the inputs."""
     if not _is_int(priority):
         raise TypeError(f"priority is {_kind(priority)}; it must be a whole number: 1 first, 3 last")
     if not 0 <= priority < 2**32:
         raise ValueError(f"priority is {priority}; the first is 1, and 0 is the server's usual one")
+    if max_energy_uj is not None and not _is_int(max_energy_uj):
+        raise TypeError(f"max_energy_uj is {_kind(max_energy_uj)}; it must be whole microjoules")
+    if max_energy_uj is not None and not 0 < max_energy_uj < 2**64:
+        raise ValueError(f"max_energy_uj is {max_energy_uj}; it must be at least 1")
     return pb.PredictRequest(
         request_id=text(request_id, "request_id"),
         variant=text(variant, "variant"),
-        wait_for_settled_energy=_flag(wait_for_settled_energy, "wait_for_settled_energy"),
+        wait_for_settled_energy=flag(wait_for_settled_energy, "wait_for_settled_energy"),
         priority=priority,
-        truncate=_flag(truncate, "truncate"),
+        truncate=flag(truncate, "truncate"),
+        max_energy_uj=max_energy_uj,
     )
 
 
@@ -106,13 +117,13 @@ def _no_pixels(image: npt.NDArray[Any]) -> str:
 
 def receipt_request(receipt_id: str, wait_until_settled: bool) -> pb.GetReceiptRequest:
     """The message that asks for a receipt."""
-    wait = _flag(wait_until_settled, "wait_until_settled")
+    wait = flag(wait_until_settled, "wait_until_settled")
     return pb.GetReceiptRequest(receipt_id=text(receipt_id, "receipt_id"), wait_until_settled=wait)
 
 
 def find_request(request_id: str, wait_until_settled: bool) -> pb.FindReceiptsRequest:
     """The message that asks for the receipts of a request id."""
-    wait = _flag(wait_until_settled, "wait_until_settled")
+    wait = flag(wait_until_settled, "wait_until_settled")
     return pb.FindReceiptsRequest(request_id=text(request_id, "request_id"), wait_until_settled=wait)
 
 
@@ -134,7 +145,7 @@ def text(value: object, argument: str) -> str:
     return value
 
 
-def _flag(value: object, argument: str) -> bool:
+def flag(value: object, argument: str) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{argument} is {_kind(value)}; it must be True or False")
     return value
@@ -267,3 +278,15 @@ def _is_id_sequence(value: object) -> bool:
 def _kind(value: object) -> str:
     name = type(value).__name__
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def usage_request(since_unix_s: int, until_unix_s: int, *by: bool) -> pb.GetUsageRequest:
+    """by: tenant, variant, hour."""
+    names = ("by_tenant", "by_variant", "by_hour")
+    keys = {name: flag(given, name) for name, given in zip(names, by, strict=True)}
+    try:
+        return pb.GetUsageRequest(since_unix_s=since_unix_s, until_unix_s=until_unix_s, **keys)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"since_unix_s and until_unix_s are whole seconds, not {since_unix_s!r} and {until_unix_s!r}"
+        ) from None

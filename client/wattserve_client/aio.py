@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
@@ -19,13 +19,25 @@ import grpc.aio
 
 from wattserve_client import _requests
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
+from wattserve_client._generate import (
+    CHARGED,
+    AsyncGenerationStream,
+    GenerateOptions,
+    GenerationBook,
+    Prompt,
+    ScoreOptions,
+    generate_request,
+    score_request,
+)
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
 from wattserve_client._servers import DEFAULT_TARGET, Owners, PathLike, Tls
 from wattserve_client._stream import StreamBook, answers_async, each_of
 from wattserve_client.errors import Unavailable, WattserveError
+from wattserve_client.generations import Generation, GenerationPiece, Scores
 from wattserve_client.keys import ApiKey
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
+from wattserve_client.usage import UsageReport
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
@@ -103,22 +115,37 @@ class AsyncClient:
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
+        max_energy_uj: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request; all as in `Client.predict`."""
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate, max_energy_uj)
         request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
-        while True:
-            try:
-                return await self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
-            except Unavailable as refusal:
-                pause_s = tries.pause_s(refusal)
-                if pause_s is None:
-                    raise
-            await asyncio.sleep(pause_s)
-            if self._closed:
-                raise self._link.closed()
+        return await self._tried(
+            tries, lambda: self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
+        )
+
+    async def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Have a language model go on with a prompt; all as in `Client.generate`."""
+        async with self.generate_stream(prompt, **options) as stream:
+            async for _ in stream:
+                pass
+            return stream.result
+
+    def generate_stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGenerationStream:
+        """As `generate`, piece by piece as they come; all as in `Client.generate_stream`."""
+        request = generate_request(prompt, options)
+        tries, book = Tries(self._link, options.get("timeout_s")), GenerationBook(self._link)
+        return AsyncGenerationStream(self._pieces(request, tries, book), book)
+
+    async def score(self, inputs: Inputs, **options: Unpack[ScoreOptions]) -> Scores:
+        """How likely a language model finds given texts, or token ids; all as in `Client.score`."""
+        request = score_request(inputs, options)
+        tries = Tries(self._link, options.get("timeout_s"))
+        return await self._tried(
+            tries, lambda: self._call(self._stub.Score, request, Scores, tries.left_s, tries.asked_s)
+        )
 
     async def predict_images(self, pixels: FloatArray, **options: Unpack[PredictOptions]) -> Prediction:
         """Classify one image or several; all as in `Client.predict_images`."""
@@ -133,6 +160,7 @@ class AsyncClient:
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
+        max_energy_uj: int | None = None,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> AsyncGenerator[Answer, None]:
@@ -143,7 +171,7 @@ class AsyncClient:
         wait for a slow source (a plain iterable that blocks still blocks the event loop). After a `break`
         the stream is cancelled as soon as the loop comes round; `contextlib.aclosing` does it at once.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate, max_energy_uj)
         book = StreamBook(self._link, inputs, bare, in_flight)
         source = aiter(inputs) if isinstance(inputs, AsyncIterable) else each_of(iter(inputs))
         return answers_async(self._link, self._open, source, book, self._link.seconds(timeout_s))
@@ -201,6 +229,20 @@ class AsyncClient:
             self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), EnergyReport, timeout_s
         )
 
+    async def usage(
+        self,
+        since_unix_s: int,
+        until_unix_s: int,
+        *,
+        by_tenant: bool = False,
+        by_variant: bool = False,
+        by_hour: bool = False,
+        timeout_s: float | None = None,
+    ) -> UsageReport:
+        """What the server's account book holds of a span; all as in `Client.usage`."""
+        request = _requests.usage_request(since_unix_s, until_unix_s, by_tenant, by_variant, by_hour)
+        return await self._call(self._one_stub.GetUsage, request, UsageReport, timeout_s)
+
     async def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server make a variant ready; all as in `Client.load_variant`."""
         request = pb.LoadVariantRequest(variant=_requests.text(name, "name"))
@@ -245,11 +287,54 @@ class AsyncClient:
         try:
             message = await method(request, timeout=seconds, metadata=self._link.metadata)
         except grpc.RpcError as error:
-            raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
+            raise self._link.failure(error, asked_s or seconds, may_have_run=kind in CHARGED) from error
         except asyncio.CancelledError as error:
             self._raise_if_closed(error)
             raise
         return self._link.read(kind, message)
+
+    async def _tried(self, tries: Tries, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """What the first try gives that is not refused."""
+        while True:
+            try:
+                return await call()
+            except Unavailable as refusal:
+                pause_s = tries.pause_s(refusal)
+                if pause_s is None:
+                    raise
+            await self._pause(pause_s)
+
+    async def _pause(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        if self._closed:
+            raise self._link.closed()
+
+    async def _pieces(
+        self, request: pb.GenerateRequest, tries: Tries, book: GenerationBook
+    ) -> AsyncGenerator[GenerationPiece, None]:
+        while True:
+            call = self._tracked(
+                self._stub.Generate(request, timeout=tries.left_s, metadata=self._link.metadata)
+            )
+            try:
+                async for message in call:
+                    if (piece := book.take(message)) is not None:
+                        yield piece
+                book.check_ended()
+                return
+            except grpc.RpcError as error:
+                failure = self._link.failure(error, tries.asked_s, may_have_run=True)
+                if book.has_begun or not isinstance(failure, Unavailable):
+                    raise failure from error
+                pause_s = tries.pause_s(failure)
+                if pause_s is None:
+                    raise failure from error
+            except asyncio.CancelledError as error:
+                self._raise_if_closed(error)
+                raise
+            finally:
+                call.cancel()
+            await self._pause(pause_s)
 
     async def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
         """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import metadata
 
-from wattserve_client._cli import commands, words
+from wattserve_client._cli import commands, generate, words
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
@@ -34,6 +34,7 @@ examples, against a server started with `wattserve serve`:
 
   wattserve-client predict --settled "a delightful film" "a dull one"
   wattserve-client predict --variant int8-weight-only --file reviews.txt
+  wattserve-client generate "In the beginning" --max-new-tokens 40
   wattserve-client energy --watch
 """
 
@@ -121,8 +122,10 @@ def _parser() -> Parser:
         command.set_defaults(run=run)
         return command
 
-    parser.takes_rest = True  # of `predict` alone: the other commands leave none
+    parser.takes_rest = True  # of `predict` and `score` alone: the other commands leave none
     _add_predict(add("predict", commands.predict, "predict texts, token ids, or the lines of a file"))
+    _add_generate(add("generate", generate.generate, "how a language model goes on, and what it cost"))
+    _add_score(add("score", generate.score, "how likely a language model finds given texts"))
     ready = add("ready", commands.ready, "whether the server takes requests; exit code 0: it does, 1: not")
     ready.add_argument(
         "--wait",
@@ -187,17 +190,8 @@ def _add_predict(parser: Parser) -> None:
         "Texts are sent as one request with one receipt; the lines of a file as one request each, over a "
         "stream, and shown as they are answered (with --json: one object a line)."
     )
-    parser.takes_rest = True
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="one sequence each")
+    _add_texts(parser)
     parser.add_argument("--file", metavar="FILE", help="one text a line, in UTF-8; - for standard input")
-    parser.add_argument(
-        "--tokens",
-        action="append",
-        type=_ids,
-        metavar="ID,ID,...",
-        help="a sequence of token ids; may be repeated",
-    )
-    parser.add_argument("--variant", default="", metavar="NAME", help="the precision (default: the server's)")
     parser.add_argument(
         "--request-id",
         default="",
@@ -209,6 +203,71 @@ def _add_predict(parser: Parser) -> None:
         action="store_true",
         help="cut a text that is longer than the model takes, and say how much (default: refuse it)",
     )
+    parser.add_argument(
+        "--max-energy-uj",
+        type=int,
+        metavar="UJ",
+        help="microjoules that a request may cost: refused where the server predicts more (default: any)",
+    )
+    _add_ways(parser)
+
+
+def _add_generate(parser: Parser) -> None:
+    parser.description = (
+        "Shows how a language model goes on, on standard output as it comes; then, on standard error, what "
+        "it cost: joules of the prompt, of the answer, and a token."
+    )
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="a text; - for standard input")
+    parser.add_argument("--tokens", type=_ids, metavar="ID,ID,...", help="token ids, instead of a text")
+    for name, kind, metavar, what in (
+        ("max-new-tokens", int, "N", "at the most (default: 128, or what the model's context leaves)"),
+        ("temperature", float, "T", "of drawing; 0 (the default): the likeliest token, always"),
+        ("top-k", int, "N", "draw of so many of the likeliest (default: of all)"),
+        (
+            "top-p",
+            float,
+            "P",
+            "draw of the likeliest that together have this probability (default: 1)",
+        ),
+        ("repetition-penalty", float, "X", "for tokens that were there (default: 1, none)"),
+        ("seed", int, "N", "the same draws the same again (default: the server draws one, and tells it)"),
+        ("logprobs", int, "N", "with --json: of each token, and of so many of the likeliest in its place"),
+        ("max-energy-uj", int, "N", "end once it has cost so many microjoules"),
+    ):
+        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; may be repeated"
+    )
+    parser.add_argument("--ignore-eos", action="store_true", help="go on behind the model's own end")
+    parser.add_argument("--request-id", default="", metavar="ID", help="yours, by which its receipt is found")
+    _add_ways(parser)
+
+
+def _add_score(parser: Parser) -> None:
+    parser.description = (
+        "Shows how likely a language model finds given texts: the log-probability of each token after those "
+        "before it, summed. One request with one receipt."
+    )
+    _add_texts(parser)
+    parser.add_argument("--request-id", default="", metavar="ID", help="yours, by which its receipt is found")
+    _add_ways(parser)
+
+
+def _add_texts(parser: Parser) -> None:
+    parser.takes_rest = True
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="one sequence each")
+    parser.add_argument(
+        "--tokens",
+        action="append",
+        type=_ids,
+        metavar="ID,ID,...",
+        help="a sequence of token ids; may be repeated",
+    )
+
+
+def _add_ways(parser: Parser) -> None:
+    """How a request is treated."""
+    parser.add_argument("--variant", default="", metavar="NAME", help="the precision (default: the server's)")
     parser.add_argument("--settled", action="store_true", help="wait until the energy is settled")
     parser.add_argument(
         "--priority",

@@ -9,25 +9,35 @@ Every method raises the errors of `errors`. `AsyncClient` in `aio` has the same 
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import queue
 import threading
-import weakref
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 
 from wattserve_client import _requests
+from wattserve_client._at_exit import closed_at_exit
 from wattserve_client._channel import DEFAULT_IN_FLIGHT, DEFAULT_TIMEOUT_S, HEALTH_CHECK, Link, Tries
+from wattserve_client._generate import (
+    CHARGED,
+    GenerateOptions,
+    GenerationBook,
+    GenerationStream,
+    Prompt,
+    ScoreOptions,
+    generate_request,
+    score_request,
+)
 from wattserve_client._requests import FloatArray, Inputs, PredictOptions, bare_request
 from wattserve_client._servers import DEFAULT_TARGET, Owners, PathLike, Tls
 from wattserve_client._stream import StreamBook, answers
 from wattserve_client.errors import Unavailable, WattserveError
+from wattserve_client.generations import Generation, GenerationPiece, Scores
 from wattserve_client.keys import ApiKey
 from wattserve_client.reports import EnergyReport, ServerInfo, Variant
 from wattserve_client.results import Answer, FoundReceipts, Prediction, Receipt
+from wattserve_client.usage import UsageReport
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
@@ -108,6 +118,7 @@ class Client:
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
+        max_energy_uj: int | None = None,
         timeout_s: float | None = None,
     ) -> Prediction:
         """Predict one or several sequences, in one request.
@@ -120,19 +131,47 @@ class Client:
         energy is settled rather than at once with a provisional receipt. `priority`: whose turn it is
         while requests wait: 1 goes first, 3 last, 2 and 0 as usual. `truncate`: cut a text that is longer
         than the model takes, rather than have it refused; `Prediction.cut_tokens` says how much is missing.
+        `max_energy_uj`: refused as `NotPossible`, before it runs, where the server predicts that it will cost
+        more (its reason is ENERGY_LIMIT), or cannot tell (LAW_UNKNOWN).
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate, max_energy_uj)
         request = _requests.with_inputs(bare, inputs)
         tries = Tries(self._link, timeout_s)
-        while True:
-            try:
-                return self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
-            except Unavailable as refusal:
-                pause_s = tries.pause_s(refusal)
-                if pause_s is None:
-                    raise
-            if self._closed.wait(pause_s):
-                raise self._link.closed()
+        return self._tried(
+            tries, lambda: self._call(self._stub.Predict, request, Prediction, tries.left_s, tries.asked_s)
+        )
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Generation:
+        """Have a language model go on with a prompt: a text, or its token ids. Returns the whole answer.
+
+        `max_new_tokens`: at the most (left out: the server's default, 128). `temperature`, `top_k`, `top_p`,
+        `repetition_penalty`, `seed`: how tokens are drawn; left out, the likeliest, always. `stop`: a text
+        before which it ends, or several; `stop_token_ids`; `ignore_eos`: it goes on behind the model's own
+        end. `logprobs`: of each token, and of so many of the likeliest in its place. `max_energy_uj`: it ends
+        once it has cost so much. The others, and what is repeated, are as in `predict`.
+        """
+        with self.generate_stream(prompt, **options) as stream:
+            for _ in stream:
+                pass
+            return stream.result
+
+    def generate_stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GenerationStream:
+        """As `generate`, piece by piece as they come; then `result` has all of it.
+
+        `timeout_s` bounds the whole of it. Once there was a piece nothing is repeated.
+        """
+        request = generate_request(prompt, options)
+        tries, book = Tries(self._link, options.get("timeout_s")), GenerationBook(self._link)
+        pieces: Generator[GenerationPiece, None, None] = self._pieces(request, tries, book)
+        return GenerationStream(closed_at_exit(pieces), book)
+
+    def score(self, inputs: Inputs, **options: Unpack[ScoreOptions]) -> Scores:
+        """How likely a language model finds given texts, or token ids: the log-probability of each token."""
+        request = score_request(inputs, options)
+        tries = Tries(self._link, options.get("timeout_s"))
+        return self._tried(
+            tries, lambda: self._call(self._stub.Score, request, Scores, tries.left_s, tries.asked_s)
+        )
 
     def predict_images(self, pixels: FloatArray, **options: Unpack[PredictOptions]) -> Prediction:
         """Classify one image, [channels, height, width], or several, [images, channels, height, width].
@@ -151,6 +190,7 @@ class Client:
         wait_for_settled_energy: bool = False,
         priority: int = 0,
         truncate: bool = False,
+        max_energy_uj: int | None = None,
         timeout_s: float | None = None,
         in_flight: int = DEFAULT_IN_FLIGHT,
     ) -> Generator[Answer, None, None]:
@@ -165,10 +205,10 @@ class Client:
         `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's
         deadline. Leaving the loop, or closing the generator, cancels what is in flight.
         """
-        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate)
+        bare = bare_request(variant, wait_for_settled_energy, priority, request_id, truncate, max_energy_uj)
         book = StreamBook(self._link, inputs, bare, in_flight)
         seconds = self._link.seconds(timeout_s)
-        return _closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
+        return closed_at_exit(answers(self._link, self._open, iter(inputs), book, seconds))
 
     def receipt(
         self, receipt_id: str, *, wait_until_settled: bool = False, timeout_s: float | None = None
@@ -210,7 +250,7 @@ class Client:
         call = self._one_stub.WatchReceipts(
             _requests.watch_request(receipt_ids), timeout=seconds, metadata=self._link.metadata
         )
-        return _closed_at_exit(self._receipts(call, seconds))
+        return closed_at_exit(self._receipts(call, seconds))
 
     def is_ready(self, *, timeout_s: float | None = None) -> bool:
         """Whether the server takes requests now: False while it starts, shuts down or is out of reach."""
@@ -236,6 +276,21 @@ class Client:
         return self._call(
             self._one_stub.GetEnergyReport, pb.GetEnergyReportRequest(), EnergyReport, timeout_s
         )
+
+    def usage(
+        self,
+        since_unix_s: int,
+        until_unix_s: int,
+        *,
+        by_tenant: bool = False,
+        by_variant: bool = False,
+        by_hour: bool = False,
+        timeout_s: float | None = None,
+    ) -> UsageReport:
+        """What the server's account book holds of a span, in unix seconds, its end not included: by tenant,
+        variant and hour where that is asked for. `NotPossible` of a server without an account book."""
+        request = _requests.usage_request(since_unix_s, until_unix_s, by_tenant, by_variant, by_hour)
+        return self._call(self._one_stub.GetUsage, request, UsageReport, timeout_s)
 
     def load_variant(self, name: str, *, timeout_s: float | None = None) -> Variant:
         """Have the server make a variant ready, which may take minutes; returns when it is.
@@ -275,8 +330,42 @@ class Client:
         try:
             message = method(request, timeout=seconds, metadata=self._link.metadata)
         except grpc.RpcError as error:
-            raise self._link.failure(error, asked_s or seconds, may_have_run=kind is Prediction) from error
+            raise self._link.failure(error, asked_s or seconds, may_have_run=kind in CHARGED) from error
         return self._link.read(kind, message)
+
+    def _tried(self, tries: Tries, call: Callable[[], R]) -> R:
+        """What the first try gives that is not refused."""
+        while True:
+            try:
+                return call()
+            except Unavailable as refusal:
+                pause_s = tries.pause_s(refusal)
+                if pause_s is None:
+                    raise
+            if self._closed.wait(pause_s):
+                raise self._link.closed()
+
+    def _pieces(
+        self, request: pb.GenerateRequest, tries: Tries, book: GenerationBook
+    ) -> Generator[GenerationPiece, None, None]:
+        while True:
+            call = self._stub.Generate(request, timeout=tries.left_s, metadata=self._link.metadata)
+            try:
+                for message in call:
+                    if (piece := book.take(message)) is not None:
+                        yield piece
+                return book.check_ended()
+            except grpc.RpcError as error:
+                failure = self._link.failure(error, tries.asked_s, may_have_run=True)
+                if book.has_begun or not isinstance(failure, Unavailable):
+                    raise failure from error
+                pause_s = tries.pause_s(failure)
+                if pause_s is None:
+                    raise failure from error
+            finally:
+                call.cancel()
+            if self._closed.wait(pause_s):
+                raise self._link.closed()
 
     def _search(self, request: pb.GetReceiptRequest, seconds: float) -> Receipt:
         """The receipt from whichever member has it. All are asked at once: one out of reach hides none."""
@@ -338,23 +427,3 @@ class Client:
             raise self._link.failure(error, seconds) from error
         finally:
             call.cancel()
-
-
-_streams: weakref.WeakSet[Generator[Any, None, None]] = weakref.WeakSet()
-
-
-def _closed_at_exit(stream: Generator[R, None, None]) -> Generator[R, None, None]:
-    """The same stream, which is closed at the end of the program if it is still open.
-
-    A stream that is cancelled while the interpreter takes itself apart can wait for ever for a lock of
-    grpc's that a thread, frozen by then, still holds. When `_close_streams` is called, the threads still run.
-    """
-    _streams.add(stream)
-    return stream
-
-
-@atexit.register
-def _close_streams() -> None:
-    for stream in list(_streams):
-        with contextlib.suppress(ValueError):  # another thread is inside it
-            stream.close()

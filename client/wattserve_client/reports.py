@@ -37,7 +37,7 @@ class Variant:
     warmup_seconds: float
     warmup_shapes: int
     state: VariantState = VariantState.UNSPECIFIED
-    state_reason: str = ""  # why it failed
+    state_reason: str = ""  # why it failed, or which of its devices has
     proxy: str = ""  # empty, or: it only stands in for a precision; what really runs
     verified: bool = False  # the profiler saw its linear layers multiply at its declared precision
     verification: str = ""  # what the profiler saw, or why it was not asked
@@ -48,6 +48,7 @@ class Variant:
     tuning: str = ""  # how it was made fast on its device; empty: it runs as it was built
     packs_tokens: bool = False  # several sequences share a row, so hardly any padding is computed
     threads: int = 0  # that compute a batch, on a CPU; 0: does not apply
+    other_devices: tuple[str, ...] = ()  # that run it too, each with a copy of its own
 
 
 @dataclass(frozen=True, slots=True)

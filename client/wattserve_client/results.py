@@ -46,7 +46,16 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-def joules(uj: int | None) -> float | None:
+class LineRole(StrEnum):
+    """What a line of a generation's receipt stands for."""
+
+    UNSPECIFIED = "unspecified"  # it is a sequence of a request that generates nothing
+    PROMPT = "prompt"  # the steps that read the prompt, and choose the first token
+    OUTPUT = "output"  # those that choose the others
+    RECOMPUTED = "recomputed"  # those that read again what the cache had lost; in no figure but an overhead
+
+
+def joules(uj: float | None) -> float | None:
     """Microjoules in joules; None stays None."""
     return None if uj is None else uj / 1e6
 
@@ -101,7 +110,8 @@ class ReceiptLine:
     tokens: int
     padded_tokens: int  # the length it was computed at, padding included
     batch_size: int  # sequences in its batch; 0: it never ran
-    compute_ns: int  # its batch's window
+    compute_ns: int  # its batch's window; of a generation, the sum of its steps' windows
+    role: LineRole = LineRole.UNSPECIFIED
 
     energy_joules = joules_of("energy_uj")
     idle_share_joules = joules_of("idle_share_uj")
@@ -123,6 +133,26 @@ class ReceiptPart:
 
     energy_joules = joules_of("energy_uj")
     idle_share_joules = joules_of("idle_share_uj")
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnergy:
+    """What a generation was spent on. Prompt and output add up to the receipt's `energy_uj`."""
+
+    prompt_energy_uj: int | None  # of reading the prompt, and of choosing the first token; None when unknown
+    output_energy_uj: int | None  # of choosing the others
+    energy_per_output_token_uj: float | None  # the receipt's energy by output_tokens; None for no token
+    energy_per_total_token_uj: float | None  # the same by prompt_tokens and output_tokens
+    overhead_energy_uj: int | None  # of reading again what a preemption had lost: the server's own expense
+    prompt_tokens: int
+    output_tokens: int
+    recomputed_tokens: int
+
+    prompt_energy_joules = joules_of("prompt_energy_uj")
+    output_energy_joules = joules_of("output_energy_uj")
+    energy_per_output_token_joules = joules_of("energy_per_output_token_uj")
+    energy_per_total_token_joules = joules_of("energy_per_total_token_uj")
+    overhead_energy_joules = joules_of("overhead_energy_uj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +180,7 @@ class Receipt:
     proxy: str = ""  # empty, or: the variant only stands in for a precision; what really ran
     unverified: bool = False  # nobody has checked that the variant ran at the precision of its name
     parts: tuple[ReceiptPart, ...] = ()  # whose sums the energies are; none from an older server
+    generation: GenerationEnergy | None = None  # None where nothing was generated
 
     @property
     def settled(self) -> bool:
@@ -207,6 +238,16 @@ class Timing:
     queue_ns: int
     compute_ns: int
     total_ns: int
+    first_token_ns: int | None = None  # until a generation's first token was there; None for all else
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens as a bill counts them: special ones included, padding not."""
+
+    prompt_tokens: int
+    output_tokens: int  # that were generated, an end token among them
+    total_tokens: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,6 +271,7 @@ class Prediction:
     receipt: Receipt
     timing: Timing
     cut_tokens: tuple[int, ...] = ()  # of each text, what `truncate` cut off; empty where nothing was
+    usage: Usage | None = None  # None from an older server
 
     @property
     def label(self) -> str:

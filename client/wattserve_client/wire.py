@@ -141,6 +141,13 @@ def _converter(kind: Any, field: FieldDescriptor) -> Callable[[Any], Any]:
     return _as_it_is
 
 
+def enum_of(kind: type[E], message: Message, name: str) -> E:
+    """The word of an enum's field; "unspecified" for one that is newer than this client."""
+    number = getattr(message, name)
+    words = _numbers(kind, message.DESCRIPTOR.fields_by_name[name].enum_type)
+    return next((word for word, known in words.items() if known == number), kind("unspecified"))
+
+
 def _as_it_is(value: Any) -> Any:
     return value
 

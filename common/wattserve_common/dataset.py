@@ -4,6 +4,7 @@
     attention_mask.pt  [rows, length] 0 or 1: ones, then zeros
     pixel_values.pt    in place of both: [rows, channels, height, width] floats, preprocessed
     labels.pt          [rows] integers; -1 means that the row has no label
+    max_new_tokens.pt  optional: [rows] integers; the rows are prompts, and so many tokens are to follow each
     dataset.json       optional: how it was made (see `prepare`)
 
 Rows are counted from 0, here, in every error and in the records.
@@ -29,6 +30,7 @@ from wattserve_common.tensor_files import NO_LABEL as NO_LABEL
 TENSOR_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
 PIXELS_FILE = "pixel_values.pt"
 LABELS_FILE = "labels.pt"
+NEW_TOKENS_FILE = "max_new_tokens.pt"
 DESCRIPTION_FILE = "dataset.json"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)  # of pixels
 _INT32_MAX = 2**31 - 1  # the protocol's token ids are int32
@@ -46,6 +48,7 @@ class Dataset:
     sha256: str  # of the tensors' contents, whatever wrote the files
     description: dict[str, Any]  # dataset.json, or {}
     pixel_shape: tuple[int, ...] = ()  # channels, height, width; empty for tokens
+    max_new_tokens: tuple[int, ...] = ()  # to be generated behind each row; empty: the rows are no prompts
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -93,13 +96,19 @@ def _load_tokens(folder: Path) -> Dataset:
     checked_labels = check_labels(folder / LABELS_FILE, labels, ids.shape[0])
     lengths = _prefix_lengths(folder / "attention_mask.pt", mask)
     _check_ids(folder / "input_ids.pt", ids, mask)
+    tensors = dict(zip(TENSOR_FILES, (ids, mask, labels), strict=True))
+    new_tokens: tuple[int, ...] = ()
+    if (folder / NEW_TOKENS_FILE).is_file():
+        tensors[NEW_TOKENS_FILE] = counts = read_tensor(folder / NEW_TOKENS_FILE)
+        new_tokens = _check_new_tokens(folder / NEW_TOKENS_FILE, counts, ids.shape[0])
     table = ids.to(torch.int64).numpy()
     return Dataset(
         folder=folder,
         rows=tuple(row[:length].astype(np.int32) for row, length in zip(table, lengths, strict=True)),
         labels=checked_labels,
-        sha256=digest(dict(zip(TENSOR_FILES, (ids, mask, labels), strict=True))),
+        sha256=digest(tensors),
         description=_read_description(folder / DESCRIPTION_FILE),
+        max_new_tokens=new_tokens,
     )
 
 
@@ -109,6 +118,7 @@ def save(
     labels: Sequence[int],
     description: dict[str, Any],
     pad_id: int = 0,
+    max_new_tokens: Sequence[int] = (),
 ) -> None:
     """Write a folder of tokens that `load` accepts; DatasetError when it holds anything already."""
     length = max(len(row) for row in rows)
@@ -117,7 +127,10 @@ def save(
     for index, row in enumerate(rows):
         ids[index, : len(row)] = torch.tensor(row, dtype=torch.int64)
         mask[index, : len(row)] = 1
-    _write(folder, {"input_ids.pt": ids, "attention_mask.pt": mask}, labels, description)
+    tensors = {"input_ids.pt": ids, "attention_mask.pt": mask}
+    if max_new_tokens:
+        tensors[NEW_TOKENS_FILE] = torch.tensor(max_new_tokens, dtype=torch.int64)
+    _write(folder, tensors, labels, description)
 
 
 def save_images(
@@ -203,6 +216,19 @@ def _prefix_lengths(path: Path, mask: torch.Tensor) -> list[int]:
             f"{path}: row {int(rising.argmax())} is not a prefix mask (ones, then zeros); pad at the end"
         )
     return [int(length) for length in table.sum(axis=1)]
+
+
+def _check_new_tokens(path: Path, counts: torch.Tensor, rows: int) -> tuple[int, ...]:
+    if counts.dtype not in INTEGERS or list(counts.shape) != [rows]:
+        raise DatasetError(
+            f"{path}: {counts.dtype} of shape {list(counts.shape)}; it must hold [{rows}] integers, one for"
+            " each prompt"
+        )
+    values: list[int] = counts.tolist()
+    for row, value in enumerate(values):
+        if not 1 <= value <= _INT32_MAX:
+            raise DatasetError(f"{path}: row {row} holds {value}; at least one token follows a prompt")
+    return tuple(values)
 
 
 def _check_ids(path: Path, ids: torch.Tensor, mask: torch.Tensor) -> None:

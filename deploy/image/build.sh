@@ -64,7 +64,8 @@ import tomllib
 with open("pyproject.toml", "rb") as file:
     content = tomllib.load(file)
 project = content["project"]
-print(*project["dependencies"], *project["optional-dependencies"]["server"], *content["build-system"]["requires"], sep="\n")
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *extras["server"], *extras["postgres"][1:], *content["build-system"]["requires"], sep="\n")
 PYTHON
   # ===: PyPI's own torch, which is for CUDA, and not a 2.x.y+cpu that this machine's pip may also know.
   [ "$target" = cpu ] || sed -n 's/^torch==/torch===/p' constraints.txt >>"$wheels/requirements.txt"

@@ -23,7 +23,9 @@ _PREPARE_HELP = """\
 Makes a dataset folder (input_ids.pt, attention_mask.pt, labels.pt, dataset.json) from a file of texts with
 the model's own tokenizer; or of random tokens or images, for a model with random weights. A folder of real
 images is pixel_values.pt ([rows, channels, height, width] floats, preprocessed) and labels.pt ([rows]
-integers), both written by torch.save.
+integers), both written by torch.save. For a language model it holds prompts, and max_new_tokens.pt: how many
+tokens are to follow each. DIST is a distribution of lengths: 64, uniform:16-64, lognormal:40,0.8 or
+recorded:FILE (a number a line).
 """
 
 _CALIBRATE_HELP = """\
@@ -42,8 +44,8 @@ def _pixel_shape(text: str) -> tuple[int, ...]:
     return channels, height, width
 
 
-_texts, _tokens, _images = (
-    partial(option, group=group) for group in ("from a file", "random tokens", "random images")
+_texts, _tokens, _images, _prompts = (
+    partial(option, group=group) for group in ("from a file", "random tokens", "random images", "prompts")
 )
 
 
@@ -67,6 +69,9 @@ class PrepareOptions:
     pixel_shape: tuple[int, int, int] = _images(
         (3, 224, 224), WHOLES, "channels, height, width, as the model takes them (default: 3,224,224)",
         "C,H,W", read=_pixel_shape)
+    prompt_tokens: str = _prompts("", TEXT, "lengths of random prompts, in tokens", "DIST")
+    output_tokens: str = _prompts(
+        "", TEXT, "tokens to be generated behind each prompt (default of conversations: as recorded)", "DIST")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +96,67 @@ def add_prepare(commands: Commands) -> None:
         "--random-rows", type=whole, metavar="N", help="N rows of random tokens instead of a file"
     )
     kind.add_argument("--random-images", type=whole, metavar="N", help="N random images instead of a file")
+    kind.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="prompts of a language model: a text each (as --input), or conversations (.json, .jsonl)",
+    )
+    kind.add_argument(
+        "--random-prompts", type=whole, metavar="N", help="N prompts of random tokens instead of a file"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the dataset folder to make")
     add_options(parser, PrepareOptions)
 
 
 def _prepare(flags: argparse.Namespace) -> int:
     from wattserve_loadgen import words
-    from wattserve_loadgen.data import prepare
+    from wattserve_loadgen.data import prepare, prompts
+    from wattserve_loadgen.data.lengths import FORMS, parse_lengths
 
     options = PrepareOptions(**given(flags, PrepareOptions))
-    if flags.input is not None:
-        if not options.tokenizer:
-            raise LoadgenError("--input needs --tokenizer: the model's name or folder")
+    needs_lengths = flags.prompts is not None or flags.random_prompts is not None
+    for name in ("prompt_tokens", "output_tokens"):
+        flag = f"--{name.replace('_', '-')}"
+        if getattr(options, name) and not needs_lengths:
+            raise LoadgenError(f"{flag} needs --prompts or --random-prompts")
+        if flags.random_prompts is not None and not getattr(options, name):
+            raise LoadgenError(f"--random-prompts needs {flag}: {FORMS}")
+    for flag, path in (("--input", flags.input), ("--prompts", flags.prompts)):
+        if path is not None and not options.tokenizer:
+            raise LoadgenError(f"{flag} needs --tokenizer: the model's name or folder")
+    if flags.random_rows is not None or flags.random_prompts is not None:
+        flag = "--random-rows" if flags.random_prompts is None else "--random-prompts"
+        if options.vocabulary_size is None:
+            raise LoadgenError(f"{flag} needs --vocabulary-size (vocab_size in the model's config.json)")
+    output_tokens = parse_lengths("--output-tokens", options.output_tokens) if options.output_tokens else None
+    if flags.prompts is not None:
+        if options.prompt_tokens:
+            raise LoadgenError(
+                "--prompt-tokens needs --random-prompts: the file's prompts have their lengths"
+            )
+        made = prompts.prepare_prompts(
+            flags.prompts,
+            flags.out,
+            tokenizer=options.tokenizer,
+            output_tokens=output_tokens,
+            text_column=options.text_column,
+            max_length=options.max_length,
+            limit=options.limit,
+            seed=options.seed,
+        )
+    elif flags.random_prompts is not None:
+        assert options.vocabulary_size is not None
+        assert output_tokens is not None
+        made = prompts.prepare_random_prompts(
+            flags.out,
+            rows=flags.random_prompts,
+            vocabulary_size=options.vocabulary_size,
+            prompt_tokens=parse_lengths("--prompt-tokens", options.prompt_tokens),
+            output_tokens=output_tokens,
+            seed=options.seed,
+        )
+    elif flags.input is not None:
         made = prepare.prepare_file(
             flags.input,
             flags.out,
@@ -117,10 +171,7 @@ def _prepare(flags: argparse.Namespace) -> int:
             flags.out, rows=flags.random_images, pixel_shape=options.pixel_shape, seed=options.seed
         )
     else:
-        if options.vocabulary_size is None:
-            raise LoadgenError(
-                "--random-rows needs --vocabulary-size (vocab_size in the model's config.json)"
-            )
+        assert options.vocabulary_size is not None
         made = prepare.prepare_random(
             flags.out,
             rows=flags.random_rows,

@@ -164,17 +164,24 @@ def _check_together(options: SweepOptions, where: Where) -> None:
             f"{where('peers')}: the name {twice} is given twice; list the models of one server together"
         )
     if options.objective:
-        _check_objective(options.objective, where("objective"))
+        _check_objective(options, where)
     _check_tls(options, where)
 
 
-def _check_objective(objective: str, where: str) -> None:
+def _check_objective(options: SweepOptions, where: Where) -> None:
+    from wattserve_loadgen.figures.limits import parse_limits
     from wattserve_loadgen.figures.slo import parse_objectives
 
     try:
-        parse_objectives(objective)
+        if not parse_limits(options.objective):
+            parse_objectives(options.objective)
+        elif options.find_max:
+            raise PlanError(
+                f"--slo {options.objective}: {where('find_max')} needs objectives of percentiles, like"
+                " p99<50ms: limits on each answer have no rate at which they hold"
+            )
     except PlanError as error:
-        raise PlanError(str(error).replace("--slo", where, 1)) from None
+        raise PlanError(str(error).replace("--slo", where("objective"), 1)) from None
 
 
 def _check_tls(options: SweepOptions, where: Where) -> None:

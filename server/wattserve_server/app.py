@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import resource
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from wattserve_common.words import ACCOUNTS, counted
-from wattserve_server.config import ServerConfig
+from wattserve_server.config import OFF, ServerConfig
 from wattserve_server.console import say
-from wattserve_server.devices import MeteredDevice, accounts_of, open_devices
-from wattserve_server.energy.receipt import Charge
-from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.device import resolve_device, usable_cores
+from wattserve_server.devices import MeteredDevice, accounts_of, check_alike, open_devices
+from wattserve_server.energy.receipt import Charge, IdleShare, Receipt
+from wattserve_server.engine.book import ReceiptBook, Run
+from wattserve_server.engine.device import resolve_devices, usable_cores
 from wattserve_server.engine.engine import Engine, EngineLimits
-from wattserve_server.engine.model import LoadedModel, kinds_of, load_model
+from wattserve_server.engine.model import LoadedModel, kinds_of, load_model, task_of
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.roster import HostedVariant, LoadingRules
 from wattserve_server.engine.rows import calibrated_scales, read_calibration
-from wattserve_server.engine.tasks import Task, task_named
+from wattserve_server.engine.tasks import Task
 from wattserve_server.engine.tasks.tokens import Tokenizer
 from wattserve_server.engine.variants.catalogue import Choice, choose
 from wattserve_server.engine.variants.port import ActivationScales, Materials
@@ -35,12 +38,14 @@ from wattserve_server.engine.variants.profile import begin_on_this_thread
 from wattserve_server.engine.weights import parse_bytes
 from wattserve_server.errors import ConfigError
 from wattserve_server.loading import FirstLoads
+from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.service.gate import Gate, KeyFile
-from wattserve_server.service.inference import InferenceService
+from wattserve_server.service.inference import receipt_message
 from wattserve_server.service.listen import CertificateFiles, ConnectionLimits, Listener
-from wattserve_server.service.methods import Deadlines
+from wattserve_server.service.methods import Deadlines, Desk
+from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import SETTLEMENT_LIMIT_S, Host, Predictor, Serving, Unkeyed
 from wattserve_server.service.quota import Quotas
@@ -50,9 +55,19 @@ from wattserve_server.telemetry.exposition import Exposition
 from wattserve_server.telemetry.fresh import Fresh
 from wattserve_server.telemetry.observer import Observer
 from wattserve_server.telemetry.scrape import wants_openmetrics
-from wattserve_server.telemetry.state import ServedVariant, ServerState
+from wattserve_server.telemetry.state import LaneState, ServedVariant, ServerState, TenantBudget
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+if TYPE_CHECKING:
+    from wattserve_server.account_book import AccountBook
+    from wattserve_server.audit.file import Header
+    from wattserve_server.audit.recorder import Recorder
+    from wattserve_server.http.front import Front
+
+log = logging.getLogger(__name__)
+
+BUDGETS_NEED_BOOK = "has budgets, which an account book keeps: give --account-book"
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 IDLE_LISTENING_S = 0.7  # how long the samplers listen before the first batch, where idle watts are measured
 LOOK_AT_KEYS_S = 1.0
@@ -65,25 +80,35 @@ MESSAGE_BYTES = 4 * 1024 * 1024  # 256 texts or sequences of 512 tokens need at 
 IMAGE_MESSAGE_BYTES = 32 * 1024 * 1024  # 55 images of 3 x 224 x 224; more would hold the event loop up
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+STEP_TOKENS = {"cpu": 128, "cuda": 2048}  # who decodes waits for as many of others' prompts
 
 
-async def serve(config: ServerConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises ConfigError or MeterError at start-up."""
+async def serve(config: ServerConfig, audit: Path | None = None) -> None:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Raises ConfigError or MeterError at start-up.
+
+    audit: the file to make of all that its accountants are told; None: there is none."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
+    numbers = draining_signals()
+    for number in numbers:
         loop.add_signal_handler(number, stopping.set)
-    plan = make_plan(config)
-    _raise_file_limit()
-    gc.freeze()  # the 390,000 objects of what is imported: looking through them stopped everything for 0.2 s
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    plan = make_plan(config, audit)
+    be_ready_for_much()
     async with AsyncExitStack() as undo:
+        if plan.recorder is not None:
+            undo.callback(plan.recorder.close)
         serving, observer, quotas = Serving(), Observer(version("wattserve")), Quotas()
         deadlines = Deadlines(config.default_deadline_seconds, config.max_deadline_seconds)
         predictor = Predictor(serving, observer, quotas, deadlines, Unkeyed(config.max_peer_in_flight))
         keys = KeyFile(config.keys_file) if config.keys_file else None
+        if keys is not None and plan.account_book is None and (held := keys.first_with_budgets()):
+            raise ConfigError(f"--keys-file {config.keys_file}: key {held} {BUDGETS_NEED_BOOK}")
         gate = Gate(keys, quotas, opens_admin=config.open_admin, trusts_header=config.trust_tenant_header)
         status_page = StatusPage(serving, observer)
+        tls = None
+        if config.tls_cert:
+            tls = CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
+        most_bytes = plan.most_bytes(config)
         listener = Listener(
             InferenceService(serving, predictor),
             OipService(serving, predictor, observer),
@@ -92,18 +117,16 @@ async def serve(config: ServerConfig) -> None:
             config.host,
             config.port,
             ConnectionLimits(
-                config.max_message_bytes or (MESSAGE_BYTES if plan.task.takes_text else IMAGE_MESSAGE_BYTES),
+                most_bytes,
                 config.max_connection_calls,
                 config.max_connection_age_seconds,
                 config.drain_seconds,
             ),
             deadlines,
-            (
-                CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
-                if config.tls_cert
-                else None
-            ),
+            tls,
         )
+        desk = Desk(observer, gate, listener.calls, most_bytes)
+        front = _open_front(config, serving, predictor, desk, tls)
         pages = {"/": Fresh(status_page.page), "/metrics": Fresh(observer.page, wants_openmetrics)}
         may_read = gate.reads_all if config.metrics_need_key else None
         exposition = Exposition(
@@ -117,11 +140,15 @@ async def serve(config: ServerConfig) -> None:
         undo.callback(exposition.close)
         await listener.start()
         undo.push_async_callback(listener.stop, 0)
+        if front is not None:
+            front.start()
+            undo.push_async_callback(front.stop)
         if keys is not None:
             observer.declare_tenants(keys.keys.tenants)
-            looking = asyncio.create_task(_look_at_keys(keys, listener, observer))
+            keeps_budgets = plan.account_book is not None
+            looking = asyncio.create_task(_look_at_keys(keys, listener, observer, keeps_budgets))
             undo.callback(looking.cancel)
-        starting = asyncio.create_task(start(config, plan, observer, quotas, undo))
+        starting = asyncio.create_task(start(config, plan, observer, quotas, undo, predictor, keys))
         interrupted = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -143,32 +170,66 @@ async def serve(config: ServerConfig) -> None:
             named = any(key.names for key in keys.keys.by_id.values())
             if named and not config.trust_tenant_header:
                 say("a key may name tenants, and no header is believed without --trust-tenant-header")
-        print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}", flush=True)
+        for_openai = "" if front is None else f", OpenAI {front.url}"
+        print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}{for_openai}", flush=True)
         await interrupted
-        for number in SIGNALS:  # a second one ends the server at once
+        for number in numbers:  # a second one ends the server at once
             loop.remove_signal_handler(number)
-        await _drain(config, serving, host, listener)
+        await drain(config, serving, host, listener)
         is_building = host.engine.loader.is_building
     if is_building:
         os._exit(0)  # on a thread that cannot be cancelled, for nobody any more
 
 
-async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer) -> None:
+def _open_front(
+    config: ServerConfig, serving: Serving, predictor: Predictor, desk: Desk, tls: CertificateFiles | None
+) -> Front | None:
+    """For OpenAI's clients, where it is asked for: who does not ask needs none of its libraries. Raises
+    ConfigError."""
+    if config.http_port == OFF:
+        return None
+    try:
+        from wattserve_server.http.front import open_front
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--http-port needs {error.name}: pip install 'wattserve[openai]'") from error
+    return open_front(serving, predictor, desk, config.host, config.http_port, tls)
+
+
+def draining_signals() -> list[signal.Signals]:
+    """At which the server drains. A closed terminal ends nothing where that is ignored, as nohup has it."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in SIGNALS if number != signal.SIGHUP or not is_ignored]
+
+
+async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer, keeps_budgets: bool) -> None:
     """Take up what changes in the file, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_AT_KEYS_S)
         listener.revoke(keys.look())
+        if not keeps_budgets and (held := keys.first_with_budgets()):
+            log.error("BUDGETS ARE NOT KEPT: key %s %s", held, BUDGETS_NEED_BOOK)
         observer.declare_tenants(keys.keys.tenants)
 
 
-def _raise_file_limit() -> None:
-    """Each connection takes a file descriptor, and 1024 are what a shell gives; more may be taken."""
+def be_ready_for_much() -> None:
+    """Of this process. Each connection takes a file descriptor, and 1024 are what a shell gives; more may be
+    taken."""
+    gc.freeze()  # the 390,000 objects of what is imported: looking through them stopped everything for 0.2 s
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: Listener) -> None:
+class Listens(Protocol):
+    """What calls come by, as far as a drain is concerned: see `Listener`."""
+
+    def say(self, serving: bool) -> None: ...
+    async def cut(self) -> None: ...
+    async def stop(self, grace_s: float) -> None: ...
+
+
+async def drain(config: ServerConfig, serving: Serving, host: Host, listener: Listens) -> None:
     """Refuse new work, answer what was accepted, settle its energy, then end.
 
     The listener stays until the end: a call that met it closing would be told CANCELLED, which no client
@@ -187,15 +248,22 @@ async def _drain(config: ServerConfig, serving: Serving, host: Host, listener: L
         await listener.cut()
         await host.engine.until_idle()  # what runs is still charged
     host.engine.loader.give_up()
-    samplers = [sampler for meter in host.meters.values() for sampler in meter.booked.values()]
-    await asyncio.gather(
-        *(asyncio.to_thread(sampler.wait_until_settled, SETTLEMENT_LIMIT_S) for sampler in samplers)
-    )
-    await asyncio.sleep(0)  # for the charges that the sampler has just handed over
+    samplers = {sampler for meter in host.meters.values() for sampler in meter.booked.values()}
+    # From here on no account grows: what is told at the end is what the account book holds.
+    await asyncio.gather(*(asyncio.to_thread(_settle_and_stop, sampler) for sampler in samplers))
+    await asyncio.sleep(0)  # for the charges that the samplers have just handed over
     host.engine.book.close()
     await listener.stop(CLOSING_S)
     for meter in host.meters.values():
         say(_final_account(meter.sampler, f" on {meter.device}" if len(host.meters) > 1 else ""))
+    if len(host.meters) > 1:
+        every = [sampler for meter in host.meters.values() for sampler in meter.booked.values()]
+        say(_final_account(Together(every), " on all of them"))
+
+
+def _settle_and_stop(sampler: Sampler) -> None:
+    sampler.wait_until_settled(SETTLEMENT_LIMIT_S)
+    sampler.stop()
 
 
 def _final_account(sampler: Together, where: str) -> str:
@@ -218,38 +286,93 @@ class ServingPlan:
     devices: list[MeteredDevice]  # that of the default variant first
     rules: LoadingRules
     receipt_bytes: int
+    account_book: AccountBook | None
+    recorder: Recorder | None
+
+    def most_bytes(self, config: ServerConfig) -> int:
+        """Of a message that comes."""
+        return config.max_message_bytes or (MESSAGE_BYTES if self.task.takes_text else IMAGE_MESSAGE_BYTES)
 
 
-def make_plan(config: ServerConfig) -> ServingPlan:
-    """Raises ConfigError or MeterError for what cannot be, before the server listens."""
-    if config.threads > usable_cores():
+def make_plan(config: ServerConfig, audit: Path | None = None) -> ServingPlan:
+    """audit: see `serve`. Raises ConfigError or MeterError for what cannot be, before the server listens."""
+    main, *others = resolve_devices(config.device)
+    cpu_lanes = 1 + len(others) if main.type == "cpu" else 1
+    if config.threads * cpu_lanes > usable_cores():
+        each = f" on each of {cpu_lanes} lanes" if cpu_lanes > 1 else ""
         cores = counted(usable_cores(), "core")
-        raise ConfigError(f"--threads {config.threads}: this process may use {cores}")
-    main = resolve_device(config.device)
-    task = task_named(config.task)
+        raise ConfigError(f"--threads {config.threads}{each}: this process may use {cores}")
+    task = task_of(config.model, config.task)
+    if others and task.generates:
+        raise ConfigError(
+            f"--device {config.device}: a model that generates runs on one device; name one, and start a "
+            "server for each of the others"
+        )
     kinds, only = kinds_of(config.model, task, config.trust_remote_code)
     if only and config.calibration:
         raise ConfigError(f"--calibration: {only}, which is not calibrated again")
-    choices = choose(config.variants or None, main, bool(config.calibration), kinds, only)
+    choices = choose(
+        config.variants or None,
+        main,
+        bool(config.calibration),
+        kinds,
+        only,
+        task.generates,
+        tuple(others),
+    )
     names = [choice.name for choice in choices]
     default = config.default_variant or names[0]
     if default not in names:
         raise ConfigError(f"--default-variant {default!r} is not loaded: {', '.join(names)}")
-    first = next(choice.device for choice in choices if choice.name == default)
-    devices = list(dict.fromkeys([first, *(choice.device for choice in choices)]))
+    by_default = next(choice for choice in choices if choice.name == default)
+    devices = list(dict.fromkeys(device for each in (by_default, *choices) for device in each.devices))
+    opened = open_devices(config, devices, main)
+    check_alike([each for each in opened if each.device in (main, *others)], f"--device {config.device}")
     limit = parse_bytes(config.max_model_memory, "--max-model-memory") if config.max_model_memory else 0
+    threads = config.threads or (usable_cores() // cpu_lanes if cpu_lanes > 1 else 0)
     return ServingPlan(
         task,
         choices,
         default,
-        open_devices(config, devices, main),
-        LoadingRules(config.lazy_variants, not config.no_verify, limit, config.threads),
+        opened,
+        LoadingRules(config.lazy_variants, not config.no_verify, limit, threads),
         parse_bytes(config.receipt_retention_bytes, "--receipt-retention-bytes"),
+        _account_book(config),
+        _recorder(audit),
     )
 
 
+def _account_book(config: ServerConfig) -> AccountBook | None:
+    if not config.account_book:
+        return None
+    from wattserve_server.account_book import AccountBook  # a database takes 0.2 s to import
+
+    return AccountBook(config)
+
+
+def _recorder(audit: Path | None) -> Recorder | None:
+    if audit is None:
+        return None
+    from wattserve_server.audit.recorder import Recorder
+
+    return Recorder(audit)
+
+
+def _audit_header(config: ServerConfig, run: Run) -> Header:
+    from wattserve_server.audit.file import SETTINGS, Header, this_machine
+
+    settings = {name: getattr(config, name) for name in SETTINGS}
+    return Header(run.instance_id, run.started_unix_ns, run.started_ns, this_machine(), settings)
+
+
 async def start(
-    config: ServerConfig, plan: ServingPlan, observer: Observer, quotas: Quotas, undo: AsyncExitStack
+    config: ServerConfig,
+    plan: ServingPlan,
+    observer: Observer,
+    quotas: Quotas,
+    undo: AsyncExitStack,
+    predictor: Predictor | None = None,
+    keys: KeyFile | None = None,
 ) -> tuple[Host, Callable[[], Coroutine[None, None, None]]]:
     """Load the model, probe the meters, listen to them while nothing runs, load the default variant. Returns
     who serves, and what is left to do meanwhile."""
@@ -261,10 +384,19 @@ async def start(
         say(device.chosen.notice)
     model, materials = await asyncio.to_thread(_load, config, plan)
     loop = asyncio.get_running_loop()
+    account_book, recorder = plan.account_book, plan.recorder
+
+    def on_final(receipt: Receipt) -> None:
+        observer.receipt_final(receipt)
+        if recorder is not None:
+            recorder.put(receipt)
+        if account_book is not None:
+            account_book.put(receipt)
+
     book = ReceiptBook(
         config.receipt_retention_seconds,
         config.receipt_retention_count,
-        observer.receipt_final,
+        on_final,
         retention_bytes=plan.receipt_bytes,
         max_watchers=config.max_watchers,
     )
@@ -272,13 +404,22 @@ async def start(
     def on_charges(counter: str, part: str, charges: Sequence[Charge], active_uj: int) -> None:
         loop.call_soon_threadsafe(book.settle, counter, part, charges, active_uj)
 
+    def on_idle_shares(part: str, shares: Sequence[IdleShare]) -> None:
+        loop.call_soon_threadsafe(book.share_idle, part, shares)
+
     accounts = accounts_of(plan.devices)
     counters = [counter for account in accounts for counter in account.counters]
     for device in plan.devices:
         await device.get_ready()
+    if recorder is not None:
+        recorder.begin(_audit_header(config, book.run))
+        recorder.start()
     for counter in counters:
-        await asyncio.to_thread(counter.probe, on_charges, config.split_rule)
-    limits = {device.device: _batch_limits(config, device.device) for device in plan.devices}
+        await asyncio.to_thread(
+            counter.probe, on_charges, on_idle_shares, config.split_rule, config.idle_policy, recorder
+        )
+    limits = {device.device: _batch_limits(config, device.device, plan.task) for device in plan.devices}
+    cache_bytes = parse_bytes(config.kv_cache_bytes, "--kv-cache-bytes")
     engine = Engine(
         model,
         materials,
@@ -286,16 +427,37 @@ async def start(
         default_variant=plan.default_variant,
         rules=plan.rules,
         limits=EngineLimits(
-            limits, config.max_queue_sequences, config.max_request_sequences, config.max_queue_ms * 1e6
+            limits,
+            config.max_queue_sequences,
+            config.max_request_sequences,
+            config.max_queue_ms * 1e6,
+            cache_bytes,
         ),
         book=book,
         metering={
-            device.device: device.metering(model.facts.max_tokens, limits[device.device])
+            device.device: device.metering(model, limits[device.device], cache_bytes)
             for device in plan.devices
         },
         on_batch=observer.batch_ran,
         on_death=_die,
     )
+    charging: dict[str, Mapping[str, Sampler]] = {
+        str(device.device): {counter.part: counter.sampler for counter in device.counters}
+        for device in plan.devices
+    }
+    if account_book is not None:
+        undo.callback(account_book.close)
+
+        def encode(receipt: Receipt) -> bytes:
+            sources = {part: sampler.source for part, sampler in charging[receipt.device].items()}
+            return receipt_message(receipt, sources).SerializeToString()
+
+        account_book.begin(book.run, encode, lambda: {each.name: each.told for each in counters})
+        if keys is not None and predictor is not None:
+            predictor.budgets = await account_book.budgets(lambda: keys.keys.by_id.values())
+            looking = asyncio.create_task(account_book.look_at_others())
+            undo.callback(looking.cancel)
+    budgets = None if predictor is None else predictor.budgets
     for counter in counters:
         counter.sampler.start()
         undo.callback(counter.sampler.stop)
@@ -322,7 +484,7 @@ async def start(
             queue_limit=config.max_queue_sequences * len(plan.devices),
             pending_receipts=book.pending,
             model=(model.name, model.source, model.task.name),
-            variants=[_served(hosted) for hosted in engine.roster],
+            variants=[_served(hosted, engine.caches.bounds) for hosted in engine.roster],
             devices=[account.state(book) for account in accounts],
             queue_wait_s=engine.wait_ns() / 1e9,
             queue_callers=engine.queued_callers,
@@ -332,13 +494,24 @@ async def start(
             watchers=book.watchers,
             lines_left_out=RARE_LINES.left_out,
             in_flight=quotas.in_flight,
+            budgets=[
+                TenantBudget(tenant, budget.kind, budget.period, budget.uj, spent_uj)
+                for tenant, budget, spent_uj in (budgets.told() if budgets is not None else ())
+            ],
+            preemptions=engine.preemptions,
+            account_book=None if account_book is None else account_book.state,
+            is_audited=None if recorder is None else recorder.is_recording,
+            audit_bytes=None if recorder is None else recorder.size,
+            lanes=[
+                LaneState(lane.device, lane.run_log.busy_ns(), is_up=not lane.why_lost)
+                for lane in engine.lanes.values()
+            ],
         )
 
     observer.serve_state(state, [board for device in plan.devices for board in device.boards])
     first = engine.roster.named(engine.default_variant).choice.device
-    charging = {str(device.device): device.counters for device in plan.devices}
     meters = {
-        account.name: account.describe(charging.get(account.name, account.counters))
+        account.name: account.describe()
         for account in sorted(accounts, key=lambda account: account.name != str(first))
     }
     info = static_info(engine, tokenizer is not None, plan.rules.memory_limit)
@@ -349,7 +522,7 @@ async def start(
         for counter in counters:
             counter.keep_pace()
 
-    return Host(engine, meters, tokenizer, info), go_on
+    return Host(engine, meters, tokenizer, info, account_book, charging), go_on
 
 
 def _load(config: ServerConfig, plan: ServingPlan) -> tuple[LoadedModel, Materials]:
@@ -369,8 +542,8 @@ def calibration_scales(config: ServerConfig, model: LoadedModel) -> ActivationSc
     return calibrated_scales(model, read_calibration(config.calibration, model, None))
 
 
-def _batch_limits(config: ServerConfig, device: torch.device) -> BatchLimits:
-    tokens = config.max_batch_tokens or BATCH_TOKENS[device.type]
+def _batch_limits(config: ServerConfig, device: torch.device, task: Task) -> BatchLimits:
+    tokens = config.max_batch_tokens or (STEP_TOKENS if task.generates else BATCH_TOKENS)[device.type]
     return BatchLimits(config.max_batch_sequences, tokens, int(config.max_wait_ms * 1e6))
 
 
@@ -379,10 +552,11 @@ def _die(error: Exception) -> None:
     os._exit(1)  # rather than keep callers waiting: whoever watches the server starts it again
 
 
-def _served(hosted: HostedVariant) -> ServedVariant:
-    name, device = hosted.choice.name, str(hosted.choice.device)
+def _served(hosted: HostedVariant, caches: Mapping[str, tuple[int, int]]) -> ServedVariant:
+    name, (device, *others) = hosted.choice.name, map(str, hosted.choice.devices)
     if (variant := hosted.variant) is None:
-        return ServedVariant(name, device, is_ready=False)
+        return ServedVariant(name, device, is_ready=False, other_devices=others)
+    used_bytes, limit_bytes = caches.get(name, (None, None))
     return ServedVariant(
         name,
         device,
@@ -393,4 +567,7 @@ def _served(hosted: HostedVariant) -> ServedVariant:
         is_verified=variant.verification.verified,
         parameter_bytes=variant.parameter_bytes,
         warmup_s=variant.warmup_seconds,
+        cache_used_bytes=used_bytes,
+        cache_limit_bytes=limit_bytes,
+        other_devices=others,
     )

@@ -7,6 +7,7 @@ given with `--config`, its default. `cli` reads them once.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattserve_common.arguments import is_loopback
+from wattserve_server.energy.attribution import BUSY_TIME, IDLE_POLICIES
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
 
@@ -22,13 +24,31 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "WATTSERVE_"
 
-# Read by the demo model, the client's command and its library.
-OTHER_VARIABLES = {"WATTSERVE_CACHE", "WATTSERVE_TARGET", "WATTSERVE_API_KEY"}
+# Read by the demo model, the client's command and its library, and `wattserve usage`.
+OTHER_VARIABLES = {
+    *("WATTSERVE_CACHE", "WATTSERVE_TARGET", "WATTSERVE_API_KEY"),
+    *("WATTSERVE_PRICE", "WATTSERVE_CARBON", "WATTSERVE_PUE", "WATTSERVE_EMBODIED"),
+}
 
 
-def _setting(default: Any, text: str, metavar: str = "", least: int = 0) -> Any:
-    """least: of a number, which is finite."""
-    return field(default=default, metadata={"help": text, "metavar": metavar, "least": least})
+AUTO_BOOK = "auto"  # an account book for each port, in the user's state directory
+
+OFF = -1  # of a port: nothing listens
+
+C_INT = 2**31 - 1  # what gRPC takes at the most
+
+
+def _setting(
+    default: Any,
+    text: str,
+    metavar: str = "",
+    least: int = 0,
+    most: float = math.inf,
+    bare: str | None = None,
+) -> Any:
+    """least, most: of a number, which is finite. bare: what a flag without a value stands for."""
+    said = {"help": text, "metavar": metavar, "least": least, "most": most, "bare": bare}
+    return field(default=default, metadata=said)
 
 
 @dataclass(frozen=True)
@@ -36,15 +56,20 @@ class ServerConfig:
     """Raises ConfigError, naming the flag, for a value that cannot be."""
 
     model: str = _setting(
-        "demo", "a name on the Hugging Face hub, a folder, demo, or random:distilbert-base", "ID_OR_PATH"
+        "demo",
+        "a name on the Hugging Face hub, a folder, demo, demo-llm, or random:distilbert-base",
+        "ID_OR_PATH",
     )
     model_name: str = _setting("", "the name it is served under (default: the last part of --model)", "NAME")
     task: str = _setting(
-        "sequence-classification",
-        "sequence-classification, feature-extraction or image-classification",
+        "",
+        "sequence-classification, feature-extraction, image-classification or text-generation "
+        "(default: what the model's config.json says it is made for)",
         "TASK",
     )
-    device: str = _setting("auto", "auto, cpu, cuda or cuda:N", "DEVICE")
+    device: str = _setting(
+        "auto", "auto, cpu, cuda or cuda:N; several that share all requests as cuda:0,cuda:1", "DEVICE"
+    )
     variants: str = _setting(
         "",
         "precisions to load, e.g. fp32,bf16,int8; int8@cpu for another device than --device "
@@ -79,6 +104,13 @@ class ServerConfig:
         False, "without keys: let other machines load and unload variants and watch all receipts"
     )
     port: int = _setting(50051, "gRPC port; 0 picks a free one", "PORT")
+    http_port: int = _setting(
+        OFF,
+        "port at --host for OpenAI's clients: HTTP, with --tls-cert HTTPS; 0 picks a free one (default, or "
+        "-1: none); needs wattserve[openai]",
+        "PORT",
+        least=OFF,
+    )
     metrics_port: int = _setting(
         9464, "HTTP port of the status page and /metrics; 0 picks a free one", "PORT"
     )
@@ -87,6 +119,11 @@ class ServerConfig:
     )
     metrics_need_key: bool = _setting(
         False, "show them to who sends a key that may read-all, as authorization: Bearer; needs --keys-file"
+    )
+    dcgm_metrics: bool = _setting(
+        False,
+        "tell /metrics a GPU's energy and power by the names of NVIDIA's dcgm-exporter too, for AIPerf "
+        "--gpu-telemetry; needs a meter that is nvml",
     )
     meter: str = _setting(
         "auto",
@@ -116,15 +153,32 @@ class ServerConfig:
         "how a batch's energy is split among its sequences: shapley, stand-alone or tokens",
         "RULE",
     )
+    idle_policy: str = _setting(
+        BUSY_TIME,
+        "how much of the device's idle draw receipts show as theirs: busy-time (that of the time in which "
+        "they ran), by-active (that of each interval of the meter, by what is charged in it), by-time "
+        "(likewise, by the time that requests were in flight in it) or none",
+        "POLICY",
+    )
     calibration_seconds: float = _setting(
-        4.0, "for each variant at the most, after the warm-up: time to learn its energy; 0: none", "S"
+        4.0,
+        "for each variant at the most, after the warm-up: time to learn its energy (more where the sensor"
+        " tells a mean of a second); 0: none",
+        "S",
     )
     max_batch_sequences: int = _setting(32, "sequences in a batch at the most", "N", least=1)
     max_batch_tokens: int = _setting(
         0,
         "tokens in a batch at the most, padding included; a longer sequence runs alone "
-        "(default, or 0: 2048 on a CPU, 32768 on a GPU)",
+        "(default, or 0: 2048 on a CPU, 32768 on a GPU); of a model that generates, in a step, in which "
+        "a longer prompt is read in parts (128 and 2048)",
         "N",
+    )
+    kv_cache_bytes: str = _setting(
+        "1GB",
+        "of a model that generates: keys and values that the generations of a variant hold in memory; where "
+        "they have no room, the newest waits",
+        "BYTES",
     )
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")
     max_queue_sequences: int = _setting(1024, "sequences that may wait; more are refused", "N", least=1)
@@ -137,9 +191,10 @@ class ServerConfig:
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N", least=1)
     max_message_bytes: int = _setting(
         0,
-        "largest message to take; gRPC refuses a larger one unread (default, or 0: 4 MiB, and 32 MiB for a "
-        "model of images)",
+        "largest message to take; gRPC refuses a larger one once it has come (default, or 0: 4 MiB, and 32 "
+        "MiB for a model of images)",
         "BYTES",
+        most=C_INT,
     )
     max_tokens: int = _setting(0, "longest sequence to accept (default, or 0: what the model takes)", "N")
     threads: int = _setting(0, "CPU threads that compute a batch (default, or 0: as many as pay)", "N")
@@ -147,6 +202,22 @@ class ServerConfig:
     receipt_retention_count: int = _setting(100_000, "how many of them are kept at the most", "N", least=1)
     receipt_retention_bytes: str = _setting(
         "256MB", "memory for them at the most, of which one takes 1 kB and 231 B for each sequence", "BYTES"
+    )
+    account_book: str = _setting(
+        "",
+        "keep settled receipts and what they add up to: in this file, in PostgreSQL (postgresql://...), or "
+        "without a value (or with auto) in a file for this --port in your state directory",
+        "PATH_OR_URL",
+        bare=AUTO_BOOK,
+    )
+    account_name: str = _setting(
+        "", "of this server among those that write to one PostgreSQL (default: HOST:PORT)", "NAME"
+    )
+    account_receipts_seconds: float = _setting(
+        86_400.0, "how long the account book keeps single receipts; what they add up to stays", "S"
+    )
+    account_receipts_bytes: str = _setting(
+        "1GB", "room for them at the most, of which one takes about 600 B", "BYTES"
     )
     max_peer_in_flight: int = _setting(
         4096,
@@ -157,28 +228,38 @@ class ServerConfig:
     )
     max_connection_calls: int = _setting(
         1024,
-        "calls in progress on one connection at the most; gRPC holds more back at the client",
+        "calls in progress on one connection at the most; gRPC holds more back at the client, and tells no "
+        "count of them, so there is no metric. As many streams may one caller have open, by all of his "
+        "connections: more are refused",
         "N",
         least=1,
+        most=C_INT,
     )
     max_connection_age_seconds: float = _setting(
         0.0,
         "a connection is closed at this age, give or take a tenth, once its calls have ended or "
-        "--drain-seconds have passed; clients connect again by themselves (default, or 0: never)",
+        "--drain-seconds have passed; clients connect again by themselves; gRPC does not tell, so there is "
+        "no metric (default, or 0: never)",
         "S",
+        most=C_INT // 2000,  # in milliseconds; gRPC adds up to a tenth
     )
     default_deadline_seconds: float = _setting(
-        600.0, "for a call that brings no deadline, streams apart (0: none)", "S"
+        600.0, "for a call that brings no deadline, streams apart but `Generate` (0: none)", "S"
     )
     max_deadline_seconds: float = _setting(
-        3600.0, "a call that brings a later deadline gets this one, streams apart (0: any)", "S"
+        3600.0,
+        "a call that brings a later deadline gets this one, streams apart but `Generate` (0: any)",
+        "S",
     )
     max_metrics_connections: int = _setting(
         8, "connections to the metrics port from one address at once; more are closed", "N", least=1
     )
     max_watchers: int = _setting(16, "clients that may watch all receipts at once; more are refused", "N")
     drain_seconds: float = _setting(
-        15.0, "how long a shutdown waits for accepted requests; settling them takes up to 10 s more", "S"
+        15.0,
+        "how long a shutdown waits for accepted requests; settling them takes up to 10 s more",
+        "S",
+        most=C_INT // 2000,
     )
     trust_remote_code: bool = _setting(False, "run code that comes with the model")
 
@@ -187,22 +268,32 @@ class ServerConfig:
             value, least = getattr(self, item.name), item.metadata["least"]
             if isinstance(value, str | bool):
                 continue
-            if item.metadata["metavar"] == "PORT" and not 0 <= value <= 65535:
+            if item.metadata["metavar"] == "PORT" and not least <= value <= 65535:
                 raise ConfigError(f"{flag(item.name)} {value}: must be between 0 and 65535")
             if not least <= value < float("inf"):
                 allowed = f"at least {least}" if least else "a number, 0 or more"
                 raise ConfigError(f"{flag(item.name)} {value}: must be {allowed}")
+            if value > (most := item.metadata["most"]):
+                raise ConfigError(f"{flag(item.name)} {value}: must be at most {most:,}")
         if not self.sensor_gain:
             raise ConfigError("--sensor-gain 0: must be more than 0")
         if self.sensor_gain_error >= 1:
             raise ConfigError(f"--sensor-gain-error {self.sensor_gain_error}: is relative; 0.05 means 5 %")
         if self.split_rule not in SPLIT_RULES:
             raise ConfigError(f"--split-rule {self.split_rule!r}: must be one of {', '.join(SPLIT_RULES)}")
+        if self.idle_policy not in IDLE_POLICIES:
+            allowed = ", ".join(IDLE_POLICIES)
+            raise ConfigError(f"--idle-policy {self.idle_policy!r}: must be one of {allowed}")
         if self.meter == "replay" and not self.replay_file:
             raise ConfigError("--meter replay needs --replay-file FILE; `wattserve meter record` makes one")
         if self.replay_file and self.meter != "replay":
             raise ConfigError(f"--replay-file {self.replay_file}: is for --meter replay, not {self.meter}")
         self._check_who_may_listen()
+        if self.account_name and "://" not in self.account_book:
+            raise ConfigError(
+                "--account-name tells servers apart that write to one PostgreSQL: it needs --account-book "
+                "postgresql://..."
+            )
         if self.max_request_sequences > self.max_queue_sequences:
             raise ConfigError(
                 f"--max-request-sequences {self.max_request_sequences} is more than --max-queue-sequences "
@@ -266,13 +357,17 @@ def add_flags(parser: argparse.ArgumentParser, names: set[str] | None = None) ->
         if isinstance(item.default, bool):
             parser.add_argument(flag(item.name), action="store_true", default=argparse.SUPPRESS, help=shown)
             continue
-        if item.default not in ("", 0):
+        bare: dict[str, Any] = {}
+        if item.metadata["bare"] is not None:
+            bare = {"nargs": "?", "const": item.metadata["bare"]}
+        if item.default not in ("", 0, OFF):
             shown += f" (default: {item.default})"
         parser.add_argument(
             flag(item.name),
             default=argparse.SUPPRESS,
             metavar=item.metadata["metavar"],
             help=shown.replace("%", "%%"),
+            **bare,
         )
 
 
@@ -317,7 +412,7 @@ def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, An
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
         raise ConfigError(f"--config {path}: {error}") from error
     settings = {key.replace("-", "_"): value for key, value in content.items()}
     unknown = sorted(set(settings) - set(kinds))
@@ -340,7 +435,7 @@ def _parse(kind: type, where: str, value: Any) -> Any:
         if isinstance(value, bool) or (kind is int and isinstance(value, float)):
             raise ValueError
         return kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(
             f"{where} {value!r}: must be {'a whole number' if kind is int else 'a number'}"
         ) from None

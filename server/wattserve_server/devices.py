@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -15,13 +15,15 @@ from wattserve_server.config import ServerConfig
 from wattserve_server.counters import Counter
 from wattserve_server.energy.probe import MeterPart
 from wattserve_server.energy.receipt import HOST
-from wattserve_server.energy.trials import TrialPlan, plan_trials
+from wattserve_server.energy.trials import TrialPlan, plan_step_trials, plan_trials
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.device import device_uuid
 from wattserve_server.engine.engine import Metering
+from wattserve_server.engine.generation.cache import token_bytes
 from wattserve_server.engine.lane import RunLog
+from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.errors import MeterError
+from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.choose import ChosenMeter, notice_of, open_meter, part_of
 from wattserve_server.meters.composite import CompositeMeter, joined
 from wattserve_server.meters.nvml_board import Board, Nvml, learn_own_pid, load_nvml, open_board
@@ -57,7 +59,7 @@ class MeteredDevice:
         charging = joined(tuple(counter.meter.source for counter in self.counters))
         if charging.name != self.chosen.meter.source.name:
             self.chosen = ChosenMeter(self.chosen.meter, notice_of(charging))
-        self.boards = boards_of(self.chosen.meter)
+        self.boards = boards_of(self.chosen.meter, has_dcgm=config.dcgm_metrics)
 
     def open_again(self, part: str) -> Meter:
         """The meter of one of its counters, sharing nothing with any other; whoever asks closes it."""
@@ -78,7 +80,11 @@ class MeteredDevice:
 
     def _draw_on(self, counter: Counter) -> None:
         reader = self.run_log.add_reader() if self.counters else 0
-        counter.draw(str(self.device), functools.partial(self.run_log.drain, reader))
+        counter.draw(
+            str(self.device),
+            functools.partial(self.run_log.drain, reader),
+            functools.partial(self.run_log.drain_visits, reader),
+        )
         self.counters.append(counter)
 
     async def get_ready(self) -> None:
@@ -90,34 +96,65 @@ class MeteredDevice:
         with suppress(RuntimeError):  # what is wrong with the device, the loading of a variant will say
             torch.ones(1 << 20, device=self.device).sum().item()
 
-    def metering(self, max_tokens: int, limits: BatchLimits) -> Metering:
-        """max_tokens: that the model takes. limits: of its batches on this device."""
+    def metering(self, model: LoadedModel, limits: BatchLimits, cache_bytes: int = 0) -> Metering:
+        """limits: of the model's batches on this device. cache_bytes: of a variant, where it generates."""
         laws = {counter.part: counter.sampler for counter in self.counters}
-        return Metering(self.run_log, laws, self._trials(max_tokens, limits))
+        return Metering(self.run_log, laws, self._trials(model, limits, cache_bytes))
 
-    def _trials(self, max_tokens: int, limits: BatchLimits) -> TrialPlan | None:
+    def _trials(self, model: LoadedModel, limits: BatchLimits, cache_bytes: int) -> TrialPlan | None:
         """How to calibrate the variants of this device, long enough for its slowest counter; None where
         nothing tells joules."""
-        told = [counter.update_period_s for counter in self.counters if counter.tells_joules]
+        told = [counter for counter in self.counters if counter.tells_joules]
         if not (self._config.calibration_seconds and told):
             return None
-        return plan_trials(
-            max_tokens, limits.max_sequences, limits.max_tokens, max(told), self._config.calibration_seconds
+        most_tokens, meter = (
+            model.facts.max_tokens,
+            (
+                max(counter.update_period_s for counter in told),
+                self._config.calibration_seconds,
+                max(counter.meter.source.averages_s for counter in told),
+            ),
         )
+        if model.task.generates:
+            cache_tokens = cache_bytes // token_bytes(model.config, 4)
+            return plan_step_trials(
+                most_tokens, limits.max_sequences, limits.max_tokens, cache_tokens, *meter
+            )
+        return plan_trials(most_tokens, limits.max_sequences, limits.max_tokens, *meter)
 
 
 def open_devices(
     config: ServerConfig, devices: Sequence[torch.device], main: torch.device
 ) -> list[MeteredDevice]:
     """With one counter of the host among them, whoever draws on it: the one that --meter names, if it does.
-    main: the device that --meter is of."""
+    main: the device that --meter is of. Raises ConfigError or MeterError."""
     opened: dict[torch.device, MeteredDevice] = {}
     host: Counter | None = None
     for device in sorted(devices, key=lambda device: device.type != main.type):
         opened[device] = MeteredDevice(config, device, device.type == main.type, host)
         hosts = [counter for counter in opened[device].counters if counter.part == HOST]
         host = hosts[0] if hosts else host
+    if config.dcgm_metrics and not any(device.boards for device in opened.values()):
+        meters = " and ".join(device.chosen.meter.source.name for device in opened.values())
+        raise ConfigError(
+            f"--dcgm-metrics tells what a GPU's board counted, and the meter here is {meters}: leave it out, "
+            "or serve on a GPU with --meter nvml"
+        )
     return [opened[device] for device in devices]
+
+
+def check_alike(devices: Sequence[MeteredDevice], where: str) -> None:
+    """Raises ConfigError, naming `where` they were given, for devices of one queue whose receipts would have
+    other parts."""
+    parts = {
+        str(device.device): " and ".join(counter.part for counter in device.counters) for device in devices
+    }
+    if len(set(parts.values())) > 1:
+        told = ", ".join(f"{device} by its {part}" for device, part in parts.items())
+        raise ConfigError(
+            f"{where}: these devices are not metered alike ({told}); name those that are, or a --meter that "
+            "fits all of them"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +164,12 @@ class Account:
 
     name: str
     counters: Sequence[Counter]
-    run_log: RunLog | None  # of the device; None: it is of several
 
     @property
     def together(self) -> Together:
         return Together([counter.sampler for counter in self.counters])
 
-    def describe(self, charging: Sequence[Counter]) -> DeviceMeter:
-        """charging: the counters that are on the receipts of its device."""
+    def describe(self) -> DeviceMeter:
         shared_by = dict.fromkeys(device for counter in self._shared for device in counter.devices)
         info = meter_info(self.together.status, self.counters[0].probed, self._parts(), self.name)
         info.shared_by.extend(shared_by)
@@ -143,7 +178,6 @@ class Account:
             self.together,
             info,
             {counter.part: counter.sampler for counter in self.counters},
-            {counter.part: counter.sampler for counter in charging},
         )
 
     def state(self, book: ReceiptBook) -> DeviceState:
@@ -154,7 +188,6 @@ class Account:
             together.status,
             first.probed,
             self._parts(),
-            None if self.run_log is None else self.run_log.busy_ns(),
             first.raw_energy,
             is_shared=bool(self._shared),
             receipts_residual_uj=sum(book.residual_uj(counter.name) for counter in self.counters),
@@ -170,20 +203,20 @@ class Account:
 
 
 def accounts_of(devices: Sequence[MeteredDevice]) -> list[Account]:
-    """In the order of the devices, with those that they share behind them."""
-    accounts, shared = (
-        [],
-        dict.fromkeys(
-            counter for device in devices for counter in device.counters if len(counter.devices) > 1
-        ),
+    """In the order of the devices, with those that they share behind them. Of devices that have the same
+    counter and no other, as two lanes of a CPU have, the first one holds it."""
+    accounts = []
+    shared = dict.fromkeys(
+        counter for device in devices for counter in device.counters if len(counter.devices) > 1
     )
     for device in devices:
-        own = [counter for counter in device.counters if counter not in shared]
+        own = [counter for counter in device.counters if len(counter.devices) == 1]
         if not own:  # the CPU, whose counter is the host's of others
-            own = device.counters
+            own = [counter for counter in device.counters if counter in shared]
             shared = {counter: None for counter in shared if counter not in own}
-        accounts.append(Account(str(device.device), own, device.run_log))
-    return [*accounts, *(Account(counter.part, [counter], None) for counter in shared)]
+        if own:
+            accounts.append(Account(str(device.device), own))
+    return [*accounts, *(Account(counter.part, [counter]) for counter in shared)]
 
 
 def added_up(meter: Meter) -> Sequence[Meter]:
@@ -191,8 +224,11 @@ def added_up(meter: Meter) -> Sequence[Meter]:
     return meter.meters if isinstance(meter, CompositeMeter) else (meter,)
 
 
-def boards_of(meter: Meter, load: Callable[[], Nvml] = load_nvml) -> list[BoardGauges]:
-    """The GPU boards that the meter, or a part of it, reads by NVML: for the gauges that perf_analyzer knows.
+def boards_of(
+    meter: Meter, load: Callable[[], Nvml] = load_nvml, *, has_dcgm: bool = False
+) -> list[BoardGauges]:
+    """The GPU boards that the meter, or a part of it, reads by NVML: for the gauges that perf_analyzer knows,
+    and with `has_dcgm` for those of NVIDIA's exporter.
 
     Each is opened a second time: a scrape asks it by a handle of its own, and the sampler's is left alone.
     Never raises: a board that cannot be opened has no gauges.
@@ -203,19 +239,22 @@ def boards_of(meter: Meter, load: Callable[[], Nvml] = load_nvml) -> list[BoardG
         if kind == "nvml":
             with suppress(MeterError):
                 board = open_board(uuid, load=load)
-                boards.append(BoardGauges(board.uuid, functools.partial(_board_figures, board)))
+                boards.append(BoardGauges(board.uuid, functools.partial(_board_figures, board, has_dcgm)))
     return boards
 
 
-def _board_figures(board: Board) -> BoardFigures:
+def _board_figures(board: Board, has_dcgm: bool) -> BoardFigures:
     used, total = _answer(board.memory_bytes) or (None, None)
     percent, power_mw = _answer(board.utilization_percent), _answer(board.average_power_mw)
-    return BoardFigures(
+    figures = BoardFigures(
         None if percent is None else percent / 100,
         None if power_mw is None else power_mw / 1000,
         used,
         total,
     )
+    if not has_dcgm:
+        return figures
+    return replace(figures, index=_answer(board.index), name=board.name, energy_mj=_answer(board.energy_mj))
 
 
 def _answer(question: Callable[[], T]) -> T | None:

@@ -7,12 +7,16 @@
     │   ├── InvalidRequest       something in it is wrong
     │   ├── NotFound             it names something that is not here
     │   └── NotPossibleHere      it is well formed, but not on this device or in this state
+    │       ├── EnergyLimitError     it would cost more than it says that it may
+    │       └── LawUnknownError      what it would cost is not known
     ├── UnauthenticatedError the caller: it shows no API key that is known here
     ├── ForbiddenError       the caller: its key, or its place, does not allow this
     ├── OverloadedError      the caller, later: the queue is full
+    │   └── SpentError           its tenant's budget of joules is used up
     ├── ShortageError        the operator: this process has no memory left; the caller, later
     ├── UnavailableError     the caller, elsewhere or later: the server is starting or shutting down
     ├── CutError             nobody: the server shut down under the request, which may have run
+    ├── LaneLostError        the caller: one of several devices failed under it; others go on
     ├── ExpiredError         nobody: the caller's deadline passed while the request waited
     ├── OverdueError         the caller: it gave the server more time than that gives any call
     ├── UnsupportedError     nobody: a method of the protocol that this server does not offer
@@ -62,6 +66,18 @@ class NotPossibleHere(RequestError):
     """The request is well formed but this server cannot do it now."""
 
 
+class EnergyLimitError(NotPossibleHere):
+    """The request would cost more than it says that it may; nothing of it ran."""
+
+    def __init__(self, message: str, field: str, predicted_energy_uj: int) -> None:
+        super().__init__(message, field)
+        self.predicted_energy_uj = predicted_energy_uj
+
+
+class LawUnknownError(NotPossibleHere):
+    """The request says what it may cost, and what it will cost is not known; nothing of it ran."""
+
+
 class UnauthenticatedError(WattserveError):
     """The call shows no API key, or none that is known; the message repeats nothing of it."""
 
@@ -83,11 +99,15 @@ class OverloadedError(WattserveError):
         self.retry_after_s = retry_after_s
 
 
+class SpentError(OverloadedError):
+    """A tenant's budget of joules is used up; nothing of the request ran."""
+
+
 # The limits that a request can meet: of the queue in sequences and in time, its own deadline, the tokeniser's
 # queue, how many may watch, what its tenant may use, what a caller without one may, and who reads metrics.
 REFUSALS = (
     "sequences", "time", "deadline", "tokenizer", "watchers", "tenant_rate", "tenant_in_flight",
-    "peer_in_flight", "metrics_connections",
+    "tenant_budget", "peer_in_flight", "metrics_connections",
 )  # fmt: skip
 
 
@@ -101,6 +121,10 @@ class UnavailableError(WattserveError):
 
 class CutError(WattserveError):
     """The server shut down before it could finish; what ran of the request is charged."""
+
+
+class LaneLostError(WattserveError):
+    """The device that ran it, one of several, has failed; what ran is charged, and the others go on."""
 
 
 class ExpiredError(WattserveError):

@@ -63,6 +63,14 @@ def add_key_commands(commands: Any) -> None:
         help="of a proxy's key: tenants that it may name in x-wattserve-tenant, where the server has "
         "--trust-tenant-header; each gets the limits of this key",
     )
+    adding.add_argument(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="BUDGET",
+        help="of its tenant, as `hard 500 J/day` or `soft 2 kWh/month`; may be repeated; needs a server with "
+        "--account-book (default: none)",
+    )
     add("list", _list, "list the keys of the file, of which no key can be told")
     revoking = add("revoke", _revoke, "take a key out of the file; its open calls end")
     revoking.add_argument("id", metavar="ID", help="the part between the first two _ of the key")
@@ -75,6 +83,7 @@ def _add(config: ServerConfig, arguments: argparse.Namespace) -> int:
         arguments.requests_per_second,
         arguments.in_flight,
         arguments.names,
+        arguments.budget,
     )
     with changing(arguments.file) as keys:
         keys[key.id] = key
@@ -87,7 +96,7 @@ def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
     from rich.table import Table
 
     table = Table()
-    for heading in ("id", "tenant", "may", "requests/s", "in flight", "names", "created"):
+    for heading in ("id", "tenant", "may", "requests/s", "in flight", "budgets", "names", "created"):
         table.add_column(heading, overflow="fold")
     for key in read_keys(arguments.file).by_id.values():
         table.add_row(*_row(key))
@@ -97,7 +106,8 @@ def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
 def _row(key: ApiKey) -> tuple[str, ...]:
     limits = (f"{limit:g}" if limit else "-" for limit in (key.requests_per_second, key.in_flight))
-    return key.id, key.tenant, ", ".join(key.may), *limits, ", ".join(key.names) or "-", key.created or "-"
+    named = (", ".join(key.budgets) or "-", ", ".join(key.names) or "-", key.created or "-")
+    return key.id, key.tenant, ", ".join(key.may), *limits, *named
 
 
 def _revoke(config: ServerConfig, arguments: argparse.Namespace) -> int:

@@ -64,25 +64,21 @@ class _Row:
     parameter_bytes: int | None  # None: not native, or only known with calibration data
     proxy: str  # what really runs; empty: it is what it is called
     needs_calibration: bool
-
-    @property
-    def by_default(self) -> bool:
-        """Whether it is served where nothing is named."""
-        return self.native and not self.proxy and not self.needs_calibration
+    by_default: bool  # whether it is served where nothing is named
 
 
 def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
     """Every precision, and what this device makes of it."""
     from wattserve_server.engine.device import describe_device, resolve_device
-    from wattserve_server.engine.model import kinds_of, load_model
-    from wattserve_server.engine.tasks import task_named
+    from wattserve_server.engine.model import kinds_of, load_model, task_of
 
     device = resolve_device(config.device)
-    model = load_model(config.model, task_named(config.task), trust_remote_code=config.trust_remote_code)
-    kinds, only = kinds_of(config.model, model.task, config.trust_remote_code)
+    task = task_of(config.model, config.task)
+    model = load_model(config.model, task, trust_remote_code=config.trust_remote_code)
+    kinds, only = kinds_of(config.model, task, config.trust_remote_code)
     rows = [_row(kind, model, device) for kind in kinds.values()]
     if arguments.json:
-        variants = [asdict(row) | {"by_default": row.by_default} for row in rows]
+        variants = [asdict(row) for row in rows]
         print(json.dumps({"model": model.name, "variants": variants}, indent=2, ensure_ascii=False))
     else:
         _print_table(rows, f"Variants of {model.name} on {describe_device(device)}", only)
@@ -90,7 +86,7 @@ def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
 
 def _row(kind: Kind, model: LoadedModel, device: torch.device) -> _Row:
-    from wattserve_server.engine.variants.catalogue import Choice
+    from wattserve_server.engine.variants.catalogue import Choice, is_offered
     from wattserve_server.engine.variants.variant import build_variant
 
     support = kind.support(device)
@@ -101,7 +97,10 @@ def _row(kind: Kind, model: LoadedModel, device: torch.device) -> _Row:
         except ConfigError as error:  # the device could, this model cannot
             native, why = False, str(error)
     kernels = support.kernels if native else ""
-    return _Row(kind.name, str(device), native, why, kernels, size, kind.proxy, kind.needs_calibration)
+    by_default = native and is_offered(kind, device, is_calibrated=False, generates=model.task.generates)
+    return _Row(
+        kind.name, str(device), native, why, kernels, size, kind.proxy, kind.needs_calibration, by_default
+    )
 
 
 def _print_table(rows: Sequence[_Row], title: str, only: str) -> None:
@@ -131,16 +130,16 @@ def _export(config: ServerConfig, arguments: argparse.Namespace) -> int:
     from wattserve_server.app import calibration_scales
     from wattserve_server.engine.device import resolve_device, usable_cores
     from wattserve_server.engine.exported import check_out, export
-    from wattserve_server.engine.model import load_model, made_of
-    from wattserve_server.engine.tasks import task_named
+    from wattserve_server.engine.model import load_model, made_of, task_of
     from wattserve_server.engine.variants.catalogue import choose
     from wattserve_server.engine.variants.port import Materials
     from wattserve_server.engine.variants.variant import build_variant
 
-    out, task = Path(arguments.out), task_named(config.task)
+    out = Path(arguments.out)
     if "," in arguments.variant:
         raise ConfigError(f"--variant {arguments.variant!r}: one at a time, each to a folder of its own")
     check_out(out)
+    task = task_of(config.model, config.task)
     made = made_of(config.model, task, config.trust_remote_code)
     if made is not None:
         raise ConfigError(f"{made.words}: there is nothing to convert")

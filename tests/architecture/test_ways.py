@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -33,6 +34,7 @@ OF_REQUESTS = ("MainThread", "wattserve-runner", "wattserve-tokenizer")
 """The threads that requests pass; the others read sensors and serve pages, requests or not."""
 
 HOUSE = f"{Path(wattserve_server.__file__).parent}{os.sep}"
+OF_THE_FRONT = ("wattserve_server.http", "starlette", "uvicorn")
 READY = re.compile(r"wattserve ready: gRPC (\S+),")
 
 
@@ -110,3 +112,14 @@ async def started(serving: asyncio.Task[None], capsys: pytest.CaptureFixture[str
         await asyncio.sleep(0.05)
     await serving
     raise AssertionError("the server ended before it was ready")
+
+
+def test_a_server_without_the_http_front_imports_none_of_it() -> None:
+    """What a file imports when it is imported itself: `app` imports the front in a function."""
+    for file in Path(HOUSE).rglob("*.py"):
+        if Path(HOUSE, "http") in file.parents:
+            continue
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", ""), *(alias.name for alias in node.names)]
+                assert not any(name.startswith(OF_THE_FRONT) for name in names), file

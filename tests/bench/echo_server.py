@@ -62,6 +62,7 @@ async def serve_empty() -> None:
     server = grpc.aio.server()
     methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
         "Predict": grpc.unary_unary_rpc_method_handler(_unary),
+        "ModelInfer": grpc.unary_unary_rpc_method_handler(_unary),
         "PredictStream": grpc.stream_stream_rpc_method_handler(_stream),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))

@@ -33,8 +33,9 @@ def _cost(variants: int, batches: int) -> tuple[float, int]:
     estimate = energy.estimate
     names = [f"v{index}" for index in range(variants)]
     row = np.array(of_rows(TOKENS, LENGTH))
+    alone = np.divide(BATCH_J, row, out=np.zeros(len(row)), where=row > 0)
     for name in names:
-        estimate.add_variant(name, BATCH_J * np.array([0.5, 0.5, 0.0]) / row, BATCH_J / row)
+        estimate.add_variant(name, np.array([0.5, 0.5, 0.0, 0.0, 0.0]) * alone, alone)
     rest_s = np.zeros(CLASSES)
     rest_s[0] = 0.1
     features, zeros = np.tile(row, (batches, 1)), np.zeros(batches)

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from wattserve_server.engine.variants.int8 import Int8Linear, StaticInt8Linear, WeightOnlyInt8Linear
+from wattserve_server.engine.variants.int8 import Int8Linear, StaticInt8Linear
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
+from wattserve_server.engine.variants.weight_only import WeightOnlyInt8Linear
 
 REPEATS = 5  # of one contender in its turn, so that its own weights are warm, and not another's
 

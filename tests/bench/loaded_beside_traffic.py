@@ -3,7 +3,8 @@
 A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
 while two of bf16, send one sequence of 32 tokens after the other through the client library. Of each run is
 printed what a stranger could work out from the receipts alone: how the newcomer's first ones compare with its
-later ones, its neighbour's with those from before, and joules with the time that was computed; and how long
+later ones, its neighbour's with those from before (beside it, the time that they were computed for: batches
+grow while another's keep them waiting), and joules with the time that was computed; and how long
 its neighbour's callers waited before, while it was built and verified, while it was calibrated, and after.
 """
 
@@ -125,6 +126,7 @@ class Run:
 class Found:
     newcomer: float  # its first receipts over its later ones
     neighbour: float  # its receipts beside the newcomer over those before
+    neighbours_time: float  # the same of the time that it computed for a request
     split: float  # joules of the newcomer over its neighbour's, over the same of the time computed
     withheld: float  # part of the newcomer's receipts
     p99_ms: tuple[float, ...]  # of the neighbour: before, loading, calibrating, after; nan where none came
@@ -158,6 +160,8 @@ def found_in(run: Run) -> Found:
     return Found(
         newcomer=mean(new[:FIRST]) / mean(new[len(new) // 2 :]),
         neighbour=mean(beside) / mean(before),
+        neighbours_time=statistics.fmean(bill.compute_s for bill in beside)
+        / statistics.fmean(bill.compute_s for bill in before),
         split=per_second(new) / per_second(beside),
         withheld=run.withheld[NEWCOMER] / (run.withheld[NEWCOMER] + len(new)),
         p99_ms=p99_ms(run),
@@ -176,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     missed = 0
     print(
-        "| meter | newcomer, first / later | neighbour, beside / before | split | withheld "
+        "| meter | newcomer, first / later | neighbour, beside / before (its time) | split | withheld "
         "| neighbour's p99, ms: before, loading, calibrating, after | missed |"
     )
     print("|---|---|---|---|---|---|---|")
@@ -191,7 +195,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             missed += bool(found.misses())
             waits = ", ".join(f"{wait:.1f}" for wait in found.p99_ms)
             print(
-                f"| {meter} | {found.newcomer:.2f} | {found.neighbour:.2f} | {found.split:.2f} | "
+                f"| {meter} | {found.newcomer:.2f} | {found.neighbour:.2f} ({found.neighbours_time:.2f}) "
+                f"| {found.split:.2f} | "
                 f"{found.withheld:.1%} | {waits} | {', '.join(found.misses()) or '-'} |",
                 flush=True,
             )

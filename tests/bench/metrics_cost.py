@@ -37,7 +37,8 @@ class Work:
 
     def __init__(self) -> None:
         self.observer = Observer("bench", "bench")
-        self.open_calls: Any = SimpleNamespace(add=bool, discard=bool)  # that keeps nothing
+        keeps_nothing = {"add": bool, "discard": lambda *_: None, "let_go": bool}
+        self.open_calls: Any = SimpleNamespace(**keeps_nothing)
         self.call = self.observer.method("unary", "wattserve.v1.Inference", "Predict")
         self.gate = Gate(None, Quotas())
         self.requests = [_request(number) for number in range(512)]

@@ -32,7 +32,7 @@ def ready(
     for number, entry in enumerate(roster):
         load(entry, 1000 + number)
     facts = InputFacts(1, 0, pixel_shape) if pixel_shape else InputFacts(8, 100)
-    task = SimpleNamespace(name="sequence-classification", output_name="logits")
+    task = SimpleNamespace(name="sequence-classification", output_name="logits", generates=False)
     config = SimpleNamespace(hidden_size=32)
     model = SimpleNamespace(name=NAME, facts=facts, task=task, labels=labels, config=config)
     engine: Any = SimpleNamespace(

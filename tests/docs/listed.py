@@ -5,10 +5,23 @@ Patterns are those of `fnmatch`, against the command without its comment. One th
 
 from __future__ import annotations
 
-MAY_RUN = {"wattserve", "loadgen", "wattserve-client", "python", "echo", "head", "tail", "for", "cat", "curl"}
+MAY_RUN = {
+    "wattserve",
+    "loadgen",
+    "wattserve-client",
+    "python",
+    "echo",
+    "head",
+    "tail",
+    "grep",
+    "for",
+    "cat",
+    "curl",
+}
 """Programs that the tests may run; a command of any other must be listed below."""
 
 NOT_RUN = {
+    "make demo-llm": "takes minutes; deploy/demo_llm.sh is this project's demonstration of language models",
     "make demo": "takes minutes; deploy/demo.sh is this project's demonstration",
     "make test": "it is what runs these tests",
     "pip install *": "needs a package index, and would change the environment of the tests",
@@ -17,12 +30,19 @@ NOT_RUN = {
     "*--device cuda*": "needs a GPU",
     "make test-gpu": "needs a GPU",
     "make bench *": "takes a quarter of an hour",
+    "make bench-peers *": "fetches three servers and takes a quarter of an hour",
     "make test-verify": "takes eight minutes",
     "wattserve meter verify *": "takes eight minutes; `make test-verify` runs it",
     "wattserve meter probe --meter nvml*": "needs a GPU",
     "* --model distilbert-base-uncased-finetuned-sst-2-english*": "needs the network, for the hub",
     "perf_analyzer *": "is fetched from the network; `make test-clients` runs it (tests/clients)",
+    "aiperf *": "is fetched from the network; `make test-clients` runs it (tests/clients)",
+    "guidellm *": "is fetched from the network; `make test-clients` runs it (tests/clients)",
+    "*--max-energy-uj *": "refused until the law is known; tests/integration/test_account_book.py tries it",
+    "loadgen sweep *50051,127.0.0.1:50052*": "needs two servers; test_loadgen_language_model.py has them",
     "docker *": "needs a container engine; `make image-test` tries the image",
+    "serve run *": "needs Ray; `make test-ray` starts it",
+    "kubectl *": "needs a cluster; `make test-kubernetes` holds the manifests against their schemas",
     "make image*": "needs a container engine; `make image-test` tries the image",
 }
 

@@ -20,7 +20,7 @@ from tests.fixtures.server import READY
 from wattserve_client import Client
 
 _RECEIPT = re.compile(r"(?<=receipt )[0-9a-f]{12}-\w+")
-_SERVE = "wattserve serve"
+_SERVE = "wattserve serve", "wattserve audit record"
 _TIMEOUT_S = 600
 # Once it has shown something, it is ended as a person would. -m: a shell's background jobs hear Ctrl-C.
 _UNTIL_SHOWN = (
@@ -65,6 +65,7 @@ class Server:
             self._process.wait(timeout=60)
             self._reader.join(timeout=10)
             raise AssertionError(f"{command}\n{''.join(self._errors)}")
+        self.openai = (ready[3] or "").removesuffix("/v1")
         self.address, self.metrics = ready[1], ready[2].removeprefix("http://").removesuffix("/metrics")
 
     def end(self) -> None:
@@ -117,6 +118,7 @@ class Reader:
 
     def _serve(self, command: str, is_asked: bool) -> None:
         self.leave()
+        command = command.replace("--http-port 8000", "--http-port 0")
         if not is_asked or "--tls-" in command:  # a document's other commands speak to one without
             Server(command, self._folder, self._variables | {"WATTSERVE_METER": "none"}).end()
             return
@@ -135,9 +137,12 @@ class Reader:
         return fitted
 
     def _addressed(self, text: str) -> str:
-        return text.replace("127.0.0.1:50051", self._server.address).replace(
-            "127.0.0.1:9464", self._server.metrics
-        )
+        shown = {"127.0.0.1:50051": self._server.address, "127.0.0.1:9464": self._server.metrics}
+        if self._server.openai:
+            shown["http://127.0.0.1:8000"] = self._server.openai
+        for address, real in shown.items():
+            text = text.replace(address, real)
+        return text
 
     def _bash(self, lines: list[str]) -> None:
         if not lines:

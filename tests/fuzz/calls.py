@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.service.gate import NEEDS, OPEN, SHORT_BYTES
 
 PREDICT = "/wattserve.v1.Inference/Predict"
 PREDICT_STREAM = "/wattserve.v1.Inference/PredictStream"
@@ -51,6 +52,9 @@ class Method:
         return self.path.rpartition("/")[2]
 
     def parses(self, data: bytes) -> bool:
+        """Whether the server reads it, and takes it for a message."""
+        if NEEDS[self.name] == OPEN and len(data) > SHORT_BYTES:
+            return False
         try:
             self.kind.FromString(data)
         except DecodeError:

@@ -47,7 +47,7 @@ def _problems(call: Call, outcome: Outcome) -> Iterator[str]:
         if not outcome.left:
             yield "nobody cancelled it"
         return
-    if code is Code.DEADLINE_EXCEEDED and not outcome.details:
+    if code is Code.DEADLINE_EXCEEDED and not _server_said(code, outcome):
         if call.timeout_s is None or call.timeout_s >= 1:
             yield "it had no deadline to exceed"
         return
@@ -55,6 +55,14 @@ def _problems(call: Call, outcome: Outcome) -> Iterator[str]:
         yield from _of_success(call, outcome)
         return
     yield from _of_failure(call, outcome)
+
+
+def _server_said(code: Code, outcome: Outcome) -> bool:
+    """Whether the server sent this status.
+
+    Otherwise the client's own clock ran out, before the server's answer or in the middle of its trailers.
+    """
+    return bool(outcome.details) and status_pb2.Status.FromString(outcome.details).code == code.value[0]
 
 
 def _of_success(call: Call, outcome: Outcome) -> Iterator[str]:

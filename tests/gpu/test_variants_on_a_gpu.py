@@ -20,12 +20,12 @@ from wattserve_server.engine.variants.fp8 import Fp8Linear, quantise_rows
 from wattserve_server.engine.variants.int8 import (
     Int8Linear,
     StaticInt8Linear,
-    WeightOnlyInt8Linear,
     to_levels,
 )
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Variant, build_variant
+from wattserve_server.engine.variants.weight_only import WeightOnlyInt8Linear
 
 pytestmark = pytest.mark.gpu
 CPU = torch.device("cpu")

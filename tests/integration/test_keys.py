@@ -22,7 +22,7 @@ import trustme
 from tests.clients.oip_stub import OipStub, infer_request, told
 from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
-from wattserve_client import Client, NotAllowed, NotFound, Overloaded, Tls, WattserveError
+from wattserve_client import Answer, Client, NotAllowed, NotFound, Overloaded, Tls, WattserveError
 from wattserve_loadgen.target.wattserve import NativeTarget
 from wattserve_loadgen.target.wire import open_calls
 from wattserve_proto.oip import open_inference_pb2 as oip
@@ -53,8 +53,8 @@ class World:
     def client(self, key: str, **more: Any) -> Client:
         return Client(self.target, tls=self.tls, api_key=key, retry=False, timeout_s=60, **more)
 
-    def add(self, tenant: str, *may: str, rate: float = 0.0) -> str:
-        return add(self.folder, self.made, tenant, may, rate)
+    def add(self, tenant: str, *may: str, rate: float = 0.0, in_flight: int = 0) -> str:
+        return add(self.folder, self.made, tenant, may, rate, in_flight=in_flight)
 
     def channel(self) -> grpc.Channel:
         credentials = grpc.ssl_channel_credentials(self.ca.cert_pem.bytes())
@@ -77,8 +77,9 @@ def add(
     may: Sequence[str],
     rate: float = 0.0,
     names: Sequence[str] = (),
+    in_flight: int = 0,
 ) -> str:
-    text, key = new_key(tenant, may, rate, 0, names)
+    text, key = new_key(tenant, may, rate, in_flight, names)
     with changing(folder / "keys.toml") as keys:
         keys[key.id] = key
     made.append(text)
@@ -271,6 +272,51 @@ def test_a_tenants_rate_is_told_with_when_to_come_back_on_calls_and_on_streams(w
         assert item.error.retry_after_s == pytest.approx(1000, rel=0.2)
 
 
+def test_what_is_refused_unread_uses_up_a_tenants_rate(world: World) -> None:
+    key = world.add("club", "predict", rate=0.001)
+    with world.client(key) as club:
+        until(lambda: is_known(club))
+    garbage = iter((b"no message",) * 3)
+    with world.channel() as channel:
+        predict: Any = channel.unary_unary("/wattserve.v1.Inference/Predict")
+        codes = []
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as refused:
+                predict(b"no message", metadata=bearer(key), timeout=60)
+            codes.append(refused.value.code())
+        assert codes == [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED]
+        stream: Any = channel.stream_stream("/wattserve.v1.Inference/PredictStream")
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stream(garbage, metadata=bearer(key), timeout=60))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def is_known(client: Client) -> bool:
+    """Once the server has read the file; nothing is used up for it."""
+    try:
+        client.energy_report()
+    except NotAllowed as error:
+        return error.code == "PERMISSION_DENIED"
+    return True
+
+
+def test_a_tenant_with_as_many_predictions_in_flight_as_it_may_is_refused_one_more(world: World) -> None:
+    key = world.add("bar", "predict", in_flight=1)
+    with world.client(key) as bar:
+        until(lambda: answered(bar))
+        until(
+            lambda: any(
+                is_refused_one_more(item)
+                for item in list(bar.predict_many([[2, 4, 3]] * 8, in_flight=8))  # all end before the next
+            )
+        )
+        bar.predict([2, 4, 3])  # those that were refused hold no place
+
+
+def is_refused_one_more(item: Answer) -> bool:
+    return "tenant bar has as many predictions in flight as it may: 1" in str(item.error)
+
+
 def answered(client: Client) -> bool:
     """Once the server has read the file."""
     try:
@@ -305,7 +351,9 @@ async def test_loadgen_shows_its_key(world: World, held: Held, tmp_path: Path, s
     assert (await target.server_info()).model_name == "tiny"
     assert held.shop not in repr(target.connection)
     (send,), close = open_calls(target.connection, 1)
-    assert target.read(await send(IDS.SerializeToString(), timeout=60)).receipt.receipt_id
+    answer = target.read(await send(IDS.SerializeToString(), timeout=60))
+    assert isinstance(answer, pb.PredictResponse)
+    assert answer.receipt.receipt_id
     await close()
     await target.close()
 

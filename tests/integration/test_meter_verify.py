@@ -29,6 +29,7 @@ def no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--meter", "none"], "--meter none: there is nothing to verify"),
         (["--meter", "estimate", "--seconds", "0"], "--seconds: 0 must be more than 0"),
         (["--meter", "estimate", "--device", "cuda"], "device 'cuda' is not there"),
+        (["--meter", "estimate", "--device", "cpu:0,cpu:1"], "on one device, not on cpu:0, cpu:1: name one"),
         (["--meter", "estimate", "--variants", "fp31"], "fp31"),
     ],
 )

@@ -227,16 +227,20 @@ async def test_what_a_call_cost_that_was_cancelled_while_it_ran_is_found_by_its_
 ) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
     request = infer_request("tiny", input_ids=LONG)
-    request.id = f"left by {protocol}"
-    if protocol == "native":
-        tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=row) for row in LONG])
-        call = native.Predict(pb.PredictRequest(request_id=request.id, tokens=tokens))
-    else:
-        call = calls.ModelInfer(request)
-    await until_running(native, request.id)
-    call.cancel()
-    asked = pb.FindReceiptsRequest(request_id=request.id, wait_until_settled=True)
-    (receipt,) = (await native.FindReceipts(asked)).receipts
+    receipt = pb.Receipt()
+    for number in range(20):  # a busy machine may have answered before this test comes to cancel
+        request.id = f"left by {protocol}, {number}"
+        if protocol == "native":
+            tokens = pb.TokenInput(sequences=[pb.TokenIds(ids=row) for row in LONG])
+            call = native.Predict(pb.PredictRequest(request_id=request.id, tokens=tokens))
+        else:
+            call = calls.ModelInfer(request)
+        await until_running(native, request.id)
+        call.cancel()
+        asked = pb.FindReceiptsRequest(request_id=request.id, wait_until_settled=True)
+        (receipt,) = (await native.FindReceipts(asked)).receipts
+        if receipt.outcome != pb.OUTCOME_COMPLETED:
+            break
     assert (receipt.outcome, receipt.state) == (pb.OUTCOME_CANCELLED, pb.ENERGY_STATE_SETTLED)
     ran = [line.batch_size for line in receipt.lines if line.batch_size]
     assert 0 < len(ran) < len(LONG)

@@ -170,6 +170,8 @@ def test_every_report_of_a_run_names_it_and_begins_at_the_same_instant(client: C
 def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(client: Client) -> None:
     cut = client.predict(["good " * 100, "a film"], truncate=True, variant="fp32")
     assert cut.cut_tokens == (102 - MAX_TOKENS, 0)
+    assert cut.usage is not None
+    assert cut.usage.prompt_tokens == cut.usage.total_tokens == sum(line.tokens for line in cut.receipt.lines)
     assert cut.receipt.lines[0].tokens == MAX_TOKENS
     rest = client.predict("good " * (MAX_TOKENS - 2), variant="fp32")
     assert rest.cut_tokens == ()

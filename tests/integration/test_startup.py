@@ -63,9 +63,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--variants", "fp32,int3"], "unknown variant 'int3'; known: fp32, tf32, bf16, fp16, int8"),
         (["--variants", "fp32", "--default-variant", "bf16"], "--default-variant 'bf16' is not loaded: fp32"),
         (["--device", "cuda:9"], "device 'cuda:9' is not there"),
+        (["--device", "cpu:0,cpu:0"], "--device 'cpu:0,cpu:0': cpu:0 is listed twice; name each device once"),
+        (["--device", "cpu:0,cpu:1", "--threads", "9999999"], "--threads 9999999 on each of 2 lanes: this"),
         (["--device", "tpu"], "unknown device 'tpu'"),
         (["--task", "translation"], "unknown task 'translation'; known: sequence-classification"),
         (["--meter", "nvml"], "--meter nvml covers cuda only"),
+        (["--dcgm-metrics", "--meter", "none"], "--dcgm-metrics tells what a GPU's board counted, and the"),
         (["--meter", "wattmeter"], "unknown meter 'wattmeter'; known: auto, nvml"),
         (["--meter", "rapl", "--powercap-root", "/nowhere"], "RAPL"),
         (["--threads", "10000000"], "--threads 10000000: this process may use"),
@@ -93,6 +96,11 @@ def test_a_port_in_use_is_one_line(shell: Shell, model: Path, flag: str, words: 
         holder.listen()
         taken = str(holder.getsockname()[1])
         assert words in shell.refused("serve", "--model", str(model), flag, taken, other, "0")
+
+
+def test_a_model_that_generates_stays_on_one_device(shell: Shell) -> None:
+    line = shell.serve_refused("demo-llm", "--device", "cpu:0,cpu:1")
+    assert "--device cpu:0,cpu:1: a model that generates runs on one device; name one, and start a" in line
 
 
 def test_a_folder_that_is_not_there_is_named(shell: Shell) -> None:
@@ -135,7 +143,7 @@ def test_weights_that_are_not_finite_are_counted_and_named(shell: Shell, tmp_pat
 def test_a_hub_model_without_a_network_says_what_there_is_instead(shell: Shell) -> None:
     line = shell.serve_refused("nobody/no-such-model")
     assert "model 'nobody/no-such-model': there is no such folder, the hub's local cache does not" in line
-    assert "built-in models: demo, random:distilbert-base" in line
+    assert "built-in models: demo, demo-llm, random:distilbert-base" in line
 
 
 def test_a_model_that_takes_no_tokens_is_refused(shell: Shell, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from wattserve_common.stats import Interval
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.points import make_points
 from wattserve_loadgen.model.cells import CellResult
-from wattserve_loadgen.model.results import Point, Ratios
+from wattserve_loadgen.model.ratios import Ratios
+from wattserve_loadgen.model.results import Point
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import closed
 

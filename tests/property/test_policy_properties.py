@@ -99,10 +99,12 @@ def test_padded_batches_one_after_the_other_cost_no_more_than_the_cheapest_cut(
     assert spent_until_empty(lengths, FEW, cost) <= cheapest(sorted(lengths), FEW, cost) + 1e-6
 
 
-@given(few_lengths, st.one_of(paddings_drawn, packings_drawn))
+@given(few_lengths, st.one_of(paddings_drawn, st.builds(BatchCost, st.floats(0, 100), st.just(True))))
 def test_batches_one_after_the_other_cost_no_more_than_in_order_of_arrival(
     lengths: list[int], cost: BatchCost
 ) -> None:
+    """Of packed rows whose attention costs too, what a cut leaves may meet worse company: it wins on average
+    (`tests/bench/policy`), and not for every queue."""
     assert spent_until_empty(lengths, FEW, cost) <= in_order_of_arrival(lengths, FEW, cost) + 1e-6
 
 

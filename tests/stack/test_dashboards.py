@@ -140,9 +140,9 @@ def test_a_variant_has_one_colour_and_no_other_variant_has_it() -> None:
             for override in overrides:
                 (change,) = override["properties"]
                 colours[override["matcher"]["options"]].add(change["value"]["fixedColor"])
-    assert len(colours) == 12
+    assert len(colours) == 13
     assert all(len(each) == 1 for each in colours.values())
-    assert len(set.union(*colours.values())) == 12
+    assert len(set.union(*colours.values())) == 13
 
 
 def test_every_variant_of_the_catalogue_has_a_colour() -> None:

@@ -1,4 +1,4 @@
-"""The command `wattserve`: serve, keys, variants, inspect, bench, meter, demo-model.
+"""The command `wattserve`: serve, usage, audit, keys, variants, inspect, bench, meter, demo-model.
 
 A user's mistake is one line and exit code 2.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from wattserve_common.arguments import Parser
 from wattserve_common.errors import UserError, full_disk, incomplete
+from wattserve_server.audit_commands import add_audit_commands
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.key_commands import add_key_commands
@@ -21,6 +23,7 @@ from wattserve_server.meter_commands import add_meter_commands
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.variant_commands import add_variant_commands
 from wattserve_tools.inspect.cli import add_inspection_commands
+from wattserve_tools.usage.cli import add_usage_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         config = read_config(vars(arguments))
-        return int(arguments.run(config, arguments))
+        code = int(arguments.run(config, arguments))
+        sys.stdout.flush()
+        return code
     except (ConfigError, MeterError, UserError) as error:
         print(f"wattserve: error: {error}", file=sys.stderr)
         return 2
@@ -46,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         if not (told := full_disk(error)):
             raise
@@ -67,18 +75,21 @@ def _parser() -> Parser:
         "variable WATTSERVE_NAME, or in a TOML file (--config).",
     )
     add_flags(serving)
-    serving.set_defaults(run=_serve)
+    serving.set_defaults(run=_serve, audit=None)
+    add_audit_commands(commands, _serve)
     add_key_commands(commands)
     add_variant_commands(commands)
     add_inspection_commands(commands)
+    add_usage_command(commands)
     add_meter_commands(commands)
     demo = commands.add_parser(
         "demo-model",
-        help="print the folder of the built-in demo model",
-        description="Print the folder of the built-in demo model: weights, tokenizer, and heldout.jsonl, "
-        "texts with labels that it was not trained on. It comes with this package; where WATTSERVE_CACHE is "
-        "set, the folder is a copy in there.",
+        help="print the folder of a built-in demo model",
+        description="Print the folder of a built-in demo model: weights, tokenizer, and what it was not "
+        "trained on: heldout.jsonl, texts with labels, or heldout.txt of demo-llm. It comes with this "
+        "package; where WATTSERVE_CACHE is set, the folder is a copy in there.",
     )
+    demo.add_argument("name", nargs="?", default="demo", choices=["demo", "demo-llm"], help="default: demo")
     demo.set_defaults(run=_demo_model)
     return parser
 
@@ -88,14 +99,14 @@ def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
     for name in unknown_variables():
         print(f"wattserve: {name} is no setting, and is ignored; see wattserve serve --help", file=sys.stderr)
-    asyncio.run(serve(config))
+    asyncio.run(serve(config, arguments.audit))
     return 0
 
 
 def _demo_model(config: ServerConfig, arguments: argparse.Namespace) -> int:
-    from wattserve_server.engine.builtin.demo import demo_folder
+    from wattserve_server.engine.checkpoint import BUILT_IN
 
-    print(demo_folder())
+    print(BUILT_IN[arguments.name]())
     return 0
 
 

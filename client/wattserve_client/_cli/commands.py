@@ -18,6 +18,7 @@ from rich.text import Text
 from wattserve_client._cli import show, words
 from wattserve_client._cli.predict_lines import predict_lines
 from wattserve_client._cli.readiness import readiness
+from wattserve_client._cli.show import together
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client.client import Client
 from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
@@ -48,6 +49,7 @@ def predict(client: Client, options: argparse.Namespace) -> int:
             wait_for_settled_energy=options.settled,
             priority=options.priority,
             truncate=options.truncate,
+            max_energy_uj=options.max_energy_uj,
         )
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
@@ -182,6 +184,8 @@ def _of_each(
         answers.append({"target": member.target, **words.plain(answer)})
         others = answer.other_devices if isinstance(answer, EnergyReport) else ()
         parts += [_titled(client, member, show(part, width())) for part in (answer, *others)]
+        if others:
+            parts.append(_titled(client, member, together((answer, *others))))
     if options.json and answers:
         print(_json(answers if len(client.members) > 1 else answers[0]))
     elif parts:

@@ -117,6 +117,7 @@ def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, w
             wait_for_settled_energy=options.settled,
             priority=options.priority,
             truncate=options.truncate,
+            max_energy_uj=options.max_energy_uj,
         )
         for answer in answers:
             number, text = open_lines.pop(answer.index)

@@ -8,11 +8,13 @@ import numpy as np
 
 from wattserve_client._cli import words
 from wattserve_client._cli.words import facts, table
+from wattserve_client.generations import Generation, Scores
 from wattserve_client.reports import EnergyReport, Meter, ServerInfo, Variant, VariantEnergy
-from wattserve_client.results import EnergyState, FoundReceipts, Prediction, Receipt
+from wattserve_client.results import EnergyState, FoundReceipts, LineRole, Prediction, Receipt
 from wattserve_common.words import ACCOUNTS, ACTIVE, counted
 
 _SEQUENCES = (">score", ">tokens", ">padded", ">joules", "state", "input")
+_SCORES = (">log-probability", ">a token", ">tokens", "input")
 _LINES = (">sequence", ">tokens", ">padded", ">batch", ">window", ">joules", ">idle share (J)")
 _VARIANTS = ("variant", "state", "device", "dtype", "operands", "native", "verified", ">weights")
 _COLUMNS = (  # of _VARIANTS, those that do not speak for themselves
@@ -31,6 +33,36 @@ def prediction(answer: Prediction, inputs: Sequence[str], width: int) -> str:
     titles = ("label" if answer.classifications else answer.output_name, *_SEQUENCES)
     about = [("cut", _cut(answer)), *_cost(answer.receipt)]
     return f"{table(titles, rows, width, elide='input')}\n\n{facts(about, width)}"
+
+
+def generation(answer: Generation, width: int) -> str:
+    """What it cost, and how it ended."""
+    ended = f"at {answer.stop_string!r}" if answer.stop_string else str(answer.finish_reason)
+    first_ns = answer.timing.first_token_ns
+    times = f"{words.seconds(answer.timing.total_ns / 1e9)} in all"
+    if first_ns is not None:
+        times = f"{words.seconds(first_ns / 1e9)} to the first token, {times}"
+    about = [
+        ("ended", ended),
+        *_cost(answer.receipt),
+        ("time", times),
+        ("seed", "" if answer.seed is None else str(answer.seed)),
+    ]
+    return facts(about, width)
+
+
+def scores(answer: Scores, inputs: Sequence[str], width: int) -> str:
+    """A row for each sequence, then what all of it cost."""
+    rows = [
+        (
+            f"{each.logprob_sum:.3f}",
+            f"{each.logprob_sum / max(1, len(each.logprobs)):.3f}",
+            str(len(each.token_ids)),
+            text,
+        )
+        for each, text in zip(answer.sequences, inputs, strict=True)
+    ]
+    return f"{table(_SCORES, rows, width, elide='input')}\n\n{facts(_cost(answer.receipt), width)}"
 
 
 def _cut(answer: Prediction) -> str:
@@ -68,7 +100,7 @@ def receipt_with_lines(receipt: Receipt, width: int) -> str:
     """What a request cost and how far that may be trusted, then a row for each sequence."""
     rows = [
         (
-            str(number),
+            str(number) if line.role is LineRole.UNSPECIFIED else line.role,
             str(line.tokens),
             str(line.padded_tokens),
             str(line.batch_size) if line.batch_size else "never ran",
@@ -94,7 +126,7 @@ def server_info(info: ServerInfo, width: int) -> str:
         (
             variant.name + ("*" if variant.name == info.default_variant else ""),
             variant.state,
-            variant.device,
+            ", ".join((variant.device, *variant.other_devices)),
             variant.dtype,
             variant.operands or words.NOTHING,
             "yes" if variant.native else "no",
@@ -147,9 +179,15 @@ def _cost(receipt: Receipt) -> list[tuple[str, str]]:
     return [
         ("energy", total),
         *_parts(receipt),
+        *_generation(receipt),
         ("interval", words.interval(receipt)),
         ("provisional", f"{words.energy(first)} J" if receipt.settled and first is not None else ""),
-        ("idle share", "" if idle is None else f"{words.energy(idle)} J more, by {receipt.idle_policy}"),
+        (
+            "idle share",
+            ""
+            if idle is None
+            else f"{words.energy(idle)} J more, by {receipt.idle_policy.removeprefix('by-')}",
+        ),
         ("source", words.source(receipt.source)),
         ("covers", receipt.source.boundary),
         *words.caveats(receipt),
@@ -173,6 +211,30 @@ def _parts(receipt: Receipt) -> list[tuple[str, str]]:
             told += f"; {words.energy(part.idle_share_uj)} J of the idle share"
         rows.append((part.name, told))
     return rows
+
+
+def _generation(receipt: Receipt) -> list[tuple[str, str]]:
+    """What prompt and answer cost; nothing where nothing was generated."""
+    spent = receipt.generation
+    if spent is None:
+        return []
+    lost = counted(spent.recomputed_tokens, "token")
+    overhead = f"{words.energy(spent.overhead_energy_uj)} J to read {lost} again, in no other figure"
+    of_output, of_all = _per(spent.energy_per_output_token_uj), _per(spent.energy_per_total_token_uj)
+    return [
+        ("prompt", _spent(spent.prompt_energy_uj, spent.prompt_tokens)),
+        ("output", _spent(spent.output_energy_uj, spent.output_tokens)),
+        ("a token", f"{of_output} of output, {of_all} of prompt and output"),
+        ("overhead", overhead if spent.recomputed_tokens else ""),
+    ]
+
+
+def _spent(energy_uj: int | None, tokens: int) -> str:
+    return f"{words.energy(energy_uj)} J of it for {counted(tokens, 'token')}"
+
+
+def _per(energy_uj: float | None) -> str:
+    return words.UNKNOWN if energy_uj is None else f"{words.energy(round(energy_uj))} J"
 
 
 def _hint(receipt: Receipt) -> str:
@@ -240,6 +302,21 @@ def ledger(now: EnergyReport, width: int, before: EnergyReport | None = None) ->
     whole = table(_ACCOUNTS if before is None else _ACCOUNTS + _SINCE, rows)
     meanings = facts([("active", ACTIVE), *ACCOUNTS.values()], width)
     return f"{whole}\n\n{meanings}\n\n{facts(_about(now), width)}"
+
+
+def together(reports: Sequence[EnergyReport]) -> str:
+    """The sum of the ledgers of one server, in one line."""
+    where = f"on {', '.join(report.device for report in reports)} together"
+    for report in reports:
+        if report.measured_uj is None:
+            return f"{where}: {words.UNKNOWN}, as is what {report.device} used"
+    sums = {"active": sum(report.active_uj or 0 for report in reports)}
+    for field, (name, _) in ACCOUNTS.items():
+        sums[name] = sum(getattr(report, field) or 0 for report in reports)
+    told = " + ".join(f"{name} {words.ledger_energy(uj)}" for name, uj in sums.items())
+    qualities = " and ".join(dict.fromkeys(str(report.source.quality) for report in reports))
+    measured = words.ledger_energy(sum(report.measured_uj or 0 for report in reports))
+    return f"{where}: {qualities} {measured} J = {told}"
 
 
 def accounts(report: EnergyReport) -> dict[str, int | None]:

@@ -201,6 +201,8 @@ def check(message: pb.PredictRequest, inputs: Sequence[Given]) -> None:
     if message.priority > _LAST_PRIORITY:
         raise _wrong("priority", f"priority {message.priority}; 1 goes first, 2 is the default, 3 goes last")
     kind = message.WhichOneof("input")
+    if message.HasField("max_energy_uj"):
+        raise refusal("FAILED_PRECONDITION", "max_energy_uj: this fake server predicts no joules")
     if message.truncate and kind != "text":
         raise _wrong("truncate", "only texts are cut: leave truncate out, and send what the model takes")
     if kind is None:

@@ -31,6 +31,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
 
 MOST_FOUND = 100  # receipts of one request id in an answer, as of the real server
+GENERATES_NOTHING = "the fake server's model generates nothing: call Predict"
 _MAX_CALLS = 128  # open at once, streams and watches among them; more wait
 
 
@@ -65,6 +66,19 @@ class FakeService(inference_pb2_grpc.InferenceServicer):
             with self._refusing(context, "PredictStream"):
                 response = self._predict_on_stream(request, left)
             yield response
+
+    def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateResponse]:
+        with self._refusing(context, "Generate"):
+            raise refusal("FAILED_PRECONDITION", GENERATES_NOTHING)
+        yield
+
+    def Score(self, request: pb.ScoreRequest, context: Any) -> pb.ScoreResponse:
+        with self._refusing(context, "Score"):
+            raise refusal("FAILED_PRECONDITION", GENERATES_NOTHING)
+
+    def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.UsageReport:
+        with self._refusing(context, "GetUsage"):
+            raise refusal("FAILED_PRECONDITION", "this server keeps no account book")
 
     def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
         left = self._left(context)

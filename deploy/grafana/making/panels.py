@@ -141,7 +141,8 @@ DEVICES = values_of(
 # on another device than the server's first.
 VARIANTS = {
     "fp32": "#3274D9", "tf32": "#5794F2", "bf16": "#73BF69", "fp16": "#56A64B", "int8": "#FF9830",
-    "int8-static": "#FFCB7D", "int8-weight-only": "#C4162A", "llm-int8": "#B877D9", "fp8": "#E02F44",
+    "int8-static": "#FFCB7D", "int8-weight-only": "#C4162A", "int4-weight-only": "#8A1C2B",
+    "llm-int8": "#B877D9", "fp8": "#E02F44",
     "int8-simulated": "#8F8F8F", "fp16-as-int8-proxy": "#B8B8B8", "none": "#585858",
 }  # fmt: skip
 ACCOUNTS = {

@@ -6,11 +6,8 @@ on.
 
 from __future__ import annotations
 
-import logging
-import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,15 @@ import numpy as np
 
 from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
-from wattserve_common.hub import hub_is_reachable
-from wattserve_common.positions import DEFAULT_LONGEST, longest_sequence, tokenizer_limit
 from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.data.tables import TextRow, TextTable, read_rows
+from wattserve_loadgen.data.tokenizing import check_seed, load_config, load_tokenizer, row_limit
 
 _BATCH = 1024
 _INTEGER = re.compile(r"[+-]?\d+")
 _LARGEST_LABEL = 2**31 - 1
 _SHOWN = 10  # label names in an error
-_MOST_TOKENS = 2**31  # the protocol's token ids are int32
+MOST_TOKENS = 2**31  # the protocol's token ids are int32
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,10 @@ def prepare_file(
     """
     table = read_rows(source, text_column, label_column, limit)
     rows = table.rows
-    encoder = _load_tokenizer(tokenizer)
-    config = _load_config(tokenizer)
+    encoder = load_tokenizer(tokenizer)
+    config = load_config(tokenizer)
     labels, names, origin = _map_labels(source, table, _model_labels(config))
-    longest = _max_length(encoder, config, max_length)
+    longest = row_limit(encoder, config, max_length)
     token_rows, truncated = _tokenise(source, encoder, rows, longest)
     description = {
         "kind": "text",
@@ -92,9 +88,9 @@ def prepare_random(
     """
     if rows < 1:
         raise DatasetError(f"--random-rows {rows}: at least one row is needed")
-    if not 2 <= vocabulary_size <= _MOST_TOKENS:
-        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {_MOST_TOKENS}")
-    _check_seed(seed)
+    if not 2 <= vocabulary_size <= MOST_TOKENS:
+        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {MOST_TOKENS}")
+    check_seed(seed)
     if max_length < 3:
         raise DatasetError(f"--max-length {max_length}: random rows have at least 3 tokens")
     generator = np.random.default_rng(seed)
@@ -121,7 +117,7 @@ def prepare_random_images(
         raise DatasetError(f"--random-images {rows}: at least one image is needed")
     if min(pixel_shape) < 1:
         raise DatasetError(f"--pixel-shape {pixel_shape}: channels, height and width are 1 or more")
-    _check_seed(seed)
+    check_seed(seed)
     pixels = np.random.default_rng(seed).standard_normal((rows, *pixel_shape), dtype=np.float32)
     description = {
         "kind": "random images",
@@ -132,62 +128,6 @@ def prepare_random_images(
     }
     dataset.save_images(out, pixels, [NO_LABEL] * rows, description)
     return Prepared(out, rows, 0, 0, "none (random images: for speed and energy only)", rows)
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise DatasetError(f"--seed {seed}: it must be 0 or more")
-
-
-def _load_tokenizer(name: str) -> Any:
-    """From a folder or the local cache; from the hub only when it is not there and the hub can be reached."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    with suppress(Exception):  # whatever it is, the attempt below says it better
-        return transformers.AutoTokenizer.from_pretrained(name, local_files_only=True)
-    if Path(name).is_dir():
-        raise DatasetError(f"--tokenizer {name}: the folder holds no tokenizer that transformers can load")
-    if name.startswith((".", "/", "~")):
-        raise DatasetError(f"--tokenizer {name}: no such folder")
-    if not hub_is_reachable():
-        raise DatasetError(
-            f"--tokenizer {name}: not in the local cache, and the hub cannot be reached from here"
-        )
-    try:
-        return transformers.AutoTokenizer.from_pretrained(name)
-    except Exception as error:  # an unknown name, a private model, a torn download: all the user's to repair
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise DatasetError(f"--tokenizer {name}: no tokenizer could be loaded ({reason})") from None
-
-
-def _load_config(model: str) -> Any | None:
-    """Of a model's folder or name; None for a folder with a tokenizer alone."""
-    import transformers
-
-    try:
-        return transformers.AutoConfig.from_pretrained(model)
-    except Exception:  # whatever is wrong with it: the tokenizer is enough to make a dataset
-        return None
-
-
-def _max_length(encoder: Any, config: Any | None, asked: int | None) -> int:
-    """To which rows are cut. The server refuses longer ones by the same rule."""
-    if config is None:
-        most = tokenizer_limit(encoder)
-    else:
-        own = getattr(config, "pad_token_id", None)
-        pad_id = encoder.pad_token_id if own is None else own  # the server borrows it likewise
-        most = longest_sequence(config, encoder, pad_id or 0)
-    if asked is None:
-        return most or DEFAULT_LONGEST
-    if asked < 1:
-        raise DatasetError(f"--max-length {asked}: it must be at least 1")
-    if most is not None and asked > most:
-        raise DatasetError(f"--max-length {asked}: the model takes at most {most} tokens")
-    return asked
 
 
 def _tokenise(

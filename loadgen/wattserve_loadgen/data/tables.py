@@ -79,7 +79,7 @@ def _label(where: str, column: str, value: Any) -> str | int:
     return value.strip()
 
 
-def _lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             yield from file
@@ -104,12 +104,12 @@ def _not_utf8(path: Path) -> str:
 
 
 def _txt(path: Path, text_column: str, label_column: str) -> Records:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         yield f"line {number}", {text_column: line.rstrip("\r\n")}
 
 
 def _jsonl(path: Path, text_column: str, label_column: str) -> Records:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -122,7 +122,7 @@ def _jsonl(path: Path, text_column: str, label_column: str) -> Records:
 
 
 def _csv(path: Path, text_column: str, label_column: str) -> Records:
-    reader = csv.reader(_lines(path), strict=True)
+    reader = csv.reader(read_lines(path), strict=True)
     rows = filter(None, reader)
     try:
         header = next(rows, [])

@@ -26,13 +26,20 @@ import msgspec
 import numpy as np
 
 from wattserve_loadgen.drive.job import Job, LoopResult
-from wattserve_loadgen.drive.null_server import KINDS
+from wattserve_loadgen.drive.null_server import GENERATION, KINDS, PIECES
 from wattserve_loadgen.drive.processes import JobRun
 from wattserve_loadgen.errors import LoadgenError
 from wattserve_loadgen.model.results import Ceiling
 from wattserve_loadgen.plan.arrivals import constant
 from wattserve_loadgen.plan.load import CONSTANT, Load, closed
-from wattserve_loadgen.target.wire import MODEL_INFER, PREDICT, PREDICT_STREAM, CallFailure, Connection
+from wattserve_loadgen.target.wire import (
+    GENERATE,
+    MODEL_INFER,
+    PREDICT,
+    PREDICT_STREAM,
+    CallFailure,
+    Connection,
+)
 from wattserve_loadgen.this_machine import cpu_model, usable_cpus, version_of
 
 CONCURRENCIES = (16, 64, 128)
@@ -43,7 +50,7 @@ _LEAST_OPEN = 20  # requests of that loop, however slow the machine
 _DEADLINE_S = 10.0
 _MOST_PER_SECOND = 100_000
 _START_S = 30.0
-_METHODS = {"unary": PREDICT, "stream": PREDICT_STREAM, "oip": MODEL_INFER}
+_METHODS = {"unary": PREDICT, "stream": PREDICT_STREAM, "oip": MODEL_INFER, GENERATION: GENERATE}
 _FILE = Path("wattserve") / "loadgen-calibration.json"
 _SMALLEST_CLASS_BYTES = 64
 
@@ -59,7 +66,7 @@ class CalibrationError(LoadgenError):
 class ClientCeiling:
     """Against a server that answers nothing but canned bytes, on the same machine."""
 
-    kind: str  # "unary", "stream" or "oip"
+    kind: str  # of `null_server.KINDS`
     processes: _Count
     request_bytes: _Count  # the upper end of the size class, at which it was measured
     concurrency: _Count  # the best of those tried
@@ -71,11 +78,12 @@ class ClientCeiling:
     half_rate_lag_max_ns: _Count
     measured_unix_seconds: _Count
 
-    def summary(self) -> Ceiling:
-        """As results keep it."""
+    def summary(self, tokens: float = 1.0) -> Ceiling:
+        """As results keep it. tokens: of the answers to come, where each is a message."""
+        longer = tokens / PIECES if self.kind == GENERATION else 1.0
         return Ceiling(
-            requests_per_second=self.requests_per_second,
-            client_cpu_us_per_request=self.cpu_seconds_per_request * 1e6,
+            requests_per_second=self.requests_per_second / longer,
+            client_cpu_us_per_request=self.cpu_seconds_per_request * 1e6 * longer,
             request_bytes=self.request_bytes,
             kind=self.kind,
             processes=self.processes,

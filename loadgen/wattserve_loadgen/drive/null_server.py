@@ -20,7 +20,9 @@ import grpc.aio
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 
-KINDS = ("unary", "stream", "oip")
+GENERATION = "generation"  # to each request a stream of `PIECES` messages, a token in each
+KINDS = ("unary", "stream", "oip", GENERATION)
+PIECES = 32
 _THREADS = 4  # more only take turns: 4 served 11,000 requests a second, 64 served 5,000
 _NICENESS = 10  # where both share a core, it is the client that is to be measured
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
@@ -97,8 +99,29 @@ async def _serve_stream(say: Callable[[int], None]) -> None:
         while (request := await context.read()) is not grpc.aio.EOF:
             await context.write(request[: 2 + request[1]] + tail)  # its request_id, then the answer
 
+    await _serve_by_asyncio(grpc.stream_stream_rpc_method_handler(reply), say)
+
+
+async def _serve_generation(say: Callable[[int], None]) -> None:
+    """By asyncio: as the server that it stands for."""
+    piece = pb.GenerateResponse(
+        variant="null", receipt_id="0123456789ab-123456", piece=pb.GenerationPiece(token_ids=[7], text="a")
+    ).SerializeToString()
+    canned = pb.PredictResponse.FromString(canned_answer("unary"))
+    end = pb.GenerationEnd(receipt=canned.receipt, timing=canned.timing)
+    last = pb.GenerateResponse(variant="null", end=end).SerializeToString()
+
+    async def reply(request: bytes, context: Any) -> None:
+        for _ in range(PIECES):
+            await context.write(piece)
+        await context.write(last)
+
+    await _serve_by_asyncio(grpc.unary_stream_rpc_method_handler(reply), say)
+
+
+async def _serve_by_asyncio(handler: Any, say: Callable[[int], None]) -> None:
     server = grpc.aio.server(options=_OPTIONS)
-    server.add_generic_rpc_handlers((_Everything(grpc.stream_stream_rpc_method_handler(reply)),))
+    server.add_generic_rpc_handlers((_Everything(handler),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     say(port)
@@ -117,6 +140,8 @@ def main() -> None:
 
     if kind == "stream":
         asyncio.run(_serve_stream(say))
+    elif kind == GENERATION:
+        asyncio.run(_serve_generation(say))
     else:
         _serve_unary(kind, say)
 

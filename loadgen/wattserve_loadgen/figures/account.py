@@ -12,8 +12,8 @@ Where there are no receipts, the growth has another `method` (`growth_above_rest
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from wattserve_loadgen.model.cells import CellEnergy, MeterWindow, Record
@@ -57,6 +57,7 @@ class LedgerGrowth:
     gap_seconds: float = 0.0
     reason: str = ""  # why there is nothing to compare, or ""
     method: str = RECEIPTS
+    by_server: Mapping[str, LedgerGrowth] = field(default_factory=dict)  # of a fleet, by address
 
     @property
     def accounts_residual_uj(self) -> int | None:
@@ -94,9 +95,12 @@ def pending_receipts(report: EnergyReport) -> int:
     return sum(ledger.pending_receipts for ledger in (report, *report.other_devices))
 
 
-def growth_of(before: EnergyReport, after: EnergyReport, device: str, variant: str) -> LedgerGrowth:
+def growth_of(
+    before: EnergyReport, after: EnergyReport, device: str, variant: str, lanes: Sequence[str] = ()
+) -> LedgerGrowth:
     """Of all ledgers that hold joules of a variant on `device`, together: from the last report before a cell
-    to the first one after it in which nothing is pending. What they have no sum of is the device's own."""
+    to the first one after it in which nothing is pending. What they have no sum of is the device's own, but
+    for sequences: those of `lanes`, other devices that it runs on, are others."""
     growths = [
         ledger_growth(ledger_of(before, ledger.device), ledger, variant)
         for ledger in ledgers_of(after, device, variant)
@@ -106,7 +110,26 @@ def growth_of(before: EnergyReport, after: EnergyReport, device: str, variant: s
             return growth
     own, *shared = growths
     sums = {name: sum(getattr(growth, name) for growth in growths) for name in _SUMMED}
-    return replace(own, **sums) if shared else own
+    sequences = own.sequences + sum(
+        ledger_growth(ledger_of(before, ledger.device), ledger, variant).sequences
+        for ledger in after.other_devices
+        if ledger.device in lanes
+    )
+    return replace(own, **sums, sequences=sequences) if shared else own
+
+
+def growth_of_fleet(growths: Mapping[str, LedgerGrowth]) -> LedgerGrowth:
+    """Of all its servers together, by their addresses. Each keeps time by itself: what is idle per second is
+    their idle draws' sum, so the seconds are those of one."""
+    first = next(iter(growths.values()))
+    for growth in growths.values():
+        if growth.reason:
+            return replace(growth, by_server=growths)
+    names = (*_SUMMED, "sequences")
+    sums = {name: sum(getattr(growth, name) for growth in growths.values()) for name in names}
+    known = [growth.seconds for growth in growths.values() if growth.seconds is not None]
+    seconds = sum(known) / len(known) if len(known) == len(growths) else None
+    return replace(first, **sums, seconds=seconds, by_server=growths)
 
 
 def ledger_growth(before: EnergyReport, after: EnergyReport, variant: str) -> LedgerGrowth:

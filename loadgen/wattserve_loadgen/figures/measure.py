@@ -12,9 +12,19 @@ import numpy.typing as npt
 
 from wattserve_common.stats import effective_samples
 from wattserve_loadgen.figures import account, steady
+from wattserve_loadgen.figures.generated import GeneratedSamples, generated_samples, measure_generated
+from wattserve_loadgen.figures.limits import parse_limits
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.figures.slo import goodput_share, parse_objectives
-from wattserve_loadgen.model.cells import CellResult, Conditions, MeterWindow, Percentiles, Record, Slices
+from wattserve_loadgen.model.cells import (
+    CellResult,
+    Conditions,
+    MeterWindow,
+    Percentiles,
+    Record,
+    ServerPart,
+    Slices,
+)
 from wattserve_loadgen.model.server_info import UNSTATED, Standing
 from wattserve_loadgen.plan.load import OFFLINE, Load
 from wattserve_loadgen.plan.schedule import Cell
@@ -37,6 +47,7 @@ class CellSamples:
     latency_ns: Stamps  # of the answered; empty for an offline load, which has no latency to speak of
     service_ns: Stamps | None  # of the answered; None in a closed loop, where it is the latency
     lag_ns: Stamps | None  # of all that were sent; None without a schedule
+    generated: GeneratedSamples | None = None  # None where nothing was generated
 
 
 def cell_samples(load: Load, records: Sequence[Record]) -> CellSamples:
@@ -46,15 +57,15 @@ def cell_samples(load: Load, records: Sequence[Record]) -> CellSamples:
     sent = np.fromiter((record.sent_ns for record in window), np.int64, count)
     done = np.fromiter((record.done_ns for record in window), np.int64, count)
     ok = np.fromiter((record.ok for record in window), np.bool_, count)
-    service = done - sent
+    service, generated = done - sent, generated_samples(load, window)
     if load.shape == OFFLINE:
-        return CellSamples(np.zeros(0, dtype=np.int64), service[ok], None)
+        return CellSamples(np.zeros(0, dtype=np.int64), service[ok], None, generated)
     if not load.scheduled:
-        return CellSamples(service[ok], None, None)
+        return CellSamples(service[ok], None, None, generated)
     due = np.fromiter((_due(record) for record in window), np.int64, count)
     order = np.argsort(due, kind="stable")
     sent, done, due, ok = sent[order], done[order], due[order], ok[order]
-    return CellSamples((done - due)[ok], (done - sent)[ok], sent - due)
+    return CellSamples((done - due)[ok], (done - sent)[ok], sent - due, generated)
 
 
 def measure_cell(
@@ -80,6 +91,8 @@ def measure_cell(
     ok = np.fromiter((record.ok for record in records), np.bool_, len(records))
     completed = int(np.count_nonzero(ok & loop.done_in_window()))
     samples = cell_samples(cell.load, records)
+    energy = account.cell_energy(records, growth, seconds, completed, meter)
+    latency = _percentiles(samples.latency_ns, floors_by_effective)
     return CellResult(
         position=cell.position,
         block=cell.block,
@@ -93,11 +106,11 @@ def measure_cell(
         failures=dict(Counter(record.code for record in failures)),
         failure_example=_example(failures),
         rate_per_second=completed / seconds if seconds > 0 else None,
-        latency=_percentiles(samples.latency_ns, floors_by_effective),
+        latency=latency,
         service=None if samples.service_ns is None else _percentiles(samples.service_ns, floors_by_effective),
         lag=None if samples.lag_ns is None else _percentiles(samples.lag_ns, floors_by_effective),
         late=late_sends(samples),
-        within_objective=_within(objective, samples, len(window)) if cell.load.shape != OFFLINE else None,
+        within_objective=_within(objective, samples, window) if cell.load.shape != OFFLINE else None,
         client_cpu_seconds=loop.client_cpu_s,
         client_cpu_share=loop.client_cpu_share_max,
         mean_tokens=_mean([record.tokens for record in answered if record.tokens is not None]),
@@ -105,16 +118,47 @@ def measure_cell(
             [(record.batch_size, len(record.rows)) for record in answered if record.batch_size]
         ),
         padding_share=padding_share(
-            [(one.tokens, one.padded_tokens) for one in answered if one.tokens and one.padded_tokens]
+            [
+                (one.tokens, one.padded_tokens)
+                for one in answered
+                if one.tokens and one.padded_tokens and one.generation is None  # its steps pad nothing
+            ]
         ),
         mean_queue_ns=_mean([record.queue_ns for record in answered if record.queue_ns is not None]),
         mean_compute_ns=_mean([record.compute_ns for record in answered if record.compute_ns is not None]),
-        energy=account.cell_energy(records, growth, seconds, completed, meter),
+        energy=energy,
         stopped=stopped,
         slices=window_slices(loop, records, ok),
         conditions=conditions,
         proxy=standing.proxy,
         verified=standing.verified,
+        generated=measure_generated(
+            records,
+            samples.generated,
+            ended=loop.done_in_window(),
+            seconds=seconds,
+            active_uj_per_request=energy.active_uj_per_request,
+            latency_ns=latency.mean_ns,
+            percentiles=lambda values: _percentiles(values, floors_by_effective),
+        ),
+        servers=[_server_part(address, window, own) for address, own in growth.by_server.items()],
+    )
+
+
+def _server_part(address: str, window: Sequence[Record], growth: account.LedgerGrowth) -> ServerPart:
+    own = [record for record in window if record.server == address]
+    answered = [record for record in own if record.ok]
+    latencies = [record.latency_ns for record in answered]
+    return ServerPart(
+        address=address,
+        answered=len(answered),
+        failed=len(own) - len(answered),
+        p50_ns=float(np.median(latencies)) if latencies else None,
+        active_uj_per_request=_mean([one.energy_uj for one in answered if one.energy_uj is not None]),
+        measured_uj=growth.measured_uj,
+        active_uj=growth.active_uj,
+        idle_uj=growth.idle_uj,
+        reason=growth.reason,
     )
 
 
@@ -181,11 +225,14 @@ def _percentiles(values: Stamps, floors_by_effective: bool) -> Percentiles:
     return percentiles_of(values, effective_samples(values), floors_by_effective=floors_by_effective)
 
 
-def _within(objective: str, samples: CellSamples, sent: int) -> int | None:
+def _within(objective: str, samples: CellSamples, window: Sequence[Record]) -> int | None:
+    """Requests of the window within the objective."""
     if not objective:
         return None
-    share = goodput_share(parse_objectives(objective), samples.latency_ns, sent)
-    return None if share is None else round(share * sent)
+    if limits := parse_limits(objective):
+        return sum(record.ok and all(limit.holds(record) for limit in limits) for record in window)
+    share = goodput_share(parse_objectives(objective), samples.latency_ns, len(window))
+    return None if share is None else round(share * len(window))
 
 
 def _nullable(values: steady.Floats) -> list[float | None]:

@@ -19,10 +19,15 @@ from wattserve_loadgen.figures import verdicts
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.model.cells import CellResult, Percentiles
-from wattserve_loadgen.model.results import COMPARED, Ceiling, Compared, Figures, Point, Ratios, Verdict
+from wattserve_loadgen.model.ratios import COMPARED, Compared, Ratios
+from wattserve_loadgen.model.results import Ceiling, Figures, GeneratedFigures, Point, Verdict
 from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.plan.schedule import Plan
 
+# Of a language model's figures.
+_JOULES_OF_TOKENS = (
+    "active_uj_per_output_token", "prompt_uj", "output_uj", "overhead_uj", "energy_delay_uj_seconds",
+)  # fmt: skip
 Figure = Callable[[CellResult], float | int | None]
 
 
@@ -103,12 +108,6 @@ def _point(plan: Plan, own: _Measured, baseline: _Measured | None) -> Point:
 def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSamples]) -> Figures:
     """Without ratios, and whatever the verdicts."""
 
-    def pooled(values: Sequence[npt.NDArray[np.int64]], blocks: Sequence[Percentiles]) -> Percentiles:
-        known = [one.effective_samples for one in blocks if one.effective_samples is not None]
-        return percentiles_of(
-            np.concatenate(values), sum(known) if known else None, floors_by_effective=plan.withholds
-        )
-
     services = [cell.service for cell in own if cell.service is not None]
     lags = [cell.lag for cell in own if cell.lag is not None]
     service_ns = [one.service_ns for one in samples if one.service_ns is not None]
@@ -117,9 +116,9 @@ def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSample
     sent = sum(cell.sent for cell in own)
     return Figures(
         rate_per_second=_interval(own, lambda cell: cell.rate_per_second),
-        latency=pooled([one.latency_ns for one in samples], [cell.latency for cell in own]),
-        service=pooled(service_ns, services) if service_ns else None,
-        lag=pooled(lag_ns, lags) if lag_ns else None,
+        latency=_pooled(plan, [one.latency_ns for one in samples], [cell.latency for cell in own]),
+        service=_pooled(plan, service_ns, services) if service_ns else None,
+        lag=_pooled(plan, lag_ns, lags) if lag_ns else None,
         p50_blocks_ns=_interval_of_all(own, lambda cell: cell.latency.p50_ns),
         p95_blocks_ns=_interval_of_all(own, lambda cell: cell.latency.p95_ns),
         goodput_share=_goodput(own, sent),
@@ -138,6 +137,49 @@ def _figures(plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSample
         client_cpu_share=max(_known(own, lambda cell: cell.client_cpu_share), default=None),
         client_cpu_us_per_request=sum(cell.client_cpu_seconds for cell in own) * 1e6 / sent if sent else None,
         ratios=Ratios(),
+        generated=_generated(plan, own, samples),
+    )
+
+
+def _generated(
+    plan: Plan, own: Sequence[CellResult], samples: Sequence[CellSamples]
+) -> GeneratedFigures | None:
+    told = [(cell.generated, one.generated) for cell, one in zip(own, samples, strict=True)]
+    known = [(cell, sample) for cell, sample in told if cell is not None and sample is not None]
+    if not known:
+        return None
+
+    def pooled(name: str) -> Percentiles:
+        values = [getattr(sample, f"{name}_ns") for _, sample in known]
+        return _pooled(plan, values, [getattr(cell, name) for cell, _ in known])
+
+    def interval(name: str) -> Interval | None:
+        values = [getattr(cell, name) for cell, _ in known]
+        return stats.mean_interval([float(value) for value in values if value is not None])
+
+    prompt_tokens, output_tokens = interval("mean_prompt_tokens"), interval("mean_output_tokens")
+    return GeneratedFigures(
+        output_tokens_per_second=interval("output_tokens_per_second"),
+        ttft=pooled("ttft"),
+        tpot=pooled("tpot"),
+        itl=pooled("itl"),
+        mean_prompt_tokens=None if prompt_tokens is None else prompt_tokens.mean,
+        mean_output_tokens=None if output_tokens is None else output_tokens.mean,
+        active_uj_per_output_token=interval("active_uj_per_output_token"),
+        prompt_uj=interval("prompt_uj_per_request"),
+        output_uj=interval("output_uj_per_request"),
+        overhead_uj=interval("overhead_uj_per_request"),
+        energy_delay_uj_seconds=interval("energy_delay_uj_seconds"),
+    )
+
+
+def _pooled(
+    plan: Plan, values: Sequence[npt.NDArray[np.int64]], blocks: Sequence[Percentiles]
+) -> Percentiles:
+    """Of the blocks' values together."""
+    known = [one.effective_samples for one in blocks if one.effective_samples is not None]
+    return percentiles_of(
+        np.concatenate(values), sum(known) if known else None, floors_by_effective=plan.withholds
     )
 
 
@@ -160,6 +202,7 @@ def _ratios(own: _Measured, baseline: _Measured | None, withholds: bool) -> Rati
 
 def _without_energy(figures: Figures, reason: str) -> Figures:
     no_ratios: dict[str, Any] = {name: None for name, figure in COMPARED.items() if figure.of_energy}
+    no_joules_of_tokens: dict[str, Any] = dict.fromkeys(_JOULES_OF_TOKENS)
     return replace(
         figures,
         active_uj=None,
@@ -171,6 +214,7 @@ def _without_energy(figures: Figures, reason: str) -> Figures:
         active_uj_per_padded_token=None,
         energy_reason=reason,
         ratios=replace(figures.ratios, **no_ratios),
+        generated=figures.generated and replace(figures.generated, **no_joules_of_tokens),
     )
 
 

@@ -119,17 +119,23 @@ def _objective(part: str, text: str) -> Objective:
     form = _FORM.fullmatch(part)
     if form is None:
         raise PlanError(f"--slo: {part!r} is not an objective; write for example p99<50ms")
-    percent, sign, number, unit = float(form[1]), form[2], float(form[3]), form[4].lower().replace("µ", "u")
+    percent, sign = float(form[1]), form[2]
     if percent not in SAMPLE_FLOORS:
         known = " ".join(f"p{one:g}" for one in SAMPLE_FLOORS)
         raise PlanError(f"--slo {part}: p{form[1]} is not measured; choose from {known}")
-    if unit not in _UNIT_NS:
-        complaint = f"the unit {form[4]!r} is unknown" if unit else "it has no unit"
+    return Objective(percent, limit_ns(part, form[3], form[4]), strict=sign == "<")
+
+
+def limit_ns(part: str, number: str, unit: str) -> int:
+    """`50` and `ms` of the objective `part`; PlanError names it."""
+    name = unit.lower().replace("µ", "u")
+    if name not in _UNIT_NS:
+        complaint = f"the unit {unit!r} is unknown" if unit else "it has no unit"
         raise PlanError(f"--slo {part}: {complaint}; write us, ms or s")
-    limit = round(number * _UNIT_NS[unit])
+    limit = round(float(number) * _UNIT_NS[name])
     if not 1_000 <= limit <= 86_400 * 10**9:
         raise PlanError(f"--slo {part}: a limit is at least 1us and at most 86400s")
-    return Objective(percent, limit, strict=sign == "<")
+    return limit
 
 
 def _held(objective: Objective, sample: npt.NDArray[np.int64], worth: float | None) -> Held:

@@ -7,7 +7,29 @@ its description in the JSON Schema and in docs/reference/results.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGeneration:
+    """What a request to a language model was answered with."""
+
+    prompt_tokens: int  # that were sent
+    output_tokens: int  # that came
+    first_token_ns: int  # when the first came, since the start of the sweep
+    gaps_ns: list[int]  # between messages that brought tokens: one less than there were
+    prompt_uj: int | None  # of reading the prompt and choosing the first token; null where the energy is
+    output_uj: int | None  # of choosing the others
+    overhead_uj: int | None  # of reading again what a preemption had lost: not in the request's energy
+
+    @property
+    def last_token_ns(self) -> int:
+        return self.first_token_ns + sum(self.gaps_ns)
+
+    @property
+    def time_per_token_ns(self) -> float | None:
+        """From the first token to the last, by the tokens behind the first; None of a single token."""
+        return sum(self.gaps_ns) / (self.output_tokens - 1) if self.output_tokens > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +41,7 @@ class Record:
     arm: str  # what is compared, by its name
     load: str  # the load's name
     rows: list[int]  # of the dataset: one for each sequence of the request
-    tokens: int | None  # of all its sequences; None for images
+    tokens: int | None  # of all its sequences; of a generation prompt and output; None for images
     scheduled_ns: int | None  # when it was due; None in a closed loop, which has no schedule
     sent_ns: int  # when it was sent
     done_ns: int  # when its answer was there, or its failure
@@ -39,11 +61,23 @@ class Record:
     padded_tokens: int | None  # tokens that were computed for it, padding included
     queue_ns: int | None  # until it was in a batch, on the server's clock
     compute_ns: int | None  # its batch's window, on the server's clock
+    generation: RecordedGeneration | None = None  # None of a model that writes no tokens, and of a failure
+    server: str | None = None  # of a fleet: the address that it was sent to
+
+    @property
+    def begun_ns(self) -> int:
+        """From where its latency counts: due where there is a schedule, else sent."""
+        return self.sent_ns if self.scheduled_ns is None else self.scheduled_ns
 
     @property
     def latency_ns(self) -> int:
         """Response time where there is a schedule, service time where there is none."""
-        return self.done_ns - (self.sent_ns if self.scheduled_ns is None else self.scheduled_ns)
+        return self.done_ns - self.begun_ns
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Time to first token, from where latency counts; None where no token came."""
+        return None if self.generation is None else self.generation.first_token_ns - self.begun_ns
 
 
 PERCENTILES = {"p50_ns": 50.0, "p90_ns": 90.0, "p95_ns": 95.0, "p99_ns": 99.0, "p999_ns": 99.9}
@@ -129,6 +163,38 @@ class CellEnergy:
 
 
 @dataclass(frozen=True)
+class GeneratedCell:
+    """What a language model did in one cell's window; means are over the answered requests."""
+
+    mean_prompt_tokens: float  # of a request
+    mean_output_tokens: float  # of a request
+    output_tokens_per_second: float | None  # of the requests that ended within the window / its length
+    ttft: Percentiles  # time to first token, from where latency counts
+    tpot: Percentiles  # time per output token behind the first, the mean of each request
+    itl: Percentiles  # from a message with tokens to the next
+    active_uj_per_output_token: float | None  # of the window's settled receipts, over the tokens they wrote
+    prompt_uj_per_request: float | None  # of reading prompts and choosing first tokens
+    output_uj_per_request: float | None  # of choosing the other tokens
+    overhead_uj_per_request: float | None  # of reading again what preemptions had lost: beside the receipts
+    energy_delay_uj_seconds: float | None  # active energy of a request times its mean latency
+
+
+@dataclass(frozen=True)
+class ServerPart:
+    """What one server of a fleet did in a cell."""
+
+    address: str  # HOST:PORT
+    answered: int  # requests of the window
+    failed: int  # requests of the window
+    p50_ns: float | None  # their median latency
+    active_uj_per_request: float | None  # the mean of their settled receipts
+    measured_uj: int | None  # what its meters counted over the cell
+    active_uj: int | None  # of that, the active energy of this cell's variant
+    idle_uj: int | None  # of that, booked as idle
+    reason: str  # why it has no joules, or ""
+
+
+@dataclass(frozen=True)
 class Slices:
     """A cell's window in equal slices: what the steady-state test looks at. Null: too few answers."""
 
@@ -183,6 +249,8 @@ class CellResult:
     conditions: Conditions | None = None  # None: older results
     proxy: str = ""  # empty, or: the variant only stands in for a precision; what really ran
     verified: bool | None = None  # whether the server saw its precision; None when it does not say
+    generated: GeneratedCell | None = None  # None of a model that writes no tokens
+    servers: list[ServerPart] = field(default_factory=list)  # of a fleet: each one's part; else empty
 
     @property
     def client_cpu_us_per_request(self) -> float | None:

@@ -6,12 +6,13 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, get_type_hints
+from dataclasses import dataclass, field
+from math import exp
+from typing import Any
 
 from wattserve_common.stats import Interval
 from wattserve_loadgen.model.cells import CellResult, Percentiles
+from wattserve_loadgen.model.ratios import Ratios
 from wattserve_loadgen.plan.load import Arm, Load
 from wattserve_loadgen.plan.schedule import Plan
 
@@ -29,71 +30,20 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A figure that is compared with the baseline's: all that ratios, tables and charts say of it."""
+class GeneratedFigures:
+    """What a point of a language model says beside; as in its cells."""
 
-    name: str
-    better: str  # ↑ or ↓: which way
-    of_cell: Callable[[CellResult], float | None]
-    of_energy: bool = False
-    # no ratio where a block lacks it: a percentile is missing where answers were few, so where they were slow
-    of_all_blocks: bool = False
-    follows: bool = False  # goes with another one: the check of the A/A pair leaves it out
-    field: str = ""  # of `Ratios`
-
-    @property
-    def short_name(self) -> str:
-        """`rate`, `active energy`."""
-        return self.field.replace("_", " ")
-
-    def of(self, ratios: Ratios) -> Interval | None:
-        ratio: Interval | None = getattr(ratios, self.field)
-        return ratio
-
-
-@dataclass(frozen=True)
-class Ratios:
-    """A figure of this arm over the baseline's under the same load, paired block by block.
-
-    Another field with what is `Compared` is all that one more figure takes.
-    """
-
-    # throughput
-    rate: Annotated[Interval | None, Compared("throughput", "↑", lambda cell: cell.rate_per_second)] = None
-    # the blocks' medians
-    p50: Annotated[
-        Interval | None, Compared("p50 latency", "↓", lambda cell: cell.latency.p50_ns, of_all_blocks=True)
-    ] = None
-    # the blocks' 95th percentiles
-    p95: Annotated[
-        Interval | None,
-        Compared("p95 latency", "↓", lambda cell: cell.latency.p95_ns, of_all_blocks=True, follows=True),
-    ] = None
-    # active energy per request
-    active_energy: Annotated[
-        Interval | None,
-        Compared("active energy", "↓", lambda cell: cell.energy.active_uj_per_request, of_energy=True),
-    ] = None
-    # active and idle energy per request
-    total_energy: Annotated[
-        Interval | None,
-        Compared(
-            "total energy", "↓", lambda cell: cell.energy.total_uj_per_request, of_energy=True, follows=True
-        ),
-    ] = None
-    reason: str = ""  # why some or all are missing, or ""
-
-
-def compared_figures(ratios: type[Ratios]) -> dict[str, Compared]:
-    """By their fields."""
-    return {
-        name: replace(about, field=name)
-        for name, kind in get_type_hints(ratios, include_extras=True).items()
-        for about in getattr(kind, "__metadata__", ())
-    }
-
-
-COMPARED = compared_figures(Ratios)
+    output_tokens_per_second: Interval | None  # of all requests together
+    ttft: Percentiles  # time to first token
+    tpot: Percentiles  # time per output token behind the first, the mean of each request
+    itl: Percentiles  # from a message with tokens to the next
+    mean_prompt_tokens: float | None  # of a request
+    mean_output_tokens: float | None  # of a request
+    active_uj_per_output_token: Interval | None  # active energy of a request, over the tokens it wrote
+    prompt_uj: Interval | None  # per request, of reading the prompt and choosing the first token
+    output_uj: Interval | None  # per request, of choosing the other tokens
+    overhead_uj: Interval | None  # per request, of reading again what preemptions had lost: beside the others
+    energy_delay_uj_seconds: Interval | None  # active energy of a request times its mean latency
 
 
 @dataclass(frozen=True)
@@ -124,6 +74,7 @@ class Figures:
     client_cpu_share: float | None  # the highest of its blocks
     client_cpu_us_per_request: float | None  # the client's own CPU time, in microseconds
     ratios: Ratios  # to the baseline under the same load
+    generated: GeneratedFigures | None = None  # None of a model that writes no tokens
 
 
 @dataclass(frozen=True)
@@ -180,6 +131,26 @@ class Accuracy:
     @property
     def share(self) -> float:
         return self.correct / self.rows
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well an arm foresees rows that are held out: the quality of a language model."""
+
+    nats_per_token: float  # mean negative log-probability of a token, given those before it
+    low: float | None  # lower end of the 95 % interval of that: a bootstrap over the rows; None of one row
+    high: float | None  # upper end
+    rows: int  # that were scored
+    tokens: int  # of those rows that have others before them
+    difference: float | None = None  # from the baseline's nats per token, on the same rows; None of itself
+    difference_low: float | None = None  # lower end of its 95 % interval, the rows drawn in pairs
+    difference_high: float | None = None  # upper end
+    energy_uj: int | None = None  # active, of scoring them; None where a receipt is unknown
+    energy_reason: str = ""  # why it is unknown, or ""
+
+    @property
+    def perplexity(self) -> float:
+        return exp(self.nats_per_token)
 
 
 OUTCOMES = {"met": "held", "broken": "not held", "undecided": "not sure"}  # judgements as people read them
@@ -307,6 +278,8 @@ class Results:
     ceilings: list[Ceiling] = field(default_factory=list)
     interruptions: list[str] = field(default_factory=list)  # what happened between cells
     searches: list[Search] = field(default_factory=list)  # what `--find-max` found; empty without it
+    held_out: str = ""  # the folder of rows whose perplexity was measured; empty without one
+    perplexity: dict[str, Perplexity] = field(default_factory=dict)  # of those rows, by arm
     checks: list[Check] = field(default_factory=list)  # what `loadgen validate` says of it
     points: list[Point] = field(default_factory=list)  # the figures of the report
     cells: list[CellResult] = field(default_factory=list)  # what they were made from
@@ -320,6 +293,11 @@ class Results:
     def server(self) -> dict[str, Any]:
         """ServerInfo of the baseline's server."""
         return self.target_of(self.plan.arms[0]).server
+
+    @property
+    def generates(self) -> bool:
+        """Whether a language model was measured: its answers are tokens, one after the other."""
+        return any(cell.generated is not None for cell in self.cells)
 
     @property
     def complete(self) -> bool:

@@ -8,6 +8,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# What makes a server the same one after a restart, as far as its figures go.
+_IDENTITY = (
+    "model_name",
+    "model_source",
+    "server_version",
+    "hardware",
+    "versions",
+    "labels",
+    "random_weights",
+)
+_VARIANT_IDENTITY = (
+    "name", "device", "dtype", "native", "kernels", "detail", "proxy", "operands", "weights", "kept_layers",
+    "tuning", "packs_tokens",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -45,6 +60,34 @@ def remarks(variants: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list
             why = next(str(variant["verification"]) for variant in variants if variant.get("name") == name)
             sentences.append(f"The precision of {name} is not verified: {why.rstrip('.')}.")
     return sentences
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """In words, what is different between two ServerInfos in a way that changes figures; "" for the same
+    model in the same variants.
+
+    A variant's state does not count: one that is not loaded yet says less of itself.
+    """
+    for name in _IDENTITY:
+        if before.get(name) != after[name]:
+            return f"its {name} was {_short(before.get(name))} and is {_short(after[name])} now"
+    later = {variant["name"]: variant for variant in after["variants"]}
+    for variant in before["variants"]:
+        now = later.get(variant["name"])
+        if now is None:
+            return f"the variant {variant['name']} is gone"
+        if variant.get("state") != "ready" or now["state"] != "ready":
+            continue
+        for name in _VARIANT_IDENTITY:
+            if variant.get(name) != now[name]:
+                was, is_now = _short(variant.get(name)), _short(now[name])
+                return f"{variant['name']}: {name} was {was} and is {is_now} now"
+    return ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def charged_by(meter: Mapping[str, Any]) -> set[str]:

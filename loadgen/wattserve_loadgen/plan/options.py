@@ -67,6 +67,15 @@ def _meter(text: str) -> str:
     return text
 
 
+def _addresses(text: str) -> str:
+    """HOST:PORT[,HOST:PORT...]"""
+    addresses = [address(part.strip()) for part in text.split(",")]
+    for number, one in enumerate(addresses):
+        if one in addresses[:number]:
+            raise ArgumentTypeError(f"{one} is listed twice")
+    return ",".join(addresses)
+
+
 def _ramp(text: str) -> Load:
     """FROM:TO, in requests per second."""
     start, _, end = text.partition(":")
@@ -120,9 +129,13 @@ class SweepOptions:
     """Everything that decides what a sweep does. A field that is no option follows from others."""
 
     target: str = option(
-        "", TEXT, "the server's gRPC address (needed, except for peers alone)", "HOST:PORT", read=address)
+        "", TEXT, "the server's gRPC address (needed, except for peers alone); several, joined by commas, are"
+        " loaded in turns and measured as one", "HOST:PORT", read=_addresses)
     dataset: Path = option(MISSING, TEXT, "a folder made by `loadgen prepare`", "DIR", read=Path)
     out: Path = option(MISSING, TEXT, "the folder for the results", "DIR", read=Path)
+    held_out: Path | None = option(
+        None, TEXT, "of a language model: rows whose perplexity is measured too, a folder made by `loadgen"
+        " prepare`", "DIR", read=Path)
     variants: tuple[str, ...] | None = option(
         None, TEXTS, "which variants; the first is what the others are compared with"
         " (default: all of the server's)", "A,B")
@@ -140,7 +153,8 @@ class SweepOptions:
         choices=tuple(SCENARIOS))
     objective: str = _load(
         "", TEXT,
-        "latency objective, like 'p99<50ms' or 'p50<10ms,p99<50ms'; the share of requests within it is told",
+        "latency objective, like 'p99<50ms' or 'p50<10ms,p99<50ms', or limits on each answer, like"
+        " 'ttft<200ms,tpot<20ms'; the share of requests within it is told",
         "OBJECTIVES", key="slo")
     find_max: bool = _load(
         False, SWITCH,

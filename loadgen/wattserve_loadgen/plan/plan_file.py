@@ -39,7 +39,7 @@ def read_plan(path: Path, options_class: type[SweepOptions], command: str) -> di
         raise PlanError(f"--plan {path}: no such file") from None
     except OSError as error:
         raise PlanError(f"--plan {path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
         raise PlanError(f"{path}: not a TOML file ({error})") from None
     options, values = _in_file(options_class), {}
     for key, value in _dashed(content).items():

@@ -125,6 +125,8 @@ def _no_joules(results: Results) -> str:
 
 
 def _no_trade(results: Results) -> str:
+    if results.generates:
+        return ""  # of a language model the perplexity is the quality
     return accuracy_sentence(results) if results.accuracy_reason else _no_joules(results)
 
 
@@ -170,6 +172,33 @@ CHARTS = (
         load_charts.energy_against_load,
         _kinds_of_loads,
         _no_joules,
+    ),
+    Chart(
+        "Energy per output token against load",
+        "Active energy by receipts, over the tokens that the requests wrote. Requests that run in one step"
+        " share what reading the weights costs.",
+        load_charts.token_energy_over_loads,
+    ),
+    Chart(
+        "Output tokens per second against the time from token to token",
+        "Up and to the left is better. Tokens are those of all requests together; the time is the median that"
+        " one request waits for its next token. A disc holds its concurrency.",
+        load_charts.tokens_against_waiting,
+    ),
+    Chart(
+        "Where the energy of a request goes {at}",
+        "Reading the prompt and choosing the first token; choosing the others; reading again what a"
+        " preemption had lost, which is the server's expense and in no receipt; a request's share of the idle"
+        " draw.",
+        trade_charts.where_energy_goes,
+        _main_loads,
+    ),
+    Chart(
+        "Perplexity against energy {at}",
+        "Down and to the left is better. Perplexity is of rows held out. Bars are 95 % intervals. The area of"
+        " a disc grows with p95 latency where every variant has one: {time}.",
+        trade_charts.perplexity_against_energy,
+        _main_loads,
     ),
     Chart(
         "Accuracy against energy {at}",

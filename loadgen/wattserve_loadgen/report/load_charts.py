@@ -131,6 +131,40 @@ def mean_batch_over_loads(sheet: Sheet, _: None = None) -> Drawing | None:
     )
 
 
+def token_energy_over_loads(sheet: Sheet, _: None = None) -> Drawing | None:
+    """Of a language model."""
+
+    def millijoules(point: ShownPoint) -> float | None:
+        generated = point.energy.generated
+        if generated is None or generated.active_uj_per_output_token is None:
+            return None
+        return generated.active_uj_per_output_token.mean / 1e3
+
+    return _lines_over_loads(sheet, "mJ per output token (active)", millijoules)
+
+
+def tokens_against_waiting(sheet: Sheet, _: None = None) -> Drawing | None:
+    """Tokens of all requests per second against how long one waits for its next: a line per arm and kind of
+    load. Of a language model."""
+
+    def place(point: ShownPoint) -> tuple[float, float]:
+        generated = point.figures.generated
+        if generated is None or generated.itl.p50_ns is None:
+            return 0.0, 0.0
+        return generated.itl.p50_ns / 1e6, mean(generated.output_tokens_per_second)
+
+    drawn = [point for point in sheet.points if all(place(point))]
+    if not drawn:
+        return None
+    axes = ink.axes()
+    right, top = (max(place(point)[axis] for point in drawn) for axis in (0, 1))
+    axes.set(xlim=(0, right * 1.06), xlabel="median time from token to token, ms")
+    axes.set(ylim=(0, top * 1.12), ylabel="output tokens per second")
+    axes.xaxis.set_major_formatter(ink.PLAIN)
+    _draw_lines(axes, drawn, place, sheet.looks, _mark_load, shift=13)
+    return Drawing(axes)
+
+
 def padding_over_loads(sheet: Sheet, _: None = None) -> Drawing | None:
     def percent(point: ShownPoint) -> float | None:
         share = point.figures.padding_share

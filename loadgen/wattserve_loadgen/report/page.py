@@ -14,7 +14,7 @@ import numpy as np
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.model.server_info import standing_of
-from wattserve_loadgen.report import charts, facts, ink, scene, tables, text
+from wattserve_loadgen.report import charts, facts, ink, scene, tables, text, token_tables
 from wattserve_loadgen.report.scene import MeterReadings, Records, Sheet
 from wattserve_loadgen.results.folder import (
     READINGS_FILE,
@@ -87,6 +87,7 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
         results=results,
         text=text,
         tables=tables,
+        token_tables=token_tables,
         facts=facts,
         mains=scene.main_loads(results),
         first_loads=first,

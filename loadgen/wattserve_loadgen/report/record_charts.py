@@ -134,16 +134,22 @@ _Bin = tuple[float, float, float, float]  # mean length, mean energy, its quarti
 def energy_against_length(sheet: Sheet, load: Load) -> Drawing | None:
     """Mean energy of requests of similar length, with the middle half of them as a band.
 
-    Above by the tokens that were sent, below by the positions that were computed, padding included.
+    Above by the tokens that were sent, below by the positions that were computed, padding included; of a
+    language model, what the prompt cost by its tokens, and what the answer did by its own.
     """
     hollow = {point.arm for point in shown_under(sheet.results, load) if point.energy_hollow}
     rows: dict[str, dict[str, list[_Bin]]] = {}
     for name, columns in sheet.columns(load).items():
-        for label, lengths in (
-            ("tokens in the request", columns.tokens),
-            ("computed positions, padding included", columns.padded_tokens),
-        ):
-            if bins := _binned(columns.energy_uj, lengths):
+        of_prediction = (
+            ("tokens in the request", columns.tokens, columns.energy_uj),
+            ("computed positions, padding included", columns.padded_tokens, columns.energy_uj),
+        )
+        of_generation = (
+            ("tokens of the prompt, and what reading it cost", columns.prompt_tokens, columns.prompt_uj),
+            ("tokens of the answer, and what writing it cost", columns.output_tokens, columns.output_uj),
+        )
+        for label, lengths, energy in of_generation if sheet.results.generates else of_prediction:
+            if bins := _binned(energy, lengths):
                 rows.setdefault(label, {})[name] = bins
     if not rows:
         return None

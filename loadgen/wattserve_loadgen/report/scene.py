@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_common.stats import Interval, differs, resolution
-from wattserve_loadgen.model.results import COMPARED, Accuracy, Compared, Figures, Point, Results
+from wattserve_loadgen.model.ratios import COMPARED, Compared
+from wattserve_loadgen.model.results import Accuracy, Figures, Point, Results
 from wattserve_loadgen.plan.load import CLOSED, CONSTANT, POISSON, Load
 from wattserve_loadgen.report.ink import Looks
 from wattserve_loadgen.results.folder import Columns

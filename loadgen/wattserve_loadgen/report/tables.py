@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from operator import attrgetter
+from statistics import median
 from typing import Any
 
-from wattserve_common.stats import Interval
 from wattserve_loadgen import words
 from wattserve_loadgen.model.cells import CellEnergy
 from wattserve_loadgen.model.results import OUTCOMES, Accuracy, Figures, Point, Results
 from wattserve_loadgen.plan.load import Arm, Load
+from wattserve_loadgen.report.boxes import Box, Table, box, percentile_box, signed_bounds, table_of, times_box
 from wattserve_loadgen.report.scene import METRICS, accuracy_difference, point_of, twin_of_baseline
-
-
-@dataclass(frozen=True)
-class Box:
-    """What stands where a row and a column meet."""
-
-    text: str
-    below: str = ""  # smaller: what belongs to the text
-    span: int = 1  # columns
-
-
-@dataclass(frozen=True)
-class Table:
-    """The first column names what a row is about."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Box]]
-    numbers_from: int = 1  # the first column of figures
-    texts_at_end: int = 0  # the last columns, that have none
-
-
-def _table(rows: Sequence[Mapping[str, str | Box]], numbers_from: int = 1, texts_at_end: int = 0) -> Table:
-    """Of rows that name their columns, all the same."""
-    boxes = [[box if isinstance(box, Box) else Box(box) for box in row.values()] for row in rows]
-    return Table(tuple(rows[0]) if rows else (), boxes, numbers_from, texts_at_end)
-
+from wattserve_loadgen.report.token_tables import perplexity_texts
 
 _SUMMARY = ("answers/s", "latency p50", "p95", "p99", "energy per request")
+_SUMMARY_OF_TOKENS = ("output tokens/s", "TTFT p50", "TPOT p50", "latency p50", "energy per output token")
 
 
 def summary_table(results: Results, load: Load) -> Table:
@@ -53,7 +30,8 @@ def summary_table(results: Results, load: Load) -> Table:
         for arm in results.main_arms
         if (point := point_of(results, arm.name, load)) is not None
     ]
-    columns = ("precision", "device", *_SUMMARY, "accuracy", "model size", speed, "energy ratio")
+    figures, quality = (_SUMMARY_OF_TOKENS, "perplexity") if results.generates else (_SUMMARY, "accuracy")
+    columns = ("precision", "device", *figures, quality, "model size", speed, "energy ratio")
     return Table(columns, rows, numbers_from=2)
 
 
@@ -62,23 +40,44 @@ def _summary_row(results: Results, arm: Arm, load: Load, point: Point) -> Sequen
     codes = ", ".join(verdict.code for verdict in point.verdicts)
     boxes, ratios = [Box(verdict_text(point), span=len(_SUMMARY))], [Box(words.ABSENT), Box(words.ABSENT)]
     if figures is not None:
-        boxes = [
-            _box(figures.rate_per_second, words.significant),
-            *(_latency_box(figures, percentile) for percentile in ("p50", "p95", "p99")),
-            _summary_energy(point, figures),
-        ]
+        boxes = _summary_figures(point, figures)
         speed = figures.ratios.p50 if load.scheduled else figures.ratios.rate
-        ratios = [_times_box(speed), _times_box(figures.ratios.active_energy)]
+        ratios = [times_box(speed), times_box(figures.ratios.active_energy)]
         if arm.name == results.baseline:
             ratios = [Box("1", "baseline"), Box("1", "baseline") if figures.active_uj else ratios[1]]
     return [
         Box(arm.name, codes if figures is not None and point.hollow else ""),
         Box(str(about.get("device") or words.ABSENT)),
         *boxes,
-        Box("not applicable") if results.accuracy_reason else _share_box(results.accuracy.get(arm.name)),
+        _quality_box(results, arm),
         Box(words.bytes_size(about.get("parameter_bytes"))),
         *ratios,
     ]
+
+
+def _summary_figures(point: Point, figures: Figures) -> list[Box]:
+    if (generated := figures.generated) is not None:
+        per_token = generated.active_uj_per_output_token
+        return [
+            box(generated.output_tokens_per_second, words.significant),
+            percentile_box(generated.ttft, "p50"),
+            percentile_box(generated.tpot, "p50"),
+            percentile_box(figures.latency, "p50"),
+            box(per_token, words.energy, words.energy_bounds)
+            if per_token
+            else _summary_energy(point, figures),
+        ]
+    return [
+        box(figures.rate_per_second, words.significant),
+        *(percentile_box(figures.latency, percentile) for percentile in ("p50", "p95", "p99")),
+        _summary_energy(point, figures),
+    ]
+
+
+def _quality_box(results: Results, arm: Arm) -> Box:
+    if (perplexity := results.perplexity.get(arm.name)) is not None:
+        return Box(*perplexity_texts(perplexity))
+    return Box("not applicable") if results.accuracy_reason else _share_box(results.accuracy.get(arm.name))
 
 
 def _summary_energy(point: Point, figures: Figures) -> Box:
@@ -103,6 +102,7 @@ def ratio_table(results: Results, load: Load) -> Table:
     """Paired ratios to the baseline under one load; last, the baseline's twin: what equal arms differ by."""
     twin = twin_of_baseline(results)
     names = [arm.name for arm in results.main_arms if arm.name != results.baseline] + ([twin] if twin else [])
+    metrics = [metric for metric in METRICS if results.generates or not metric.of_tokens]
     rows = []
     for name in names:
         point = point_of(results, name, load)
@@ -110,12 +110,12 @@ def ratio_table(results: Results, load: Load) -> Table:
             continue
         boxes = []
         if point.figures is not None:
-            boxes = [_times_box(metric.of(point.figures.ratios)) for metric in METRICS]
+            boxes = [times_box(metric.of(point.figures.ratios)) for metric in metrics]
         if all(box.text == words.ABSENT for box in boxes):
             reason = verdict_text(point) if point.figures is None else point.figures.ratios.reason
-            boxes = [Box(reason or words.ABSENT, span=len(METRICS))]
+            boxes = [Box(reason or words.ABSENT, span=len(metrics))]
         rows.append([Box(name, "the baseline again" if name == twin else ""), *boxes])
-    return Table((f"against {results.baseline}", *(metric.name for metric in METRICS)), rows)
+    return Table((f"against {results.baseline}", *(metric.name for metric in metrics)), rows)
 
 
 _ENERGY = {
@@ -124,6 +124,14 @@ _ENERGY = {
     "total by receipts": "total_uj",
     "by the meter": "meter_uj",
     "difference": "meter_difference",
+}
+_ENERGY_OF_GENERATION = {
+    "per output token": "generated.active_uj_per_output_token",
+    "per token": "active_uj_per_token",
+    "prompt": "generated.prompt_uj",
+    "generation": "generated.output_uj",
+    "overhead": "generated.overhead_uj",
+    "× latency": "generated.energy_delay_uj_seconds",
 }
 _ENERGY_OF_TOKENS = {
     "active per token": "active_uj_per_token",
@@ -134,6 +142,8 @@ _ENERGY_OF_TOKENS = {
 def energy_table(results: Results, loads: Sequence[Load]) -> Table:
     """Per request, by receipts and by the meter's own count, with intervals over blocks."""
     columns = _ENERGY if results.dataset.pixel_shape else _ENERGY | _ENERGY_OF_TOKENS
+    if results.generates:
+        columns = _ENERGY | _ENERGY_OF_GENERATION
     rows = []
     for arm in results.main_arms:
         for load in loads:
@@ -153,15 +163,17 @@ def energy_table(results: Results, loads: Sequence[Load]) -> Table:
 
 
 def _energy_column(figures: Figures, field: str) -> Box:
-    interval = getattr(figures, field)
+    interval = attrgetter(field)(figures)
     if field == "meter_difference":
-        return _box(interval, words.change, lambda interval: _signed_bounds(interval, 100))
-    return _box(interval, words.energy, words.energy_bounds)
+        return box(interval, words.change, lambda interval: signed_bounds(interval, 100))
+    if field.endswith("seconds"):
+        return box(interval, lambda uj_s: f"{words.energy(uj_s)}·s", words.energy_bounds)
+    return box(interval, words.energy, words.energy_bounds)
 
 
 def accuracy_table(results: Results) -> Table:
     """Each arm on the same rows, and paired with the baseline."""
-    return _table(
+    return table_of(
         [
             _accuracy_row(arm.name, results.accuracy[arm.name])
             for arm in results.plan.arms
@@ -176,7 +188,7 @@ def _accuracy_row(arm: str, accuracy: Accuracy) -> dict[str, str | Box]:
         "variant": arm,
         "right": f"{accuracy.correct:,} of {accuracy.rows:,}",
         "accuracy": _share_box(accuracy),
-        "difference": _box(difference, lambda points: f"{words.signed(points, 1)} points", _signed_bounds),
+        "difference": box(difference, lambda points: f"{words.signed(points, 1)} points", signed_bounds),
         "gained": _count(accuracy.gained_rows),
         "lost": _count(accuracy.lost_rows),
         "p (McNemar)": words.ABSENT if accuracy.p_value is None else f"{accuracy.p_value:.3g}",
@@ -198,6 +210,45 @@ _ACCOUNTS = {
 }
 
 
+def servers_table(results: Results) -> Table:
+    """Of a fleet: what each server did under each load, over all blocks."""
+    rows: list[dict[str, str | Box]] = []
+    for point in results.points:
+        cells = [cell for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
+        for address in dict.fromkeys(part.address for cell in cells for part in cell.servers):
+            parts = [part for cell in cells for part in cell.servers if part.address == address]
+            answered = sum(part.answered for part in parts)
+            spent = [
+                (part.active_uj_per_request, part.answered)
+                for part in parts
+                if part.active_uj_per_request is not None
+            ]
+            weight = sum(count for _, count in spent)
+            metered = [part.measured_uj for part in parts if part.measured_uj is not None]
+            rows.append(
+                {
+                    "variant": point.arm,
+                    "load": point.load,
+                    "server": address,
+                    "answers": f"{answered:,}",
+                    "failed": f"{sum(part.failed for part in parts):,}",
+                    "latency p50": words.milliseconds(_middle([part.p50_ns for part in parts])),
+                    "active per request": words.energy(
+                        sum(uj * count for uj, count in spent) / weight if weight else None
+                    ),
+                    "metered": words.energy(sum(metered) if metered else None),
+                    "no joules because": next((part.reason for part in parts if part.reason), ""),
+                }
+            )
+    return table_of(rows, numbers_from=3, texts_at_end=1)
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
 def closure_table(results: Results) -> Table:
     """The ledger's growth over the cells of each arm, and what the receipts say."""
     rows: list[dict[str, str | Box]] = []
@@ -207,7 +258,7 @@ def closure_table(results: Results) -> Table:
         if energies:
             sums = {name: _sum(energies, account) for name, account in _ACCOUNTS.items()}
             rows.append({"cells of": arm.name, **sums})
-    return _table(rows)
+    return table_of(rows)
 
 
 def _sum(energies: Sequence[CellEnergy], account: str) -> str:
@@ -218,7 +269,7 @@ def _sum(energies: Sequence[CellEnergy], account: str) -> str:
 def validity_table(results: Results) -> Table:
     """Every point, the twin's too, with what its figures rest on and what the gates say."""
     rows = [_validity_row(results, point) for point in results.points]
-    return _table(rows, numbers_from=2, texts_at_end=1)
+    return table_of(rows, numbers_from=2, texts_at_end=1)
 
 
 def _validity_row(results: Results, point: Point) -> dict[str, str | Box]:
@@ -261,7 +312,7 @@ def gates_table(results: Results) -> Table:
         }
         for (code, spoils), points in failed.items()
     ]
-    return _table(rows, numbers_from=9)
+    return table_of(rows, numbers_from=9)
 
 
 def checks_table(results: Results) -> Table:
@@ -288,31 +339,7 @@ def trials_table(results: Results) -> Table:
         for search in results.searches
         for trial in search.trials
     ]
-    return _table(rows, numbers_from=2, texts_at_end=2)
-
-
-def _box(
-    interval: Interval | None,
-    figure: Callable[[float], str],
-    bounds: Callable[[Interval], str] = words.bounds,
-) -> Box:
-    """A mean with its 95 % interval below it."""
-    return Box(words.ABSENT) if interval is None else Box(figure(interval.mean), bounds(interval))
-
-
-def _times_box(interval: Interval | None) -> Box:
-    return Box(words.times(interval), words.bounds(interval))
-
-
-def _latency_box(figures: Figures, percentile: str) -> Box:
-    value, bound = (getattr(figures.latency, f"{percentile}{suffix}_ns") for suffix in ("", "_bound"))
-    return Box(words.milliseconds(value), words.at_most(bound))
-
-
-def _signed_bounds(interval: Interval, scale: float = 1) -> str:
-    if interval.low is None or interval.high is None:
-        return ""
-    return f"{words.signed(interval.low * scale, 1)} to {words.signed(interval.high * scale, 1)}"
+    return table_of(rows, numbers_from=2, texts_at_end=2)
 
 
 def _share_box(accuracy: Accuracy | None) -> Box:

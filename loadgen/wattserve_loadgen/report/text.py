@@ -45,6 +45,10 @@ def _compared(results: Results, load: Load) -> str:
     text = _claims(results, best)
     if all(scene.finest(results, load, metric) is None for metric in (scene.ACTIVE, scene.P50, scene.RATE)):
         text += " (without figures of an A/A pair this rig's resolution is not known)"
+    foreseen = results.perplexity
+    if best.arm in foreseen and base.arm in foreseen:
+        own_text, other_text = (words.significant(foreseen[arm].perplexity) for arm in (best.arm, base.arm))
+        text += f"; perplexity {own_text} against {other_text}"
     own, other = results.accuracy.get(best.arm), results.accuracy.get(base.arm)
     if own and other:
         text += f"; accuracy {words.percent(own.share)} against {words.percent(other.share)}"
@@ -293,7 +297,15 @@ def _publish_banners(results: Results) -> list[Banner]:
 
 
 def accuracy_sentence(results: Results) -> str:
-    """What the accuracy column rests on."""
+    """What the column of accuracy, or of perplexity, rests on."""
+    if results.perplexity:
+        rows = next(iter(results.perplexity.values()))
+        return (
+            f"Perplexity is of {rows.rows:,} rows held out ({results.held_out}), {rows.tokens:,} tokens that"
+            " have others before them. Its interval is a bootstrap over the rows, 95 %."
+        )
+    if results.generates:
+        return "Perplexity: not measured, because no rows were held out (--held-out)."
     if results.accuracy_reason:
         return f"Accuracy: not applicable, because {results.accuracy_reason}."
     text = (
@@ -349,10 +361,23 @@ def how_to_read(results: Results) -> list[str]:
         " failed request has no latency here; the answered requests carry the energy that it burned. Energy"
         " per request by the meter is the meter's own count over the window, divided by the answers.",
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
+        *(_how_to_read_tokens() if results.generates else ()),
         f"Intervals are 95 %, over {words.counted(results.plan.blocks, 'block')}. Ratios are relative to"
         f" {results.baseline}, paired block by block.",
         "A point that fails a gate has a verdict and no figures. It is drawn hollow and stands on no line of"
         " best points. Only a look (preset look) shows figures beside a verdict.",
+    ]
+
+
+def _how_to_read_tokens() -> list[str]:
+    return [
+        "TTFT is the time to the first token, counted as latency is. TPOT is the time per output token"
+        " behind the first, the mean of each request. ITL is the time from a message with tokens to the next,"
+        " each gap by itself. Every answer is greedy and as long as the dataset says, behind end tokens too,"
+        " so that all variants do the same work.",
+        "Energy per output token is a request's active energy over the tokens that it wrote: it holds what"
+        " reading the prompt cost. The receipts tell prompt and generation apart. Overhead is the reading"
+        " again of what a preemption had lost; it is booked with the server's warm-up, and in no receipt.",
     ]
 
 

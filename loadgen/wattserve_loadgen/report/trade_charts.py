@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from wattserve_common.stats import Interval
 from wattserve_loadgen import words
-from wattserve_loadgen.model.results import Accuracy, Compared
+from wattserve_loadgen.model.ratios import Compared
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.report import ink, scene
 from wattserve_loadgen.report.ink import Drawing, Look, Looks
@@ -24,6 +25,12 @@ _STAGES = {  # of a request's latency, with their colours
     "waiting for a batch": "#c9d6df",
     "in its batch": "#4f7f9b",
     "network, parsing, client": "#e3d9c6",
+}
+_ENERGIES = {  # of a request to a language model, with their colours
+    "prompt": "#4f7f9b",
+    "generation": "#00775a",
+    "overhead (read again)": "#d98b73",
+    "idle share": "#e3d9c6",
 }
 _RATIO_TICKS = (0.05, 0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
 
@@ -68,40 +75,73 @@ def _saving(sheet: Sheet, point: ShownPoint) -> str:
     return f", {words.change(ratio.mean - 1, 0)}"
 
 
+@dataclass(frozen=True)
+class Quality:
+    """How good an arm's answers are, with the ends of its interval, all in the unit of the axis."""
+
+    value: float
+    low: float
+    high: float
+    lower_is_better: bool = False
+
+    @property
+    def rank(self) -> float:
+        """The higher the better."""
+        return -self.value if self.lower_is_better else self.value
+
+
 def accuracy_against_energy(sheet: Sheet, load: Load) -> Drawing | None:
+    """In percent."""
+    told = sheet.results.accuracy.items()
+    qualities = {arm: Quality(one.share * 100, one.low * 100, one.high * 100) for arm, one in told}
+    return _quality_against_energy(sheet, load, qualities, "accuracy, %", 100.0)
+
+
+def perplexity_against_energy(sheet: Sheet, load: Load) -> Drawing | None:
+    """Of a language model."""
+    qualities = {}
+    for arm, one in sheet.results.perplexity.items():
+        low, high = (math.exp(one.nats_per_token if end is None else end) for end in (one.low, one.high))
+        qualities[arm] = Quality(one.perplexity, low, high, lower_is_better=True)
+    return _quality_against_energy(sheet, load, qualities, "perplexity", math.inf)
+
+
+def _quality_against_energy(
+    sheet: Sheet, load: Load, qualities: Mapping[str, Quality], label: str, most: float
+) -> Drawing | None:
     """One disc per arm under one load, its area growing with p95 latency, and the line of the best."""
-    looks, accuracy = sheet.looks, sheet.results.accuracy
+    looks = sheet.looks
     points = scene.shown_under(sheet.results, load)
-    drawn = [point for point in points if point.energy.active_uj and point.arm in accuracy]
+    drawn = [point for point in points if point.energy.active_uj and point.arm in qualities]
     if not drawn:
         return None
     scale, unit = words.energy_unit(max(scene.mean(point.energy.active_uj) for point in drawn))
     areas = _disc_areas(drawn)
     right = max(scene.bounds(point.energy.active_uj, scale)[1] for point in drawn) * 1.12
-    low = min(accuracy[point.arm].low for point in drawn) * 100
-    high = max(accuracy[point.arm].high for point in drawn) * 100
-    room = max(0.5, (high - low) * 0.14)
+    low = min(qualities[point.arm].low for point in drawn)
+    high = max(qualities[point.arm].high for point in drawn)
+    room = max(0.005 * high, (high - low) * 0.14)
 
     def place(point: ShownPoint) -> tuple[float, float]:
-        return scene.mean(point.energy.active_uj) / scale, accuracy[point.arm].share * 100
+        return scene.mean(point.energy.active_uj) / scale, qualities[point.arm].value
 
     axes = ink.axes()
-    axes.set(xlim=(0, right), ylim=(max(0.0, low - room), min(100.0, high + room)))
-    best = pareto_line(drawn, accuracy)
+    axes.set(xlim=(0, right), ylim=(max(0.0, low - room), min(most, high + room)))
+    best = pareto_line(drawn, qualities)
     if len(best) > 1:
         style = {"color": ink.FAINT, "linewidth": 1.1, "linestyle": ":", "zorder": 1}
         axes.step(*zip(*map(place, best), strict=True), where="post", **style)
     for point in sorted(drawn, key=lambda point: -areas[point.arm]):  # the smallest disc on top
-        look, share, (x, y) = looks[point.arm], accuracy[point.arm], place(point)
+        look, quality, (x, y) = looks[point.arm], qualities[point.arm], place(point)
         line = {"color": look.colour, "linewidth": 1.3, "alpha": 0.7, "zorder": 2, "clip_on": False}
-        axes.plot([x, x], [share.low * 100, share.high * 100], **line)
+        axes.plot([x, x], [quality.low, quality.high], **line)
         axes.plot(scene.bounds(point.energy.active_uj, scale), [y, y], **line)
         fill = ink.PAPER if point.energy_hollow else ink.tint(look.colour, 0.75)
         ink.mark(axes, x, y, look, s=areas[point.arm], marker="o", color=fill, linewidths=1.8)
-    axes.set(xlabel=f"{unit} per request (active)", ylabel="accuracy, %")
+    axes.set(xlabel=f"{unit} per request (active)", ylabel=label)
     widths = [_label_width(point) for point in drawn]
     if sum(widths) <= _ROOM_ABOVE:
-        tops = [(place(point)[0], accuracy[point.arm].high * 100) for point in drawn]
+        tops = [(place(point)[0], qualities[point.arm].high) for point in drawn]
         texts = [(*_name_and_detail(point), looks[point.arm].text_colour) for point in drawn]
         ink.label_above(axes, tops, texts, max(widths))
     else:
@@ -110,14 +150,14 @@ def accuracy_against_energy(sheet: Sheet, load: Load) -> Drawing | None:
     return Drawing(axes)
 
 
-def pareto_line(points: Sequence[ShownPoint], accuracy: Mapping[str, Accuracy]) -> list[ShownPoint]:
+def pareto_line(points: Sequence[ShownPoint], qualities: Mapping[str, Quality]) -> list[ShownPoint]:
     """By rising energy, the points that no other beats in both; never one that is drawn hollow."""
     line: list[ShownPoint] = []
     sound = [point for point in points if not point.energy_hollow]
     for point in sorted(
-        sound, key=lambda point: (scene.mean(point.energy.active_uj), -accuracy[point.arm].share)
+        sound, key=lambda point: (scene.mean(point.energy.active_uj), -qualities[point.arm].rank)
     ):
-        if not line or accuracy[point.arm].share > accuracy[line[-1].arm].share:
+        if not line or qualities[point.arm].rank > qualities[line[-1].arm].rank:
             line.append(point)
     return line
 
@@ -273,6 +313,43 @@ def where_time_goes(sheet: Sheet, load: Load) -> Drawing | None:
         axes.scatter([], [], marker="s", s=60, color=colour, label=name)
     ink.legend(axes)
     return Drawing(axes)
+
+
+def where_energy_goes(sheet: Sheet, load: Load) -> Drawing | None:
+    """A request's energy for each arm, split into prompt, answer, overhead and idle. Of a language model."""
+    points = scene.shown_under(sheet.results, load)
+    drawn = [point for point in points if (parts := energy_parts(point)) is not None and sum(parts) > 0]
+    if not drawn:
+        return None
+    scale, unit = words.energy_unit(max(sum(energy_parts(point) or ()) for point in drawn))
+
+    axes = ink.axes()
+    for place, point in enumerate(drawn):
+        left = 0.0
+        for value, colour in zip(energy_parts(point) or (), _ENERGIES.values(), strict=True):
+            style = {"color": colour, "alpha": ink.PALE if point.energy_hollow else 1.0}
+            axes.barh(place, value / scale, 0.58, left=left, **style)
+            left += value / scale
+        told = point.told and point.figures.active_uj is not None
+        text = f"{words.significant(left)} {unit}" if told else "verdict"
+        ink.write(axes, text, (left, place), (5, 0), va="center")
+    ink.name_rows(axes, [point.arm.replace(" (", "\n(") for point in drawn])
+    axes.set(xlabel=f"{unit} per request", ylim=(max(len(drawn), 3) - 0.5, -0.5))
+    axes.margins(x=0.16)
+    for name, colour in _ENERGIES.items():
+        axes.scatter([], [], marker="s", s=60, color=colour, label=name)
+    ink.legend(axes)
+    return Drawing(axes)
+
+
+def energy_parts(point: ShownPoint) -> tuple[float, float, float, float] | None:
+    """Of prompt, answer, overhead and idle share in microjoules; None where they are not known."""
+    figures, generated = point.energy, point.energy.generated
+    if generated is None or generated.prompt_uj is None or generated.output_uj is None:
+        return None
+    parts = (generated.prompt_uj, generated.output_uj, generated.overhead_uj, figures.idle_uj)
+    prompt, output, overhead, idle = map(scene.mean, parts)
+    return prompt, output, overhead, idle
 
 
 def time_stages(point: ShownPoint) -> tuple[float, float, float, float]:

@@ -27,7 +27,8 @@ from wattserve_common.stats import (
 from wattserve_loadgen import words
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
-from wattserve_loadgen.model.results import COMPARED, Compared, Point, Results
+from wattserve_loadgen.model.ratios import COMPARED, Compared
+from wattserve_loadgen.model.results import Point, Results
 from wattserve_loadgen.results.folder import read_records
 
 CAUTION = (

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattserve_loadgen.model.cells import PERCENTILES
-from wattserve_loadgen.model.results import COMPARED, Accuracy, Figures, Point, Results
+from wattserve_loadgen.model.ratios import COMPARED
+from wattserve_loadgen.model.results import Accuracy, Figures, Perplexity, Point, Results
 from wattserve_loadgen.plan.load import Arm, Load
 
 
@@ -24,6 +25,7 @@ class Row:
     load: Load
     figures: Figures | None  # None: not published
     accuracy: Accuracy | None
+    perplexity: Perplexity | None
 
     @property
     def published(self) -> bool:
@@ -60,7 +62,14 @@ def csv_text(results: Results) -> str:
     writer.writerow([column.name for column in shown])
     for point in results.points:
         arm, load = results.arm(point.arm), results.load(point.load)
-        row = Row(point, arm, load, point.figures, results.accuracy.get(point.arm))
+        row = Row(
+            point,
+            arm,
+            load,
+            point.figures,
+            results.accuracy.get(point.arm),
+            results.perplexity.get(point.arm),
+        )
         writer.writerow([column.text(row) for column in shown])
     return out.getvalue()
 
@@ -123,6 +132,27 @@ def columns() -> list[Column]:
         *_interval("meter_difference", "(total by receipts - meter) / meter", "figures.meter_difference"),
         *_interval("active_uj_per_token", "by receipts", "figures.active_uj_per_token"),
         *_interval("active_uj_per_padded_token", "padding included", "figures.active_uj_per_padded_token"),
+        *_interval(
+            "output_tokens_per_second",
+            "of a language model; so the columns to mean_output_tokens",
+            "figures.generated.output_tokens_per_second",
+        ),
+        *_latencies("ttft_", "time to first token", "figures.generated.ttft"),
+        *_latencies("tpot_", "time per output token behind the first", "figures.generated.tpot"),
+        *_latencies("itl_", "from a message with tokens to the next", "figures.generated.itl"),
+        *_interval(
+            "active_uj_per_output_token", "by receipts", "figures.generated.active_uj_per_output_token"
+        ),
+        *_interval("prompt_uj_per_request", "of reading the prompt", "figures.generated.prompt_uj"),
+        *_interval("output_uj_per_request", "of the tokens behind the first", "figures.generated.output_uj"),
+        *_interval("overhead_uj_per_request", "of preemptions, beside", "figures.generated.overhead_uj"),
+        *_interval(
+            "energy_delay_uj_seconds",
+            "active energy of a request times its mean latency",
+            "figures.generated.energy_delay_uj_seconds",
+        ),
+        Column("mean_prompt_tokens", "of a request", "figures.generated.mean_prompt_tokens"),
+        Column("mean_output_tokens", "of a request", "figures.generated.mean_output_tokens"),
         Column("energy_reason", "why there are no joules", "figures.energy_reason"),
         Column("mean_batch_size", "sequences", "figures.mean_batch_size"),
         Column("padding_share", "of the token positions computed", "figures.padding_share"),
@@ -136,6 +166,13 @@ def columns() -> list[Column]:
         Column("accuracy_low", "its 95 % interval", "accuracy.low"),
         Column("accuracy_high", "", "accuracy.high"),
         Column("accuracy_rows", "rows with a label that every arm answered", "accuracy.rows"),
+        Column("perplexity", "of the arm, on rows held out", "perplexity.perplexity"),
+        Column("nats_per_token", "its logarithm", "perplexity.nats_per_token"),
+        Column("nats_per_token_low", "its 95 % interval", "perplexity.low"),
+        Column("nats_per_token_high", "", "perplexity.high"),
+        Column("nats_difference", "from the baseline's, paired", "perplexity.difference"),
+        Column("nats_difference_low", "its 95 % interval", "perplexity.difference_low"),
+        Column("nats_difference_high", "", "perplexity.difference_high"),
         Column("accuracy_difference", "from the baseline, paired", "accuracy.difference"),
         Column("accuracy_difference_low", "its 95 % interval", "accuracy.difference_low"),
         Column("accuracy_difference_high", "", "accuracy.difference_high"),

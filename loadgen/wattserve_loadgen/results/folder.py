@@ -64,6 +64,10 @@ class Columns:
     padded_tokens: npt.NDArray[np.float64]  # NaN where it is not known
     energy_uj: npt.NDArray[np.float64]  # active; NaN where it is not known
     batch_size: npt.NDArray[np.float64]  # sequences that ran with it; NaN where it is not known
+    prompt_tokens: npt.NDArray[np.float64]  # these four of a generation; NaN of anything else
+    output_tokens: npt.NDArray[np.float64]
+    prompt_uj: npt.NDArray[np.float64]  # NaN where it is not known, as the next
+    output_uj: npt.NDArray[np.float64]
 
 
 class ResultsFolder:
@@ -211,7 +215,12 @@ def read_columns(folder: Path) -> dict[tuple[str, str], Columns]:
     for record in stored_records(folder):
         if record.ok and record.in_window:
             lag = None if record.scheduled_ns is None else record.sent_ns - record.scheduled_ns
-            optional = (lag, record.tokens, record.padded_tokens, record.energy_uj, record.batch_size)
+            own = record.generation
+            written = (
+                (own.prompt_tokens, own.output_tokens, own.prompt_uj, own.output_uj) if own else (None,) * 4
+            )
+            sizes = (record.tokens, record.padded_tokens, record.energy_uj, record.batch_size)
+            optional = (lag, *sizes, *written)
             row = (
                 record.latency_ns,
                 record.done_ns - record.sent_ns,

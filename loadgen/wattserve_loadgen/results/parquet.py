@@ -5,6 +5,7 @@ pieces; it needs pyarrow, which is among the extras of loadgen.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -29,6 +30,9 @@ def _column(name: str, kind: Any) -> Any:
     """Of a field of Record."""
     optional = isinstance(kind, UnionType)
     stored = get_args(kind)[0] if optional else get_origin(kind) or kind
+    if is_dataclass(stored):
+        inner = pa.struct([_column(*field) for field in get_type_hints(stored).items()])
+        return pa.field(name, inner, nullable=optional)
     return pa.field(name, pa.int32() if name in _SMALL else _TYPES[stored], nullable=optional)
 
 

@@ -32,6 +32,7 @@ class CellFacts:
     latency_ns: list[int] = field(default_factory=list)
     service_ns: list[int] = field(default_factory=list)
     lag_ns: list[int] = field(default_factory=list)
+    ttft_ns: list[int] = field(default_factory=list)  # of a language model
     first_sent_ns: int | None = None
     last_sent_ns: int = 0
     backwards: int = 0  # requests done before they were sent
@@ -81,6 +82,8 @@ def _note_request(cell: CellFacts, record: Record) -> None:
     cell.answered += 1
     cell.latency_ns.append(record.latency_ns)
     cell.service_ns.append(record.done_ns - record.sent_ns)
+    if record.ttft_ns is not None:
+        cell.ttft_ns.append(record.ttft_ns)
     if record.energy_uj is not None:
         cell.energies += 1
         low = record.energy_uj if record.energy_low_uj is None else record.energy_low_uj
@@ -113,10 +116,12 @@ def _disagreement(cell: CellResult, cell_facts: CellFacts) -> str:
         if stored != counted:
             return f"{stored} {name}, {counted} by its records"
     offline = cell.service is not None and cell.latency.samples == 0
+    ttft = None if cell.generated is None or offline else cell.generated.ttft
     for name, percentiles, values in (
         ("latency", None if offline else cell.latency, cell_facts.latency_ns),
         ("service time", cell.service, cell_facts.service_ns),
         ("lag", cell.lag, cell_facts.lag_ns),
+        ("TTFT", ttft, cell_facts.ttft_ns),
     ):
         if percentiles is not None:
             said = _differs(percentiles, np.array(sorted(values), dtype=np.int64))

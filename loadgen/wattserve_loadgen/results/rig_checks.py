@@ -8,7 +8,8 @@ from wattserve_common.stats import NO_CONCLUSION, Interval, binomial_tail, resol
 from wattserve_loadgen import words
 from wattserve_loadgen.figures.verdicts import CEILING_LIMIT, rate_to_send
 from wattserve_loadgen.model.cells import CellResult, MeterWindow
-from wattserve_loadgen.model.results import COMPARED, Ceiling, Check, Results, TargetSummary
+from wattserve_loadgen.model.ratios import COMPARED
+from wattserve_loadgen.model.results import Ceiling, Check, Results, TargetSummary
 from wattserve_loadgen.model.server_info import cross_checks, sensor_period_seconds
 
 READINGS_SHARE = 0.8  # of those to expect in the time
@@ -21,7 +22,12 @@ TWIN_RISK = 0.01  # that a rig which sees equal arms as equal fails the check
 
 _SAMPLES, _GAPS, _POWER = "enough sensor samples", "no meter gaps", "steady power"
 _NO_READINGS = "the meter's readings over the windows were not kept"
-_KINDS = {"native unary": "unary", "native stream": "stream", "open inference protocol": "oip"}
+_KINDS = {
+    "native unary": "unary",
+    "native stream": "stream",
+    "native generation": "generation",
+    "open inference protocol": "oip",
+}
 
 
 def sensor_samples(results: Results) -> Check:

@@ -29,6 +29,7 @@ from wattserve_loadgen.sweeping.environment import conditions_now
 from wattserve_loadgen.sweeping.progress import Display, Tick
 from wattserve_loadgen.sweeping.records import make_records, parse
 from wattserve_loadgen.sweeping.servers import Site, plain_variants
+from wattserve_loadgen.target.fleet import Fleet
 from wattserve_loadgen.target.wire import CallFailure
 
 _MOST_PER_SECOND = 25_000  # of each process, above what it can send; arrays are sized by it
@@ -114,16 +115,17 @@ class CellRunner:
         async with site.witness.watching(harvest=self._outlives_receipts(cell, site)):
             loop = await self._load(cell, site, groups, self.plan.cell_requests())
         answers = parse(loop.outcomes, variant, site.target.read)
+        servers = site.target.servers_of(loop.outcomes) if isinstance(site.target, Fleet) else []
         start, end = self._seconds(loop.window_start_ns), self._seconds(loop.window_end_ns)
         lost: TargetError | None = None
         receipts: dict[str, Receipt] = {}
         growth = account.LedgerGrowth(reason=_LOST, method=site.witness.method)
         try:
             await site.check()
-            receipts, growth = await site.witness.after(variant, answers, start, end)
+            receipts, growth = await site.witness.after(variant, answers, start, end, servers)
         except TargetError as error:
             lost = error
-        records = make_records(cell, self._dataset, groups, loop, answers, receipts, self._origin_ns)
+        records = make_records(cell, self._dataset, groups, loop, answers, receipts, self._origin_ns, servers)
         result = None
         if loop.window_start_ns:
             result = measure_cell(

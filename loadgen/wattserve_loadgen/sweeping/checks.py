@@ -14,12 +14,15 @@ import numpy as np
 from wattserve_client import ServerInfo, VariantState
 from wattserve_common.dataset import Dataset
 from wattserve_loadgen.errors import PlanError
+from wattserve_loadgen.figures.limits import parse_limits
 from wattserve_loadgen.model.results import Results, TargetSummary
+from wattserve_loadgen.model.server_info import difference
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.schedule import Plan
 from wattserve_loadgen.sweeping.environment import describe_client
-from wattserve_loadgen.sweeping.servers import Site, difference
+from wattserve_loadgen.sweeping.servers import Site
+from wattserve_loadgen.target.wattserve import GENERATING_TASK
 
 _LABELS_SHOWN = 10
 # What must be the same when an interrupted sweep goes on.
@@ -36,12 +39,24 @@ def choose_variants(info: ServerInfo, asked: tuple[str, ...] | None) -> tuple[st
     return asked or tuple(usable or names)
 
 
-def check(info: ServerInfo, variants: Sequence[str], loads: Sequence[Load], dataset: Dataset) -> None:
+def check(
+    info: ServerInfo,
+    variants: Sequence[str],
+    loads: Sequence[Load],
+    dataset: Dataset,
+    objective: str = "",
+) -> None:
     """PlanError when the server would refuse a row or a load, or orders labels differently."""
     if dataset.pixel_shape or info.pixel_shape:
         _check_images(info, dataset)
     else:
-        _check_tokens(info, dataset)
+        check_tokens(str(dataset.folder), info, dataset)
+    if info.task == GENERATING_TASK:
+        _check_prompts(info, loads, dataset)
+    elif of_tokens := [limit.name for limit in parse_limits(objective) if limit.name != "latency"]:
+        raise PlanError(
+            f"--slo {objective}: this server's model writes no tokens, so it has no {of_tokens[0]}"
+        )
     classes = len(info.labels)
     if classes and int(dataset.labels.max()) >= classes:
         index = int(np.argmax(dataset.labels >= classes))
@@ -88,20 +103,39 @@ def _check_images(info: ServerInfo, dataset: Dataset) -> None:
         )
 
 
-def _check_tokens(info: ServerInfo, dataset: Dataset) -> None:
+def check_tokens(where: str, info: ServerInfo, dataset: Dataset) -> None:
+    """PlanError names the row that the server would refuse. `where`: the dataset, as the user named it."""
     longest = info.limits.max_sequence_tokens
     vocabulary = info.limits.vocabulary_size
     for index, row in enumerate(dataset.rows):
         if longest and len(row) > longest:
             raise PlanError(
-                f"{dataset.folder}: row {index} has {len(row)} tokens, this server takes at most {longest};"
+                f"{where}: row {index} has {len(row)} tokens, this server takes at most {longest};"
                 f" prepare the dataset with --max-length {longest}"
             )
         if vocabulary and int(row.max()) >= vocabulary:
             raise PlanError(
-                f"{dataset.folder}: row {index} holds token {int(row.max())}, but the model's vocabulary has"
+                f"{where}: row {index} holds token {int(row.max())}, but the model's vocabulary has"
                 f" {vocabulary}; prepare the dataset with this model's tokenizer"
             )
+
+
+def _check_prompts(info: ServerInfo, loads: Sequence[Load], dataset: Dataset) -> None:
+    if not dataset.max_new_tokens:
+        raise PlanError(
+            f"{dataset.folder}: this server's model writes tokens, and the folder does not say how many"
+            " (max_new_tokens.pt); make it with `loadgen prepare --prompts` or --random-prompts"
+        )
+    longest = info.limits.max_sequence_tokens
+    for index, (row, new) in enumerate(zip(dataset.rows, dataset.max_new_tokens, strict=True)):
+        if longest and len(row) + new > longest:
+            raise PlanError(
+                f"{dataset.folder}: row {index} has {len(row)} tokens and is to be followed by {new}; this"
+                f" server takes at most {longest} together"
+            )
+    for load in loads:
+        if load.sequences > 1:
+            raise PlanError(f"{load.name}: a request to a language model holds one prompt")
 
 
 def check_same_sweep(

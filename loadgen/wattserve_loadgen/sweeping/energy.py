@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from wattserve_loadgen.plan.options import Peer
 from wattserve_loadgen.sweeping.readings import Readings, SweepClock
 from wattserve_loadgen.sweeping.records import Answer, unsettled_ids
 from wattserve_loadgen.target.energy_window import added_up, meter_window
+from wattserve_loadgen.target.fleet import Fleet
 from wattserve_loadgen.target.own_meter import OwnMeter, Rest
 from wattserve_loadgen.target.wattserve import NativeTarget
 
@@ -62,8 +63,12 @@ class Witness:
         """
         yield
 
-    async def after(self, variant: str, answers: Sequence[Answer], start: float, end: float) -> Testimony:
-        """Wait until the cell's energy is final. `start`, `end`: of its window."""
+    async def after(
+        self, variant: str, answers: Sequence[Answer], start: float, end: float, servers: Sequence[str] = ()
+    ) -> Testimony:
+        """Wait until the cell's energy is final. `start`, `end`: of its window. `servers`: of a fleet, where
+        each of the requests went to.
+        """
         return {}, account.LedgerGrowth(reason=self.reason)
 
     def window(self, variant: str, start: float, end: float) -> MeterWindow | None:
@@ -87,10 +92,15 @@ class Witness:
 class LedgerWitness(Witness):
     """A server that keeps a ledger, or says why it does not."""
 
-    def __init__(self, target: NativeTarget, name: str, info: ServerInfo, clock: SweepClock) -> None:
+    def __init__(
+        self, target: NativeTarget, name: str, info: ServerInfo, clock: SweepClock, member: str = ""
+    ) -> None:
+        """member: its address, where it is one server of a fleet."""
         super().__init__()
         self._target, self._name, self._info, self._clock = target, name, info, clock
+        self._member = member
         self._devices = {variant.name: variant.device for variant in info.variants}
+        self._lanes = {variant.name: variant.other_devices for variant in info.variants}
         self._metered = is_metered(info)
         settling_s = info.limits.settlement_limit_seconds or _SETTLING_DEFAULT_S
         self._limit_s = settling_s + _SETTLING_MARGIN_S
@@ -127,7 +137,9 @@ class LedgerWitness(Witness):
                 with suppress(asyncio.CancelledError, TargetError):
                     await task
 
-    async def after(self, variant: str, answers: Sequence[Answer], start: float, end: float) -> Testimony:
+    async def after(
+        self, variant: str, answers: Sequence[Answer], start: float, end: float, servers: Sequence[str] = ()
+    ) -> Testimony:
         receipts: dict[str, Receipt] = {}
         if self._metered:
             receipts = self._target.read_receipts(self._harvested)
@@ -135,7 +147,9 @@ class LedgerWitness(Witness):
             waiting = [receipt_id for receipt_id in unsettled_ids(answers) if receipt_id not in receipts]
             receipts |= await self._target.final_receipts(waiting, self._limit_s)
         after = await self._quiet_report()
-        return receipts, account.growth_of(self._before or after, after, self._device(variant), variant)
+        lanes = self._lanes.get(variant, ())
+        before = self._before or after
+        return receipts, account.growth_of(before, after, self._device(variant), variant, lanes)
 
     def window(self, variant: str, start: float, end: float) -> MeterWindow | None:
         if self._latest is None:
@@ -192,9 +206,62 @@ class LedgerWitness(Witness):
         for ledger in (report, *report.other_devices):
             if ledger.measured_uj is not None and report.now_unix_ns:
                 age_s = (report.now_unix_ns - ledger.until_unix_ns) / 1e9
-                readings = self._readings.setdefault(ledger.device, Readings(self._name, ledger.device))
+                readings = self._readings.setdefault(ledger.device, self._begun(ledger.device))
                 readings.add(middle - age_s, ledger.measured_uj / 1e6, ledger.idle_watts)
         return report
+
+    def _begun(self, device: str) -> Readings:
+        return Readings(self._name, f"{device} at {self._member}" if self._member else device)
+
+
+class FleetWitness(Witness):
+    """Several servers, each with its ledger: together they say what a cell cost."""
+
+    def __init__(self, fleet: Fleet, members: Sequence[LedgerWitness]) -> None:
+        super().__init__()
+        self._fleet, self._members = fleet, members
+
+    @property
+    def origin(self) -> str:
+        return self._members[0].origin
+
+    async def before(self) -> None:
+        await asyncio.gather(*(member.before() for member in self._members))
+
+    @asynccontextmanager
+    async def watching(self, *, harvest: bool) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for member in self._members:
+                await stack.enter_async_context(member.watching(harvest=harvest))
+            yield
+
+    async def after(
+        self, variant: str, answers: Sequence[Answer], start: float, end: float, servers: Sequence[str] = ()
+    ) -> Testimony:
+        addresses = [member.address for member in self._fleet.members]
+        own: dict[str, list[Answer]] = {address: [] for address in addresses}
+        for answer, server in zip(answers, servers, strict=True):
+            own[server].append(answer)
+        told = await asyncio.gather(
+            *(
+                member.after(variant, own[address], start, end)
+                for address, member in zip(addresses, self._members, strict=True)
+            )
+        )
+        receipts = {receipt_id: receipt for some, _ in told for receipt_id, receipt in some.items()}
+        growths = dict(zip(addresses, (growth for _, growth in told), strict=True))
+        return receipts, account.growth_of_fleet(growths)
+
+    def window(self, variant: str, start: float, end: float) -> MeterWindow | None:
+        windows = [member.window(variant, start, end) for member in self._members]
+        known = [window for window in windows if window is not None]
+        return added_up(known) if len(known) == len(windows) else None
+
+    def readings(self) -> list[Readings]:
+        return [readings for member in self._members for readings in member.readings()]
+
+    def meter(self) -> dict[str, Any]:
+        return self._members[0].meter()
 
 
 class OwnMeterWitness(Witness):
@@ -226,7 +293,9 @@ class OwnMeterWitness(Witness):
     async def close(self) -> None:
         await self._meter.stop()
 
-    async def after(self, variant: str, answers: Sequence[Answer], start: float, end: float) -> Testimony:
+    async def after(
+        self, variant: str, answers: Sequence[Answer], start: float, end: float, servers: Sequence[str] = ()
+    ) -> Testimony:
         await self._meter.covers(self._clock.perf_counter_at(end))
         rest = self._rest
         return {}, account.growth_above_rest(self.window(variant, start, end), rest.watts, rest.reason)

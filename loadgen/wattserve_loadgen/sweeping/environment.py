@@ -39,7 +39,10 @@ def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def is_this_machine(target: str) -> bool:
-    """Whether HOST:PORT names an address of this machine. What a tunnel hides, nobody can tell."""
+    """Whether HOST:PORT, or one of several that commas join, names an address of this machine. What a tunnel
+    hides, nobody can tell."""
+    if "," in target:
+        return any(map(is_this_machine, target.split(",")))
     if target.startswith("unix:"):
         return True
     host = target.rpartition(":")[0].strip("[]")

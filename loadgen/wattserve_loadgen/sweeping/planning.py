@@ -9,6 +9,7 @@ from dataclasses import replace
 from wattserve_common.dataset import Dataset
 from wattserve_loadgen import words
 from wattserve_loadgen.drive import calibration
+from wattserve_loadgen.drive.null_server import GENERATION
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.model.results import Ceiling
 from wattserve_loadgen.model.server_info import sensor_period_seconds
@@ -19,6 +20,7 @@ from wattserve_loadgen.plan.schedule import Plan, make_plan
 from wattserve_loadgen.sweeping import checks
 from wattserve_loadgen.sweeping.servers import SERVER, Site
 from wattserve_loadgen.target.oip import OipTarget
+from wattserve_loadgen.target.wire import GENERATE
 
 ASIDE_S = 0.7  # of a cell beside its load, about: settling, reading, writing
 _ROWS_WEIGHED = 200
@@ -58,7 +60,9 @@ def plan_of(options: SweepOptions, sites: dict[str, Site], dataset: Dataset) -> 
     if not plan.loads and not options.find_max:
         raise PlanError("no load to put on the server")
     for name, site in sites.items():
-        checks.check(site.info, variants_on(plan.arms, name), plan.loads, dataset)
+        checks.check(site.info, variants_on(plan.arms, name), plan.loads, dataset, plan.objective)
+        if options.stream and site.target.connection.method == GENERATE:
+            raise PlanError("--stream: a language model always answers with a stream; leave it out")
     return plan
 
 
@@ -121,7 +125,8 @@ async def ceilings_of(
             said = [note] if note else []
         notes += said
         if ceiling is not None:
-            ceilings |= dict.fromkeys((arm.name for arm in arms), ceiling.summary())
+            tokens = statistics.fmean(dataset.max_new_tokens) if kind == GENERATION else 1.0
+            ceilings |= dict.fromkeys((arm.name for arm in arms), ceiling.summary(tokens))
     return ceilings, notes
 
 
@@ -129,4 +134,7 @@ def kind_of(site: Site) -> str:
     """How it is called, in the words of calibrations."""
     if isinstance(site.target, OipTarget):
         return "oip"
-    return "stream" if site.target.connection.stream else "unary"
+    connection = site.target.connection
+    if connection.method == GENERATE:
+        return GENERATION
+    return "stream" if connection.stream else "unary"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,10 +16,12 @@ from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.model.codec import as_stored
 from wattserve_loadgen.model.results import TargetSummary
+from wattserve_loadgen.model.server_info import difference
 from wattserve_loadgen.plan.options import Peer, SweepOptions
-from wattserve_loadgen.sweeping.energy import LedgerWitness, OwnMeterWitness, Witness
+from wattserve_loadgen.sweeping.energy import FleetWitness, LedgerWitness, OwnMeterWitness, Witness
 from wattserve_loadgen.sweeping.environment import is_this_machine
 from wattserve_loadgen.sweeping.readings import SweepClock
+from wattserve_loadgen.target.fleet import Fleet
 from wattserve_loadgen.target.oip import OipTarget
 from wattserve_loadgen.target.wattserve import NativeTarget
 
@@ -30,24 +33,8 @@ _QUESTION_S = 5.0
 _LOADING_S = 600.0  # for which a server may still load variants before the first cell
 _COMING = (VariantState.LOADING, VariantState.CALIBRATING)
 _MOST_LOSSES = 3  # a server that dies of a cell would die of it for ever
-# What makes a server the same one after a restart, as far as its figures go.
-_IDENTITY = (
-    "model_name",
-    "model_source",
-    "server_version",
-    "hardware",
-    "versions",
-    "labels",
-    "random_weights",
-)
-_VARIANT_IDENTITY = (
-    "name", "device", "dtype", "native", "kernels", "detail", "proxy", "operands", "weights", "kept_layers",
-    "tuning", "packs_tokens",
-)  # fmt: skip
-
-
 # What is loaded. Its answers are read in the native protocol's messages, whatever was spoken on the wire.
-Target = NativeTarget | OipTarget
+Target = NativeTarget | OipTarget | Fleet
 Outcome = TypeVar("Outcome")
 
 
@@ -167,29 +154,6 @@ async def see_through(
     raise AssertionError("the last loss ends it")
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """In words, what is different between two ServerInfos in a way that changes figures; "" for the same
-    model in the same variants.
-
-    A variant's state does not count: one that is not loaded yet says less of itself.
-    """
-    for name in _IDENTITY:
-        if before.get(name) != after[name]:
-            return f"its {name} was {_short(before.get(name))} and is {_short(after[name])} now"
-    later = {variant["name"]: variant for variant in after["variants"]}
-    for variant in before["variants"]:
-        now = later.get(variant["name"])
-        if now is None:
-            return f"the variant {variant['name']} is gone"
-        if variant.get("state") != "ready" or now["state"] != "ready":
-            continue
-        for name in _VARIANT_IDENTITY:
-            if variant.get(name) != now[name]:
-                was, is_now = _short(variant.get(name)), _short(now[name])
-                return f"{variant['name']}: {name} was {was} and is {is_now} now"
-    return ""
-
-
 def coming(info: ServerInfo) -> str:
     """Which variants a server is still loading, in words; loading any would disturb what is measured."""
     return ", ".join(f"{each.name} is {each.state}" for each in info.variants if each.state in _COMING)
@@ -231,11 +195,6 @@ async def check_one_server(target: Target, again: Callable[[], Target], info: Se
         )
 
 
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 async def open_sites(
     options: SweepOptions,
     stack: AsyncExitStack,
@@ -266,16 +225,24 @@ async def _open_server(
     clock: SweepClock,
     tell: Callable[[str], None],
 ) -> Site:
-    def connect() -> NativeTarget:
-        return NativeTarget(options.target, stream=options.stream, tls=tls, api_key_file=options.api_key_file)
+    def connect(address: str) -> NativeTarget:
+        return NativeTarget(address, stream=options.stream, tls=tls, api_key_file=options.api_key_file)
 
-    target = connect()
-    stack.push_async_callback(target.close)
-    info = await target.server_info(_CONNECT_S)
-    await check_one_server(target, connect, info)
-    if not options.dry_run:
-        info = await until_loaded(target, info, tell)
-    return Site(SERVER, target, info, LedgerWitness(target, SERVER, info, clock))
+    members: list[tuple[NativeTarget, ServerInfo]] = []
+    for address in options.target.split(","):
+        member = connect(address)
+        stack.push_async_callback(member.close)
+        info = await member.server_info(_CONNECT_S)
+        await check_one_server(member, partial(connect, address), info)
+        if not options.dry_run:
+            info = await until_loaded(member, info, tell)
+        members.append((member, info))
+    target, info = members[0]
+    if len(members) == 1:
+        return Site(SERVER, target, info, LedgerWitness(target, SERVER, info, clock))
+    fleet = Fleet([member for member, _ in members])
+    witnesses = [LedgerWitness(member, SERVER, own, clock, member.address) for member, own in members]
+    return Site(SERVER, fleet, await fleet.server_info(_CONNECT_S), FleetWitness(fleet, witnesses))
 
 
 async def _open_peer(

@@ -32,6 +32,7 @@ from wattserve_loadgen.sweeping import first_results, planning
 from wattserve_loadgen.sweeping.cells import CellLost, CellOutcome, CellRunner
 from wattserve_loadgen.sweeping.checks import check_same_sweep
 from wattserve_loadgen.sweeping.environment import ClockWatch
+from wattserve_loadgen.sweeping.held_out import check_held_out, score
 from wattserve_loadgen.sweeping.live import LiveMetrics
 from wattserve_loadgen.sweeping.progress import Display, several
 from wattserve_loadgen.sweeping.readings import SweepClock, last_instant
@@ -53,6 +54,7 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
     None for a dry run.
     """
     dataset = load_dataset(options.dataset)
+    held_out = None if options.held_out is None else load_dataset(options.held_out)
     async with AsyncExitStack() as stack:
         if options.metrics_port is not None and not options.dry_run:
             live = LiveMetrics(options.metrics_port)
@@ -63,6 +65,8 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
         clock = SweepClock()
         sites = await open_sites(options, stack, scratch, clock, display.say)
         plan = planning.plan_of(options, sites, dataset)
+        if held_out is not None:
+            check_held_out(held_out, dataset, sites)
         left_out: list[str] = []
         search_s = planning.search_limit_s(plan) if options.find_max else 0.0
         if options.budget_s is not None:
@@ -98,7 +102,9 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
             last_ns = kept.restore(read_records(folder.path))
             last_reading_ns = round(last_instant(folder.path / READINGS_FILE) * 1e9)
             clock.continue_after(max(last_ns, last_reading_ns))
-        return await _Sweep(options, dataset, sites, kept, folder, clock, display, ceilings).run(search_s)
+        return await _Sweep(options, dataset, sites, kept, folder, clock, display, ceilings, held_out).run(
+            search_s
+        )
 
 
 class _Sweep:
@@ -114,9 +120,10 @@ class _Sweep:
         clock: SweepClock,
         display: Display,
         ceilings: dict[str, Ceiling],
+        held_out: Dataset | None = None,
     ) -> None:
         self._options, self._sites, self._kept, self._folder = options, sites, kept, folder
-        self._display, self._ceilings = display, ceilings
+        self._display, self._ceilings, self._held_out = display, ceilings, held_out
         self._wall = ClockWatch()
         self._cells: list[Cell] = []
         self._interrupted = ""  # by what
@@ -175,6 +182,8 @@ class _Sweep:
             await self._search(search_s)
         self._cells = schedule.cells(self._kept.plan)
         self._display.begin(self._cells)
+        if self._held_out is not None and not self._kept.results.perplexity:
+            await self._score(self._held_out)
         done = {cell.position for cell in self._kept.results.cells}
         for cell in self._cells:
             if self._interrupted:
@@ -224,6 +233,15 @@ class _Sweep:
 
     def _keep(self, outcome: CellOutcome, site: Site) -> None:
         self._kept.keep(outcome.result, outcome.records, site.witness.readings(), site.summary())
+
+    async def _score(self, held_out: Dataset) -> None:
+        """Perplexity, before the first cell: nothing of it is in a cell's accounts."""
+        arms = self._kept.plan.arms
+        self._display.say(f"perplexity of {len(held_out.rows)} rows that are held out, by each variant")
+        site = self._sites[arms[0].target]
+        action = partial(score, held_out, arms, self._sites)
+        perplexity = await self._see_through(site, "perplexity", action)
+        self._kept.change(perplexity=perplexity, held_out=str(held_out.folder))
 
     async def _search(self, limit_s: float) -> None:
         """Find each arm's rate, and put it into the plan."""

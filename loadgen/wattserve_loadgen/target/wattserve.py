@@ -20,6 +20,7 @@ from wattserve_client import (
     EnergyReport,
     NotFound,
     Receipt,
+    Scores,
     ServerInfo,
     Tls,
     WattserveError,
@@ -28,11 +29,14 @@ from wattserve_client.keys import ApiKey
 from wattserve_client.wire import from_message
 from wattserve_common.dataset import Dataset
 from wattserve_loadgen.errors import PlanError, TargetError
-from wattserve_loadgen.target.wire import PREDICT, PREDICT_STREAM, Connection, cause, open_channel
+from wattserve_loadgen.target.generation import Generated, make_generation, read_generation
+from wattserve_loadgen.target.wire import GENERATE, PREDICT, PREDICT_STREAM, Connection, cause, open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
 
+GENERATING_TASK = "text-generation"  # as a ServerInfo names it
 _WATCH_RECEIPTS = "/wattserve.v1.Inference/WatchReceipts"
 _QUESTION_S = 30.0
+_SCORING_S = 600.0  # of a few long rows on a slow machine, and until their energy is settled
 _RECEIPTS_PER_CALL = 5000
 _LOOKUPS_AT_ONCE = 32
 
@@ -62,20 +66,34 @@ class NativeTarget:
         except ValueError as error:
             raise PlanError(str(error).replace("tls=", "--tls")) from None
         self._serialised: tuple[str, list[bytes]] = ("", [])  # of the dataset with that hash
+        self.generates = False  # whether its model writes tokens, once the server has said so
 
     @property
     def protocol(self) -> str:
+        if self.generates:
+            return "native generation"
         return "native stream" if self._stream else "native unary"
 
     @property
     def connection(self) -> Connection:
+        if self.generates:
+            return Connection(self.address, GENERATE, tls=self._tls, metadata=self._key.metadata)
         method = PREDICT_STREAM if self._stream else PREDICT
         return Connection(self.address, method, self._stream, self._tls, self._key.metadata)
 
     async def server_info(self, limit_s: float = _QUESTION_S) -> ServerInfo:
         """What the server says it is; TargetError when nobody answers within `limit_s`."""
         with self._losing():
-            return await self._client.server_info(timeout_s=limit_s)
+            info = await self._client.server_info(timeout_s=limit_s)
+        self.generates = info.task == GENERATING_TASK
+        return info
+
+    async def score(self, rows: Sequence[list[int]], variant: str) -> Scores:
+        """How likely the variant finds each row of token ids, with its settled energy."""
+        with self._losing():
+            return await self._client.score(
+                list(rows), variant=variant, wait_for_settled_energy=True, timeout_s=_SCORING_S
+            )
 
     async def energy_report(self) -> EnergyReport:
         """The ledger, now."""
@@ -114,7 +132,9 @@ class NativeTarget:
         return {receipt.receipt_id: receipt for receipt in receipts}
 
     def make_requests(self, dataset: Dataset, groups: Sequence[Sequence[int]], variant: str) -> list[bytes]:
-        """One PredictRequest for each group of rows."""
+        """One PredictRequest for each group of rows, or for each row alone one GenerateRequest."""
+        if self.generates:
+            return self._generations(dataset, groups, variant)
         prefix = pb.PredictRequest(variant=variant).SerializeToString()
         if dataset.pixel_shape and any(len(group) > 1 for group in groups):
             return [prefix + _images(dataset, group) for group in groups]
@@ -126,7 +146,13 @@ class NativeTarget:
         # Joined protobuf messages merge: the sequences of several requests become those of one.
         return [prefix + b"".join(rows[row] for row in group) for group in groups]
 
-    def read(self, answer: bytes) -> pb.PredictResponse:
+    def _generations(self, dataset: Dataset, groups: Sequence[Sequence[int]], variant: str) -> list[bytes]:
+        rows = {row: make_generation(dataset, row, variant) for (row,) in set(map(tuple, groups))}
+        return [rows[row] for (row,) in groups]
+
+    def read(self, answer: bytes) -> pb.PredictResponse | Generated:
+        if self.generates:
+            return read_generation(answer)
         try:
             return pb.PredictResponse.FromString(answer)
         except DecodeError:

@@ -12,10 +12,13 @@ What it costs is stated by `tests/bench/client_ceiling.py`.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import struct
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -31,6 +34,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 
 PREDICT = "/wattserve.v1.Inference/Predict"
 PREDICT_STREAM = "/wattserve.v1.Inference/PredictStream"
+GENERATE = "/wattserve.v1.Inference/Generate"
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 # Otherwise equal channels share one connection. What is too large, the server says.
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1), *message_sizes(-1)]
@@ -42,6 +46,7 @@ _PER_CHANNEL = 32, 8
 _PER_STREAM = 8, 8
 _MESSAGE_CHARACTERS = 200
 _REQUEST_ID, _RESPONSE = 0x0A, 0x12  # in a PredictStreamResponse: fields 1 and 2, each before its length
+_STAMP = struct.Struct("<qI")  # nanoseconds, and the length of the message that came then
 _CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -51,6 +56,7 @@ class CallFailure:
 
     code: str
     message: str
+    server: str = ""  # of a fleet: which one did not answer
 
 
 class Unanswered(Exception):
@@ -101,6 +107,7 @@ class Connection:
     stream: bool = False  # `method` is the native PredictStream
     tls: Tls | None = None  # None: plain
     metadata: Metadata = field(default=(), repr=False)  # of every call: it holds the API key, if any
+    others: tuple[str, ...] = ()  # of a fleet: the addresses beside it, which calls go to in turns
 
 
 def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
@@ -112,10 +119,13 @@ def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
 
 
 def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callable[[], Awaitable[None]]]:
-    """A call for each of `count` slots, spread over a few channels, and what closes them all.
+    """A call for each of `count` slots, spread over a few channels, and what closes them all. Those of a
+    fleet go to its servers in turns, whichever slot they are of.
 
     All calls of a stream must be given the same timeout.
     """
+    if connection.others:
+        return _open_in_turns(connection, count)
     of_each, most = _PER_STREAM if connection.stream else _PER_CHANNEL
     channels = [
         open_channel(connection.address, connection.tls) for _ in range(min(most, -(-count // of_each)))
@@ -123,7 +133,9 @@ def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callab
     streams: list[Stream] = []
     calls: list[Sender] = []
     for channel in channels:
-        if connection.stream:
+        if connection.method == GENERATE:
+            calls.append(Generations(channel.unary_stream(GENERATE), connection.metadata))
+        elif connection.stream:
             streams.append(Stream(channel.stream_stream(connection.method), connection.metadata))
         else:
             method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(connection.method)
@@ -137,6 +149,66 @@ def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callab
             await channel.close()
 
     return [calls[slot % len(calls)] for slot in range(count)], close
+
+
+def _open_in_turns(connection: Connection, count: int) -> tuple[list[Sender], Callable[[], Awaitable[None]]]:
+    addresses = (connection.address, *connection.others)
+    opened = [open_calls(replace(connection, address=address, others=()), count) for address in addresses]
+    turns = itertools.count()
+    calls: list[Sender] = [
+        InTurns(addresses, [senders[slot] for senders, _ in opened], turns) for slot in range(count)
+    ]
+
+    async def close() -> None:
+        for _, close_one in opened:
+            await close_one()
+
+    return calls, close
+
+
+class InTurns:
+    """A slot's call of each server of a fleet. Before an answer stands a byte: the number of the server."""
+
+    def __init__(self, addresses: Sequence[str], calls: Sequence[Sender], turns: Iterator[int]) -> None:
+        self._addresses, self._calls, self._turns = addresses, calls, turns
+
+    def __call__(self, request: bytes, /, *, timeout: float) -> Awaitable[bytes]:
+        number = next(self._turns) % len(self._calls)
+        return self._numbered(number, self._calls[number](request, timeout=timeout))
+
+    async def _numbered(self, number: int, answer: Awaitable[bytes]) -> bytes:
+        try:
+            return b"%c%b" % (number, await answer)
+        except CALL_ERRORS as error:
+            raise Unanswered(replace(failure_of(error), server=self._addresses[number])) from None
+
+
+class Generations:
+    """Calls of `Generate`: the answer to each is all its messages, with the instants at which they came."""
+
+    def __init__(
+        self, method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes], metadata: Metadata = ()
+    ) -> None:
+        self._method = partial(method, metadata=metadata)
+
+    def __call__(self, request: bytes, /, *, timeout: float) -> Awaitable[bytes]:
+        return self._collect(self._method(request, timeout=timeout))
+
+    async def _collect(self, messages: AsyncIterable[bytes]) -> bytes:
+        parts: list[bytes] = []
+        async for message in messages:
+            parts += (_STAMP.pack(time.perf_counter_ns(), len(message)), message)
+        return b"".join(parts)
+
+
+def stamped_messages(answer: bytes) -> Iterator[tuple[int, bytes]]:
+    """What `Generations` made an answer of: (instant by `time.perf_counter_ns`, message)."""
+    place = 0
+    while place < len(answer):
+        stamp_ns, size = _STAMP.unpack_from(answer, place)
+        place += _STAMP.size
+        yield stamp_ns, answer[place : place + size]
+        place += size
 
 
 class Stream:

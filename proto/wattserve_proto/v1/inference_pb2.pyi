@@ -23,6 +23,31 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _FinishReason:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
+    FINISH_REASON_STOP: _FinishReason.ValueType  # 1
+    """at an end token, a stop token or a stop string"""
+    FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
+    """at max_new_tokens, or at the model's longest context"""
+    FINISH_REASON_ENERGY: _FinishReason.ValueType  # 3
+    """at max_energy_uj"""
+
+class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
+
+FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
+FINISH_REASON_STOP: FinishReason.ValueType  # 1
+"""at an end token, a stop token or a stop string"""
+FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
+"""at max_new_tokens, or at the model's longest context"""
+FINISH_REASON_ENERGY: FinishReason.ValueType  # 3
+"""at max_energy_uj"""
+Global___FinishReason: typing_extensions.TypeAlias = FinishReason
+
 class _EnergyState:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -98,6 +123,34 @@ OUTCOME_CANCELLED: Outcome.ValueType  # 2
 """the caller left; what had run by then was charged"""
 OUTCOME_FAILED: Outcome.ValueType  # 3
 Global___Outcome: typing_extensions.TypeAlias = Outcome
+
+class _LineRole:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _LineRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_LineRole.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    LINE_ROLE_UNSPECIFIED: _LineRole.ValueType  # 0
+    """it is a sequence of a request that generates nothing"""
+    LINE_ROLE_PROMPT: _LineRole.ValueType  # 1
+    """the steps that read the prompt, and choose the first token"""
+    LINE_ROLE_OUTPUT: _LineRole.ValueType  # 2
+    """those that choose the others"""
+    LINE_ROLE_RECOMPUTED: _LineRole.ValueType  # 3
+    """those that read again what was lost from the cache: in no figure but an overhead"""
+
+class LineRole(_LineRole, metaclass=_LineRoleEnumTypeWrapper):
+    """What a line of a generation stands for."""
+
+LINE_ROLE_UNSPECIFIED: LineRole.ValueType  # 0
+"""it is a sequence of a request that generates nothing"""
+LINE_ROLE_PROMPT: LineRole.ValueType  # 1
+"""the steps that read the prompt, and choose the first token"""
+LINE_ROLE_OUTPUT: LineRole.ValueType  # 2
+"""those that choose the others"""
+LINE_ROLE_RECOMPUTED: LineRole.ValueType  # 3
+"""those that read again what was lost from the cache: in no figure but an overhead"""
+Global___LineRole: typing_extensions.TypeAlias = LineRole
 
 class _VariantState:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -244,6 +297,7 @@ class PredictRequest(google.protobuf.message.Message):
     WAIT_FOR_SETTLED_ENERGY_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
+    MAX_ENERGY_UJ_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     """the caller's own; echoed; may be empty outside a stream"""
     variant: builtins.str
@@ -253,12 +307,16 @@ class PredictRequest(google.protobuf.message.Message):
     server's settlement limit).
     """
     priority: builtins.int
-    """Whose turn it is while requests wait: 1 goes first, 2 is the default (as is 0), 3 goes last. A level is
-    worth one second of waiting, so nothing waits for ever.
+    """Whose turn it is while requests of the same caller wait: 1 goes first, 2 is the default (as is 0), 3 goes
+    last. A level is worth one second of waiting, so nothing waits for ever.
     """
     truncate: builtins.bool
     """A text that is longer than the model takes is cut to what it takes, by the model's own tokenizer, in place
     of a refusal; PredictResponse.cut_tokens says how much is missing. Token ids and tensors are never cut.
+    """
+    max_energy_uj: builtins.int
+    """Refused before it runs, with FAILED_PRECONDITION and the prediction, where the laws say that it will cost
+    more, or cannot tell what it will (LAW_UNKNOWN). By itself: in company it mostly costs less.
     """
     @property
     def text(self) -> Global___TextInput: ...
@@ -277,9 +335,13 @@ class PredictRequest(google.protobuf.message.Message):
         wait_for_settled_energy: builtins.bool = ...,
         priority: builtins.int = ...,
         truncate: builtins.bool = ...,
+        max_energy_uj: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["input", b"input", "tensors", b"tensors", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["input", b"input", "priority", b"priority", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "truncate", b"truncate", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_energy_uj", b"_max_energy_uj", "input", b"input", "max_energy_uj", b"max_energy_uj", "tensors", b"tensors", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_energy_uj", b"_max_energy_uj", "input", b"input", "max_energy_uj", b"max_energy_uj", "priority", b"priority", "request_id", b"request_id", "tensors", b"tensors", "text", b"text", "tokens", b"tokens", "truncate", b"truncate", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_energy_uj", b"_max_energy_uj"]) -> typing.Literal["max_energy_uj"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["input", b"input"]) -> typing.Literal["text", "tokens", "tensors"] | None: ...
 
 Global___PredictRequest: typing_extensions.TypeAlias = PredictRequest
@@ -320,6 +382,7 @@ class Timing(google.protobuf.message.Message):
     QUEUE_NS_FIELD_NUMBER: builtins.int
     COMPUTE_NS_FIELD_NUMBER: builtins.int
     TOTAL_NS_FIELD_NUMBER: builtins.int
+    FIRST_TOKEN_NS_FIELD_NUMBER: builtins.int
     tokenize_ns: builtins.int
     """0 when the caller sent tokens"""
     queue_ns: builtins.int
@@ -328,6 +391,10 @@ class Timing(google.protobuf.message.Message):
     """summed over the windows in which its sequences ran"""
     total_ns: builtins.int
     """received until the answer was ready"""
+    first_token_ns: builtins.int
+    """Received until the first token was there. Absent for all but a generation; of one, queue_ns ends with its
+    first step, and compute_ns is summed over the steps that it took part in.
+    """
     def __init__(
         self,
         *,
@@ -335,10 +402,39 @@ class Timing(google.protobuf.message.Message):
         queue_ns: builtins.int = ...,
         compute_ns: builtins.int = ...,
         total_ns: builtins.int = ...,
+        first_token_ns: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["compute_ns", b"compute_ns", "queue_ns", b"queue_ns", "tokenize_ns", b"tokenize_ns", "total_ns", b"total_ns"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_first_token_ns", b"_first_token_ns", "first_token_ns", b"first_token_ns"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_first_token_ns", b"_first_token_ns", "compute_ns", b"compute_ns", "first_token_ns", b"first_token_ns", "queue_ns", b"queue_ns", "tokenize_ns", b"tokenize_ns", "total_ns", b"total_ns"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_first_token_ns", b"_first_token_ns"]) -> typing.Literal["first_token_ns"] | None: ...
 
 Global___Timing: typing_extensions.TypeAlias = Timing
+
+@typing.final
+class Usage(google.protobuf.message.Message):
+    """Tokens as a bill counts them: special ones included, padding not."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    TOTAL_TOKENS_FIELD_NUMBER: builtins.int
+    prompt_tokens: builtins.int
+    """that were given"""
+    output_tokens: builtins.int
+    """that were generated, an end token among them; 0 for all but a generation"""
+    total_tokens: builtins.int
+    """the sum of both"""
+    def __init__(
+        self,
+        *,
+        prompt_tokens: builtins.int = ...,
+        output_tokens: builtins.int = ...,
+        total_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "total_tokens", b"total_tokens"]) -> None: ...
+
+Global___Usage: typing_extensions.TypeAlias = Usage
 
 @typing.final
 class PredictResponse(google.protobuf.message.Message):
@@ -351,6 +447,7 @@ class PredictResponse(google.protobuf.message.Message):
     RECEIPT_FIELD_NUMBER: builtins.int
     TIMING_FIELD_NUMBER: builtins.int
     CUT_TOKENS_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
     request_id: builtins.str
     variant: builtins.str
     @property
@@ -369,6 +466,10 @@ class PredictResponse(google.protobuf.message.Message):
     def cut_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Of each text, the tokens that PredictRequest.truncate cut off: nobody has read them. Empty where nothing was."""
 
+    @property
+    def usage(self) -> Global___Usage:
+        """of all sequences; an image counts as one token"""
+
     def __init__(
         self,
         *,
@@ -379,11 +480,389 @@ class PredictResponse(google.protobuf.message.Message):
         receipt: Global___Receipt | None = ...,
         timing: Global___Timing | None = ...,
         cut_tokens: collections.abc.Iterable[builtins.int] | None = ...,
+        usage: Global___Usage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["output", b"output", "receipt", b"receipt", "timing", b"timing"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["classifications", b"classifications", "cut_tokens", b"cut_tokens", "output", b"output", "receipt", b"receipt", "request_id", b"request_id", "timing", b"timing", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["output", b"output", "receipt", b"receipt", "timing", b"timing", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["classifications", b"classifications", "cut_tokens", b"cut_tokens", "output", b"output", "receipt", b"receipt", "request_id", b"request_id", "timing", b"timing", "usage", b"usage", "variant", b"variant"]) -> None: ...
 
 Global___PredictResponse: typing_extensions.TypeAlias = PredictResponse
+
+@typing.final
+class Sampling(google.protobuf.message.Message):
+    """How each token is chosen of what the model finds likely. Absent, as all of its fields at their defaults: always
+    the likeliest, which is the same in every run.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    TOP_K_FIELD_NUMBER: builtins.int
+    TOP_P_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    temperature: builtins.float
+    """Divides the logits; at most 100. 0: the likeliest token, always; the fields below then have no effect, but
+    repetition_penalty has.
+    """
+    top_k: builtins.int
+    """of the likeliest so many; 0: of all"""
+    top_p: builtins.float
+    """of the likeliest that together have this probability, above 0; absent: 1, of all"""
+    repetition_penalty: builtins.float
+    """By which the logits of tokens that were there are divided, or multiplied where they are negative; above 0,
+    at most 100; absent: 1.
+    """
+    seed: builtins.int
+    """The same seed draws the same tokens for the same prompt, whatever else runs. Absent: the server draws one,
+    and tells it. At most 2^63 - 1.
+    """
+    def __init__(
+        self,
+        *,
+        temperature: builtins.float = ...,
+        top_k: builtins.int = ...,
+        top_p: builtins.float | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        seed: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_top_p", b"_top_p", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_top_p", b"_top_p", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_p", b"_top_p"]) -> typing.Literal["top_p"] | None: ...
+
+Global___Sampling: typing_extensions.TypeAlias = Sampling
+
+@typing.final
+class GenerateRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    MAX_NEW_TOKENS_FIELD_NUMBER: builtins.int
+    SAMPLING_FIELD_NUMBER: builtins.int
+    STOP_STRINGS_FIELD_NUMBER: builtins.int
+    STOP_TOKEN_IDS_FIELD_NUMBER: builtins.int
+    IGNORE_EOS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
+    MAX_ENERGY_UJ_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    WAIT_FOR_SETTLED_ENERGY_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    """the caller's own; echoed; may be empty"""
+    variant: builtins.str
+    """empty: the server's default variant"""
+    text: builtins.str
+    max_new_tokens: builtins.int
+    """0: 128, or what the model's context leaves where that is less"""
+    ignore_eos: builtins.bool
+    """it goes on behind the model's own end tokens"""
+    logprobs: builtins.int
+    """Log-probabilities: of each token, and of so many of the likeliest in its place, 20 at most. Absent: none."""
+    max_energy_uj: builtins.int
+    """It ends once it has cost so much, as the cost law tells: a step late at the most. Absent: no limit."""
+    priority: builtins.int
+    """as PredictRequest.priority"""
+    wait_for_settled_energy: builtins.bool
+    """the last message comes only when the energy is settled, as in Predict"""
+    @property
+    def tokens(self) -> Global___TokenIds: ...
+    @property
+    def sampling(self) -> Global___Sampling: ...
+    @property
+    def stop_strings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """It ends before the first of these that it would write; at most 16, of at most 256 characters each."""
+
+    @property
+    def stop_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """it ends with the first of these; at most 64"""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        variant: builtins.str = ...,
+        text: builtins.str = ...,
+        tokens: Global___TokenIds | None = ...,
+        max_new_tokens: builtins.int = ...,
+        sampling: Global___Sampling | None = ...,
+        stop_strings: collections.abc.Iterable[builtins.str] | None = ...,
+        stop_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        ignore_eos: builtins.bool = ...,
+        logprobs: builtins.int | None = ...,
+        max_energy_uj: builtins.int | None = ...,
+        priority: builtins.int = ...,
+        wait_for_settled_energy: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_logprobs", b"_logprobs", "_max_energy_uj", b"_max_energy_uj", "logprobs", b"logprobs", "max_energy_uj", b"max_energy_uj", "prompt", b"prompt", "sampling", b"sampling", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_logprobs", b"_logprobs", "_max_energy_uj", b"_max_energy_uj", "ignore_eos", b"ignore_eos", "logprobs", b"logprobs", "max_energy_uj", b"max_energy_uj", "max_new_tokens", b"max_new_tokens", "priority", b"priority", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "stop_strings", b"stop_strings", "stop_token_ids", b"stop_token_ids", "text", b"text", "tokens", b"tokens", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_logprobs", b"_logprobs"]) -> typing.Literal["logprobs"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_energy_uj", b"_max_energy_uj"]) -> typing.Literal["max_energy_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["prompt", b"prompt"]) -> typing.Literal["text", "tokens"] | None: ...
+
+Global___GenerateRequest: typing_extensions.TypeAlias = GenerateRequest
+
+@typing.final
+class TokenLogprob(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    token_id: builtins.int
+    logprob: builtins.float
+    """natural, under the model's own distribution: before temperature, penalty and cuts"""
+    def __init__(
+        self,
+        *,
+        token_id: builtins.int = ...,
+        logprob: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "token_id", b"token_id"]) -> None: ...
+
+Global___TokenLogprob: typing_extensions.TypeAlias = TokenLogprob
+
+@typing.final
+class TokenScore(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHOSEN_FIELD_NUMBER: builtins.int
+    LIKELIEST_FIELD_NUMBER: builtins.int
+    @property
+    def chosen(self) -> Global___TokenLogprob: ...
+    @property
+    def likeliest(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """best first; as many as were asked for"""
+
+    def __init__(
+        self,
+        *,
+        chosen: Global___TokenLogprob | None = ...,
+        likeliest: collections.abc.Iterable[Global___TokenLogprob] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["chosen", b"chosen"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chosen", b"chosen", "likeliest", b"likeliest"]) -> None: ...
+
+Global___TokenScore: typing_extensions.TypeAlias = TokenScore
+
+@typing.final
+class GenerationPiece(google.protobuf.message.Message):
+    """What has come since the message before."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    SCORES_FIELD_NUMBER: builtins.int
+    ENERGY_UJ_FIELD_NUMBER: builtins.int
+    UNKNOWN_REASON_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """Whole characters; empty where none is complete, or the model has no tokenizer. It may lag behind token_ids:
+    what could be the beginning of a stop string is kept back.
+    """
+    energy_uj: builtins.int
+    """provisional: of all that has run of the request; absent while not known"""
+    unknown_reason: builtins.str
+    """why energy_uj is absent; empty where it is there"""
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenScore]:
+        """of each token, where they were asked for"""
+
+    def __init__(
+        self,
+        *,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        text: builtins.str = ...,
+        scores: collections.abc.Iterable[Global___TokenScore] | None = ...,
+        energy_uj: builtins.int | None = ...,
+        unknown_reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_energy_uj", b"_energy_uj", "energy_uj", b"energy_uj"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_energy_uj", b"_energy_uj", "energy_uj", b"energy_uj", "scores", b"scores", "text", b"text", "token_ids", b"token_ids", "unknown_reason", b"unknown_reason"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_uj", b"_energy_uj"]) -> typing.Literal["energy_uj"] | None: ...
+
+Global___GenerationPiece: typing_extensions.TypeAlias = GenerationPiece
+
+@typing.final
+class GenerationEnd(google.protobuf.message.Message):
+    """How a generation has ended."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FINISH_REASON_FIELD_NUMBER: builtins.int
+    STOP_STRING_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
+    TIMING_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    finish_reason: Global___FinishReason.ValueType
+    stop_string: builtins.str
+    """that it met, and that is not in the text; empty where none"""
+    seed: builtins.int
+    """of what was drawn; absent where nothing was: at temperature 0"""
+    @property
+    def usage(self) -> Global___Usage: ...
+    @property
+    def receipt(self) -> Global___Receipt: ...
+    @property
+    def timing(self) -> Global___Timing: ...
+    def __init__(
+        self,
+        *,
+        finish_reason: Global___FinishReason.ValueType = ...,
+        stop_string: builtins.str = ...,
+        usage: Global___Usage | None = ...,
+        receipt: Global___Receipt | None = ...,
+        timing: Global___Timing | None = ...,
+        seed: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "receipt", b"receipt", "seed", b"seed", "timing", b"timing", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "finish_reason", b"finish_reason", "receipt", b"receipt", "seed", b"seed", "stop_string", b"stop_string", "timing", b"timing", "usage", b"usage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+
+Global___GenerationEnd: typing_extensions.TypeAlias = GenerationEnd
+
+@typing.final
+class GenerateResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    RECEIPT_ID_FIELD_NUMBER: builtins.int
+    PIECE_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    variant: builtins.str
+    receipt_id: builtins.str
+    """of the receipt that will be there however this ends"""
+    @property
+    def piece(self) -> Global___GenerationPiece: ...
+    @property
+    def end(self) -> Global___GenerationEnd: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        variant: builtins.str = ...,
+        receipt_id: builtins.str = ...,
+        piece: Global___GenerationPiece | None = ...,
+        end: Global___GenerationEnd | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "piece", b"piece", "result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "piece", b"piece", "receipt_id", b"receipt_id", "request_id", b"request_id", "result", b"result", "variant", b"variant"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["result", b"result"]) -> typing.Literal["piece", "end"] | None: ...
+
+Global___GenerateResponse: typing_extensions.TypeAlias = GenerateResponse
+
+@typing.final
+class ScoreRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    WAIT_FOR_SETTLED_ENERGY_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    """the caller's own; echoed; may be empty"""
+    variant: builtins.str
+    """empty: the server's default variant"""
+    wait_for_settled_energy: builtins.bool
+    priority: builtins.int
+    """as PredictRequest.priority"""
+    @property
+    def text(self) -> Global___TextInput: ...
+    @property
+    def tokens(self) -> Global___TokenInput:
+        """each of at least two: the first has nothing before it"""
+
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        variant: builtins.str = ...,
+        text: Global___TextInput | None = ...,
+        tokens: Global___TokenInput | None = ...,
+        wait_for_settled_energy: builtins.bool = ...,
+        priority: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input", "text", b"text", "tokens", b"tokens"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["input", b"input", "priority", b"priority", "request_id", b"request_id", "text", b"text", "tokens", b"tokens", "variant", b"variant", "wait_for_settled_energy", b"wait_for_settled_energy"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["input", b"input"]) -> typing.Literal["text", "tokens"] | None: ...
+
+Global___ScoreRequest: typing_extensions.TypeAlias = ScoreRequest
+
+@typing.final
+class SequenceScore(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
+    LOGPROB_SUM_FIELD_NUMBER: builtins.int
+    logprob_sum: builtins.float
+    @property
+    def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """natural; of each token but the first"""
+
+    def __init__(
+        self,
+        *,
+        token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        logprobs: collections.abc.Iterable[builtins.float] | None = ...,
+        logprob_sum: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob_sum", b"logprob_sum", "logprobs", b"logprobs", "token_ids", b"token_ids"]) -> None: ...
+
+Global___SequenceScore: typing_extensions.TypeAlias = SequenceScore
+
+@typing.final
+class ScoreResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    SEQUENCES_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    RECEIPT_FIELD_NUMBER: builtins.int
+    TIMING_FIELD_NUMBER: builtins.int
+    request_id: builtins.str
+    variant: builtins.str
+    @property
+    def sequences(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SequenceScore]:
+        """in the request's order"""
+
+    @property
+    def usage(self) -> Global___Usage: ...
+    @property
+    def receipt(self) -> Global___Receipt: ...
+    @property
+    def timing(self) -> Global___Timing: ...
+    def __init__(
+        self,
+        *,
+        request_id: builtins.str = ...,
+        variant: builtins.str = ...,
+        sequences: collections.abc.Iterable[Global___SequenceScore] | None = ...,
+        usage: Global___Usage | None = ...,
+        receipt: Global___Receipt | None = ...,
+        timing: Global___Timing | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["receipt", b"receipt", "timing", b"timing", "usage", b"usage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["receipt", b"receipt", "request_id", b"request_id", "sequences", b"sequences", "timing", b"timing", "usage", b"usage", "variant", b"variant"]) -> None: ...
+
+Global___ScoreResponse: typing_extensions.TypeAlias = ScoreResponse
 
 @typing.final
 class PredictError(google.protobuf.message.Message):
@@ -541,7 +1020,7 @@ Global___ReceiptPart: typing_extensions.TypeAlias = ReceiptPart
 
 @typing.final
 class ReceiptLine(google.protobuf.message.Message):
-    """One sequence of a request, in the request's order."""
+    """One sequence of a request, in the request's order; of a generation, one role of its only sequence."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -551,6 +1030,7 @@ class ReceiptLine(google.protobuf.message.Message):
     PADDED_TOKENS_FIELD_NUMBER: builtins.int
     BATCH_SIZE_FIELD_NUMBER: builtins.int
     COMPUTE_NS_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
     energy_uj: builtins.int
     """active energy; absent when unknown or not run"""
     idle_share_uj: builtins.int
@@ -561,7 +1041,8 @@ class ReceiptLine(google.protobuf.message.Message):
     batch_size: builtins.int
     """sequences in its batch; 0: it never ran"""
     compute_ns: builtins.int
-    """its batch's window"""
+    """its batch's window; of a generation, the sum of its steps' windows"""
+    role: Global___LineRole.ValueType
     def __init__(
         self,
         *,
@@ -571,15 +1052,74 @@ class ReceiptLine(google.protobuf.message.Message):
         padded_tokens: builtins.int = ...,
         batch_size: builtins.int = ...,
         compute_ns: builtins.int = ...,
+        role: Global___LineRole.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "batch_size", b"batch_size", "compute_ns", b"compute_ns", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "padded_tokens", b"padded_tokens", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "batch_size", b"batch_size", "compute_ns", b"compute_ns", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "padded_tokens", b"padded_tokens", "role", b"role", "tokens", b"tokens"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_uj", b"_energy_uj"]) -> typing.Literal["energy_uj"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_share_uj", b"_idle_share_uj"]) -> typing.Literal["idle_share_uj"] | None: ...
 
 Global___ReceiptLine: typing_extensions.TypeAlias = ReceiptLine
+
+@typing.final
+class GenerationEnergy(google.protobuf.message.Message):
+    """What a generation cost, by what it was spent on. prompt_energy_uj and output_energy_uj add up to
+    Receipt.energy_uj; each is absent while it is not known.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PROMPT_ENERGY_UJ_FIELD_NUMBER: builtins.int
+    OUTPUT_ENERGY_UJ_FIELD_NUMBER: builtins.int
+    ENERGY_PER_OUTPUT_TOKEN_UJ_FIELD_NUMBER: builtins.int
+    ENERGY_PER_TOTAL_TOKEN_UJ_FIELD_NUMBER: builtins.int
+    OVERHEAD_ENERGY_UJ_FIELD_NUMBER: builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: builtins.int
+    prompt_energy_uj: builtins.int
+    """of reading the prompt, and of choosing the first token"""
+    output_energy_uj: builtins.int
+    """of choosing the others; 0 where there was one token"""
+    energy_per_output_token_uj: builtins.float
+    """Receipt.energy_uj by output_tokens; absent for no token"""
+    energy_per_total_token_uj: builtins.float
+    """Receipt.energy_uj by prompt_tokens and output_tokens"""
+    overhead_energy_uj: builtins.int
+    """Of reading again what a preemption had lost: the server's own expense. It is booked with the warm-up, and is
+    neither in Receipt.energy_uj nor in the figures above. 0 where nothing was.
+    """
+    prompt_tokens: builtins.int
+    output_tokens: builtins.int
+    recomputed_tokens: builtins.int
+    def __init__(
+        self,
+        *,
+        prompt_energy_uj: builtins.int | None = ...,
+        output_energy_uj: builtins.int | None = ...,
+        energy_per_output_token_uj: builtins.float | None = ...,
+        energy_per_total_token_uj: builtins.float | None = ...,
+        overhead_energy_uj: builtins.int | None = ...,
+        prompt_tokens: builtins.int = ...,
+        output_tokens: builtins.int = ...,
+        recomputed_tokens: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_energy_per_output_token_uj", b"_energy_per_output_token_uj", "_energy_per_total_token_uj", b"_energy_per_total_token_uj", "_output_energy_uj", b"_output_energy_uj", "_overhead_energy_uj", b"_overhead_energy_uj", "_prompt_energy_uj", b"_prompt_energy_uj", "energy_per_output_token_uj", b"energy_per_output_token_uj", "energy_per_total_token_uj", b"energy_per_total_token_uj", "output_energy_uj", b"output_energy_uj", "overhead_energy_uj", b"overhead_energy_uj", "prompt_energy_uj", b"prompt_energy_uj"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_energy_per_output_token_uj", b"_energy_per_output_token_uj", "_energy_per_total_token_uj", b"_energy_per_total_token_uj", "_output_energy_uj", b"_output_energy_uj", "_overhead_energy_uj", b"_overhead_energy_uj", "_prompt_energy_uj", b"_prompt_energy_uj", "energy_per_output_token_uj", b"energy_per_output_token_uj", "energy_per_total_token_uj", b"energy_per_total_token_uj", "output_energy_uj", b"output_energy_uj", "output_tokens", b"output_tokens", "overhead_energy_uj", b"overhead_energy_uj", "prompt_energy_uj", b"prompt_energy_uj", "prompt_tokens", b"prompt_tokens", "recomputed_tokens", b"recomputed_tokens"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_per_output_token_uj", b"_energy_per_output_token_uj"]) -> typing.Literal["energy_per_output_token_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_per_total_token_uj", b"_energy_per_total_token_uj"]) -> typing.Literal["energy_per_total_token_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_output_energy_uj", b"_output_energy_uj"]) -> typing.Literal["output_energy_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_overhead_energy_uj", b"_overhead_energy_uj"]) -> typing.Literal["overhead_energy_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_prompt_energy_uj", b"_prompt_energy_uj"]) -> typing.Literal["prompt_energy_uj"] | None: ...
+
+Global___GenerationEnergy: typing_extensions.TypeAlias = GenerationEnergy
 
 @typing.final
 class Receipt(google.protobuf.message.Message):
@@ -608,6 +1148,7 @@ class Receipt(google.protobuf.message.Message):
     PROXY_FIELD_NUMBER: builtins.int
     UNVERIFIED_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
     receipt_id: builtins.str
     """made unique by the server"""
     request_id: builtins.str
@@ -646,6 +1187,10 @@ class Receipt(google.protobuf.message.Message):
     def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReceiptPart]:
         """whose sums the energies above are: accelerator, host"""
 
+    @property
+    def generation(self) -> Global___GenerationEnergy:
+        """absent where nothing was generated"""
+
     def __init__(
         self,
         *,
@@ -670,15 +1215,18 @@ class Receipt(google.protobuf.message.Message):
         proxy: builtins.str = ...,
         unverified: builtins.bool = ...,
         parts: collections.abc.Iterable[Global___ReceiptPart] | None = ...,
+        generation: Global___GenerationEnergy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "parts", b"parts", "provisional_energy_uj", b"provisional_energy_uj", "proxy", b"proxy", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "unverified", b"unverified", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_generation", b"_generation", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "generation", b"generation", "idle_share_uj", b"idle_share_uj", "provisional_energy_uj", b"provisional_energy_uj", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_energy_high_uj", b"_energy_high_uj", "_energy_low_uj", b"_energy_low_uj", "_energy_uj", b"_energy_uj", "_generation", b"_generation", "_idle_share_uj", b"_idle_share_uj", "_provisional_energy_uj", b"_provisional_energy_uj", "created_unix_ns", b"created_unix_ns", "device", b"device", "energy_high_uj", b"energy_high_uj", "energy_low_uj", b"energy_low_uj", "energy_uj", b"energy_uj", "generation", b"generation", "idle_policy", b"idle_policy", "idle_share_uj", b"idle_share_uj", "lines", b"lines", "outcome", b"outcome", "parts", b"parts", "provisional_energy_uj", b"provisional_energy_uj", "proxy", b"proxy", "receipt_id", b"receipt_id", "request_id", b"request_id", "source", b"source", "split_rule", b"split_rule", "state", b"state", "unknown_reason", b"unknown_reason", "unverified", b"unverified", "variant", b"variant", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_high_uj", b"_energy_high_uj"]) -> typing.Literal["energy_high_uj"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_low_uj", b"_energy_low_uj"]) -> typing.Literal["energy_low_uj"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_uj", b"_energy_uj"]) -> typing.Literal["energy_uj"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_generation", b"_generation"]) -> typing.Literal["generation"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_idle_share_uj", b"_idle_share_uj"]) -> typing.Literal["idle_share_uj"] | None: ...
     @typing.overload
@@ -829,6 +1377,7 @@ class VariantInfo(google.protobuf.message.Message):
     TUNING_FIELD_NUMBER: builtins.int
     PACKS_TOKENS_FIELD_NUMBER: builtins.int
     THREADS_FIELD_NUMBER: builtins.int
+    OTHER_DEVICES_FIELD_NUMBER: builtins.int
     name: builtins.str
     device: builtins.str
     dtype: builtins.str
@@ -843,7 +1392,7 @@ class VariantInfo(google.protobuf.message.Message):
     warmup_shapes: builtins.int
     state: Global___VariantState.ValueType
     state_reason: builtins.str
-    """why it failed"""
+    """why it failed, or which of its devices has"""
     proxy: builtins.str
     """empty, or: it only stands in for a precision; what really runs"""
     verified: builtins.bool
@@ -865,6 +1414,10 @@ class VariantInfo(google.protobuf.message.Message):
     @property
     def kept_layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """layers left in a higher precision"""
+
+    @property
+    def other_devices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """that run it too, each with a copy of its own"""
 
     def __init__(
         self,
@@ -890,8 +1443,9 @@ class VariantInfo(google.protobuf.message.Message):
         tuning: builtins.str = ...,
         packs_tokens: builtins.bool = ...,
         threads: builtins.int = ...,
+        other_devices: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kept_layers", b"kept_layers", "kernels", b"kernels", "name", b"name", "native", b"native", "operands", b"operands", "packs_tokens", b"packs_tokens", "parameter_bytes", b"parameter_bytes", "proxy", b"proxy", "shared_bytes", b"shared_bytes", "state", b"state", "state_reason", b"state_reason", "threads", b"threads", "tuning", b"tuning", "verification", b"verification", "verified", b"verified", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes", "weights", b"weights"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["detail", b"detail", "device", b"device", "dtype", b"dtype", "kept_layers", b"kept_layers", "kernels", b"kernels", "name", b"name", "native", b"native", "operands", b"operands", "other_devices", b"other_devices", "packs_tokens", b"packs_tokens", "parameter_bytes", b"parameter_bytes", "proxy", b"proxy", "shared_bytes", b"shared_bytes", "state", b"state", "state_reason", b"state_reason", "threads", b"threads", "tuning", b"tuning", "verification", b"verification", "verified", b"verified", "warmup_seconds", b"warmup_seconds", "warmup_shapes", b"warmup_shapes", "weights", b"weights"]) -> None: ...
 
 Global___VariantInfo: typing_extensions.TypeAlias = VariantInfo
 
@@ -1246,6 +1800,221 @@ class GetEnergyReportRequest(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___GetEnergyReportRequest: typing_extensions.TypeAlias = GetEnergyReportRequest
+
+@typing.final
+class GetUsageRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_UNIX_S_FIELD_NUMBER: builtins.int
+    UNTIL_UNIX_S_FIELD_NUMBER: builtins.int
+    BY_TENANT_FIELD_NUMBER: builtins.int
+    BY_VARIANT_FIELD_NUMBER: builtins.int
+    BY_HOUR_FIELD_NUMBER: builtins.int
+    since_unix_s: builtins.int
+    until_unix_s: builtins.int
+    """not included"""
+    by_tenant: builtins.bool
+    by_variant: builtins.bool
+    by_hour: builtins.bool
+    def __init__(
+        self,
+        *,
+        since_unix_s: builtins.int = ...,
+        until_unix_s: builtins.int = ...,
+        by_tenant: builtins.bool = ...,
+        by_variant: builtins.bool = ...,
+        by_hour: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["by_hour", b"by_hour", "by_tenant", b"by_tenant", "by_variant", b"by_variant", "since_unix_s", b"since_unix_s", "until_unix_s", b"until_unix_s"]) -> None: ...
+
+Global___GetUsageRequest: typing_extensions.TypeAlias = GetUsageRequest
+
+@typing.final
+class UsageRow(google.protobuf.message.Message):
+    """What receipts that became final in the span add up to. A key that was not asked for is absent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    HOUR_UNIX_S_FIELD_NUMBER: builtins.int
+    REQUESTS_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    CANCELLED_FIELD_NUMBER: builtins.int
+    UNKNOWN_FIELD_NUMBER: builtins.int
+    SEQUENCES_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    ACCELERATOR_UJ_FIELD_NUMBER: builtins.int
+    HOST_UJ_FIELD_NUMBER: builtins.int
+    ACCELERATOR_IDLE_UJ_FIELD_NUMBER: builtins.int
+    HOST_IDLE_UJ_FIELD_NUMBER: builtins.int
+    tenant: builtins.str
+    """empty: of callers without one"""
+    variant: builtins.str
+    hour_unix_s: builtins.int
+    """when its hour began"""
+    requests: builtins.int
+    """of which something ran; also those that follow"""
+    failed: builtins.int
+    cancelled: builtins.int
+    unknown: builtins.int
+    """whose energy is not known in full"""
+    sequences: builtins.int
+    tokens: builtins.int
+    output_tokens: builtins.int
+    """of these, those that were generated"""
+    accelerator_uj: builtins.int
+    """active energy, as is host_uj"""
+    host_uj: builtins.int
+    accelerator_idle_uj: builtins.int
+    """idle draw that receipts show as theirs, as is host_idle_uj"""
+    host_idle_uj: builtins.int
+    def __init__(
+        self,
+        *,
+        tenant: builtins.str | None = ...,
+        variant: builtins.str | None = ...,
+        hour_unix_s: builtins.int | None = ...,
+        requests: builtins.int = ...,
+        failed: builtins.int = ...,
+        cancelled: builtins.int = ...,
+        unknown: builtins.int = ...,
+        sequences: builtins.int = ...,
+        tokens: builtins.int = ...,
+        output_tokens: builtins.int = ...,
+        accelerator_uj: builtins.int = ...,
+        host_uj: builtins.int = ...,
+        accelerator_idle_uj: builtins.int = ...,
+        host_idle_uj: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_hour_unix_s", b"_hour_unix_s", "_tenant", b"_tenant", "_variant", b"_variant", "hour_unix_s", b"hour_unix_s", "tenant", b"tenant", "variant", b"variant"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_hour_unix_s", b"_hour_unix_s", "_tenant", b"_tenant", "_variant", b"_variant", "accelerator_idle_uj", b"accelerator_idle_uj", "accelerator_uj", b"accelerator_uj", "cancelled", b"cancelled", "failed", b"failed", "host_idle_uj", b"host_idle_uj", "host_uj", b"host_uj", "hour_unix_s", b"hour_unix_s", "output_tokens", b"output_tokens", "requests", b"requests", "sequences", b"sequences", "tenant", b"tenant", "tokens", b"tokens", "unknown", b"unknown", "variant", b"variant"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hour_unix_s", b"_hour_unix_s"]) -> typing.Literal["hour_unix_s"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_tenant", b"_tenant"]) -> typing.Literal["tenant"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_variant", b"_variant"]) -> typing.Literal["variant"] | None: ...
+
+Global___UsageRow: typing_extensions.TypeAlias = UsageRow
+
+@typing.final
+class CounterUsage(google.protobuf.message.Message):
+    """What the ledger of one counter gained in the span."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: builtins.int
+    COUNTER_FIELD_NUMBER: builtins.int
+    MEASURED_UJ_FIELD_NUMBER: builtins.int
+    ACTIVE_UJ_FIELD_NUMBER: builtins.int
+    WARMUP_UJ_FIELD_NUMBER: builtins.int
+    IDLE_UJ_FIELD_NUMBER: builtins.int
+    IDLE_SHARED_UJ_FIELD_NUMBER: builtins.int
+    UNATTRIBUTED_UJ_FIELD_NUMBER: builtins.int
+    GAP_UJ_FIELD_NUMBER: builtins.int
+    server: builtins.str
+    """under which name it writes to the book"""
+    counter: builtins.str
+    """with the source of its joules: "host of cpu: estimated from CPU time" """
+    measured_uj: builtins.int
+    active_uj: builtins.int
+    warmup_uj: builtins.int
+    idle_uj: builtins.int
+    idle_shared_uj: builtins.int
+    """the part of idle_uj that receipts show"""
+    unattributed_uj: builtins.int
+    gap_uj: builtins.int
+    def __init__(
+        self,
+        *,
+        server: builtins.str = ...,
+        counter: builtins.str = ...,
+        measured_uj: builtins.int = ...,
+        active_uj: builtins.int = ...,
+        warmup_uj: builtins.int = ...,
+        idle_uj: builtins.int = ...,
+        idle_shared_uj: builtins.int = ...,
+        unattributed_uj: builtins.int = ...,
+        gap_uj: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["active_uj", b"active_uj", "counter", b"counter", "gap_uj", b"gap_uj", "idle_shared_uj", b"idle_shared_uj", "idle_uj", b"idle_uj", "measured_uj", b"measured_uj", "server", b"server", "unattributed_uj", b"unattributed_uj", "warmup_uj", b"warmup_uj"]) -> None: ...
+
+Global___CounterUsage: typing_extensions.TypeAlias = CounterUsage
+
+@typing.final
+class AccountBreak(google.protobuf.message.Message):
+    """A span in which something was used that is on no receipt of the book."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: builtins.int
+    FROM_UNIX_NS_FIELD_NUMBER: builtins.int
+    UNTIL_UNIX_NS_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    RECEIPTS_FIELD_NUMBER: builtins.int
+    server: builtins.str
+    from_unix_ns: builtins.int
+    until_unix_ns: builtins.int
+    reason: builtins.str
+    receipts: builtins.int
+    """that are in the sums all the same; absent: not known"""
+    def __init__(
+        self,
+        *,
+        server: builtins.str = ...,
+        from_unix_ns: builtins.int = ...,
+        until_unix_ns: builtins.int = ...,
+        reason: builtins.str = ...,
+        receipts: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_receipts", b"_receipts", "receipts", b"receipts"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_receipts", b"_receipts", "from_unix_ns", b"from_unix_ns", "reason", b"reason", "receipts", b"receipts", "server", b"server", "until_unix_ns", b"until_unix_ns"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_receipts", b"_receipts"]) -> typing.Literal["receipts"] | None: ...
+
+Global___AccountBreak: typing_extensions.TypeAlias = AccountBreak
+
+@typing.final
+class UsageReport(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_UNIX_S_FIELD_NUMBER: builtins.int
+    UNTIL_UNIX_S_FIELD_NUMBER: builtins.int
+    ROWS_FIELD_NUMBER: builtins.int
+    OF_ALL_TENANTS_FIELD_NUMBER: builtins.int
+    COUNTERS_FIELD_NUMBER: builtins.int
+    BREAKS_FIELD_NUMBER: builtins.int
+    SOURCES_FIELD_NUMBER: builtins.int
+    since_unix_s: builtins.int
+    """whole minutes; whole hours where minutes have left the book"""
+    until_unix_s: builtins.int
+    of_all_tenants: builtins.bool
+    """and the meter's accounts and breaks are told"""
+    @property
+    def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___UsageRow]: ...
+    @property
+    def counters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___CounterUsage]: ...
+    @property
+    def breaks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AccountBreak]: ...
+    @property
+    def sources(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """of the joules: "accelerator of cuda:0: measured by nvml:GPU-5f" """
+
+    def __init__(
+        self,
+        *,
+        since_unix_s: builtins.int = ...,
+        until_unix_s: builtins.int = ...,
+        rows: collections.abc.Iterable[Global___UsageRow] | None = ...,
+        of_all_tenants: builtins.bool = ...,
+        counters: collections.abc.Iterable[Global___CounterUsage] | None = ...,
+        breaks: collections.abc.Iterable[Global___AccountBreak] | None = ...,
+        sources: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["breaks", b"breaks", "counters", b"counters", "of_all_tenants", b"of_all_tenants", "rows", b"rows", "since_unix_s", b"since_unix_s", "sources", b"sources", "until_unix_s", b"until_unix_s"]) -> None: ...
+
+Global___UsageReport: typing_extensions.TypeAlias = UsageReport
 
 @typing.final
 class VariantEnergy(google.protobuf.message.Message):

@@ -44,6 +44,16 @@ class InferenceStub(object):
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.PredictRequest.SerializeToString,
                 response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.PredictStreamResponse.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/wattserve.v1.Inference/Generate',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/wattserve.v1.Inference/Score',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.GetReceipt = channel.unary_unary(
                 '/wattserve.v1.Inference/GetReceipt',
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GetReceiptRequest.SerializeToString,
@@ -68,6 +78,11 @@ class InferenceStub(object):
                 '/wattserve.v1.Inference/GetEnergyReport',
                 request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.SerializeToString,
                 response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.FromString,
+                _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/wattserve.v1.Inference/GetUsage',
+                request_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.UsageReport.FromString,
                 _registered_method=True)
         self.LoadVariant = channel.unary_unary(
                 '/wattserve.v1.Inference/LoadVariant',
@@ -95,6 +110,25 @@ class InferenceServicer(object):
         """Many requests over one stream; answers come as they finish and are matched by `request_id`,
         which each request on a stream must carry and which must be unique among those in flight.
         When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Generate(self, request, context):
+        """A causal language model goes on with one prompt. Pieces come as there are any; who reads slowly gets several
+        steps in one. The last message, and no other, holds `end`. A caller who leaves, and one whose deadline
+        passes, ends the generation at once, and is charged for what has run.
+        FAILED_PRECONDITION of a model that does not generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """How likely a causal language model finds given texts: the log-probability of each token after those before
+        it. Nothing is generated.
+        FAILED_PRECONDITION of a model that does not generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,6 +176,16 @@ class InferenceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsage(self, request, context):
+        """What the account book holds of a span: by tenant, variant and hour. Who may read his own receipts alone is
+        told of his own tenant.
+        FAILED_PRECONDITION of a server without an account book. INVALID_ARGUMENT for a span that is none, or has
+        more than 50,000 rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LoadVariant(self, request, context):
         """Make a variant ready: built, checked against its declared precision, warmed up, calibrated. Returns when
         it is.
@@ -173,6 +217,16 @@ def add_InferenceServicer_to_server(servicer, server):
                     request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.PredictRequest.FromString,
                     response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.PredictStreamResponse.SerializeToString,
             ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.ScoreResponse.SerializeToString,
+            ),
             'GetReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReceipt,
                     request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GetReceiptRequest.FromString,
@@ -197,6 +251,11 @@ def add_InferenceServicer_to_server(servicer, server):
                     servicer.GetEnergyReport,
                     request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.FromString,
                     response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=wattserve__proto_dot_v1_dot_inference__pb2.GetUsageRequest.FromString,
+                    response_serializer=wattserve__proto_dot_v1_dot_inference__pb2.UsageReport.SerializeToString,
             ),
             'LoadVariant': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadVariant,
@@ -263,6 +322,60 @@ class Inference(object):
             '/wattserve.v1.Inference/PredictStream',
             wattserve__proto_dot_v1_dot_inference__pb2.PredictRequest.SerializeToString,
             wattserve__proto_dot_v1_dot_inference__pb2.PredictStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/wattserve.v1.Inference/Generate',
+            wattserve__proto_dot_v1_dot_inference__pb2.GenerateRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattserve.v1.Inference/Score',
+            wattserve__proto_dot_v1_dot_inference__pb2.ScoreRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -398,6 +511,33 @@ class Inference(object):
             '/wattserve.v1.Inference/GetEnergyReport',
             wattserve__proto_dot_v1_dot_inference__pb2.GetEnergyReportRequest.SerializeToString,
             wattserve__proto_dot_v1_dot_inference__pb2.EnergyReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/wattserve.v1.Inference/GetUsage',
+            wattserve__proto_dot_v1_dot_inference__pb2.GetUsageRequest.SerializeToString,
+            wattserve__proto_dot_v1_dot_inference__pb2.UsageReport.FromString,
             options,
             channel_credentials,
             insecure,

@@ -61,6 +61,38 @@ _InferencePredictStreamType = typing_extensions.TypeVar(
     ],
 )
 
+_InferenceGenerateType = typing_extensions.TypeVar(
+    '_InferenceGenerateType',
+    grpc.UnaryStreamMultiCallable[
+        wattserve_proto.v1.inference_pb2.GenerateRequest,
+        wattserve_proto.v1.inference_pb2.GenerateResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        wattserve_proto.v1.inference_pb2.GenerateRequest,
+        wattserve_proto.v1.inference_pb2.GenerateResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        wattserve_proto.v1.inference_pb2.GenerateRequest,
+        wattserve_proto.v1.inference_pb2.GenerateResponse,
+    ],
+)
+
+_InferenceScoreType = typing_extensions.TypeVar(
+    '_InferenceScoreType',
+    grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.ScoreRequest,
+        wattserve_proto.v1.inference_pb2.ScoreResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.ScoreRequest,
+        wattserve_proto.v1.inference_pb2.ScoreResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.ScoreRequest,
+        wattserve_proto.v1.inference_pb2.ScoreResponse,
+    ],
+)
+
 _InferenceGetReceiptType = typing_extensions.TypeVar(
     '_InferenceGetReceiptType',
     grpc.UnaryUnaryMultiCallable[
@@ -141,6 +173,22 @@ _InferenceGetEnergyReportType = typing_extensions.TypeVar(
     ],
 )
 
+_InferenceGetUsageType = typing_extensions.TypeVar(
+    '_InferenceGetUsageType',
+    grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.GetUsageRequest,
+        wattserve_proto.v1.inference_pb2.UsageReport,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.GetUsageRequest,
+        wattserve_proto.v1.inference_pb2.UsageReport,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.GetUsageRequest,
+        wattserve_proto.v1.inference_pb2.UsageReport,
+    ],
+)
+
 _InferenceLoadVariantType = typing_extensions.TypeVar(
     '_InferenceLoadVariantType',
     grpc.UnaryUnaryMultiCallable[
@@ -173,7 +221,7 @@ _InferenceUnloadVariantType = typing_extensions.TypeVar(
     ],
 )
 
-class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGetReceiptType, _InferenceFindReceiptsType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType, _InferenceLoadVariantType, _InferenceUnloadVariantType]):
+class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStreamType, _InferenceGenerateType, _InferenceScoreType, _InferenceGetReceiptType, _InferenceFindReceiptsType, _InferenceWatchReceiptsType, _InferenceGetServerInfoType, _InferenceGetEnergyReportType, _InferenceGetUsageType, _InferenceLoadVariantType, _InferenceUnloadVariantType]):
     @typing.overload
     def __init__(self: InferenceStub[
         grpc.UnaryUnaryMultiCallable[
@@ -183,6 +231,14 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
         grpc.StreamStreamMultiCallable[
             wattserve_proto.v1.inference_pb2.PredictRequest,
             wattserve_proto.v1.inference_pb2.PredictStreamResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            wattserve_proto.v1.inference_pb2.GenerateRequest,
+            wattserve_proto.v1.inference_pb2.GenerateResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.ScoreRequest,
+            wattserve_proto.v1.inference_pb2.ScoreResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.GetReceiptRequest,
@@ -205,6 +261,10 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
             wattserve_proto.v1.inference_pb2.EnergyReport,
         ],
         grpc.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.GetUsageRequest,
+            wattserve_proto.v1.inference_pb2.UsageReport,
+        ],
+        grpc.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.LoadVariantRequest,
             wattserve_proto.v1.inference_pb2.VariantInfo,
         ],
@@ -223,6 +283,14 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
         grpc.aio.StreamStreamMultiCallable[
             wattserve_proto.v1.inference_pb2.PredictRequest,
             wattserve_proto.v1.inference_pb2.PredictStreamResponse,
+        ],
+        grpc.aio.UnaryStreamMultiCallable[
+            wattserve_proto.v1.inference_pb2.GenerateRequest,
+            wattserve_proto.v1.inference_pb2.GenerateResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.ScoreRequest,
+            wattserve_proto.v1.inference_pb2.ScoreResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.GetReceiptRequest,
@@ -245,6 +313,10 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
             wattserve_proto.v1.inference_pb2.EnergyReport,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            wattserve_proto.v1.inference_pb2.GetUsageRequest,
+            wattserve_proto.v1.inference_pb2.UsageReport,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             wattserve_proto.v1.inference_pb2.LoadVariantRequest,
             wattserve_proto.v1.inference_pb2.VariantInfo,
         ],
@@ -261,6 +333,19 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     """Many requests over one stream; answers come as they finish and are matched by `request_id`,
     which each request on a stream must carry and which must be unique among those in flight.
     When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
+    """
+
+    Generate: _InferenceGenerateType
+    """A causal language model goes on with one prompt. Pieces come as there are any; who reads slowly gets several
+    steps in one. The last message, and no other, holds `end`. A caller who leaves, and one whose deadline
+    passes, ends the generation at once, and is charged for what has run.
+    FAILED_PRECONDITION of a model that does not generate.
+    """
+
+    Score: _InferenceScoreType
+    """How likely a causal language model finds given texts: the log-probability of each token after those before
+    it. Nothing is generated.
+    FAILED_PRECONDITION of a model that does not generate.
     """
 
     GetReceipt: _InferenceGetReceiptType
@@ -288,6 +373,13 @@ class InferenceStub(typing.Generic[_InferencePredictType, _InferencePredictStrea
     GetEnergyReport: _InferenceGetEnergyReportType
     """The ledger: where every microjoule of the meter stands."""
 
+    GetUsage: _InferenceGetUsageType
+    """What the account book holds of a span: by tenant, variant and hour. Who may read his own receipts alone is
+    told of his own tenant.
+    FAILED_PRECONDITION of a server without an account book. INVALID_ARGUMENT for a span that is none, or has
+    more than 50,000 rows.
+    """
+
     LoadVariant: _InferenceLoadVariantType
     """Make a variant ready: built, checked against its declared precision, warmed up, calibrated. Returns when
     it is.
@@ -309,6 +401,14 @@ InferenceAsyncStub: typing_extensions.TypeAlias = InferenceStub[
         wattserve_proto.v1.inference_pb2.PredictRequest,
         wattserve_proto.v1.inference_pb2.PredictStreamResponse,
     ],
+    grpc.aio.UnaryStreamMultiCallable[
+        wattserve_proto.v1.inference_pb2.GenerateRequest,
+        wattserve_proto.v1.inference_pb2.GenerateResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.ScoreRequest,
+        wattserve_proto.v1.inference_pb2.ScoreResponse,
+    ],
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.GetReceiptRequest,
         wattserve_proto.v1.inference_pb2.Receipt,
@@ -328,6 +428,10 @@ InferenceAsyncStub: typing_extensions.TypeAlias = InferenceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.GetEnergyReportRequest,
         wattserve_proto.v1.inference_pb2.EnergyReport,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        wattserve_proto.v1.inference_pb2.GetUsageRequest,
+        wattserve_proto.v1.inference_pb2.UsageReport,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         wattserve_proto.v1.inference_pb2.LoadVariantRequest,
@@ -357,6 +461,29 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         """Many requests over one stream; answers come as they finish and are matched by `request_id`,
         which each request on a stream must carry and which must be unique among those in flight.
         When the server shuts down it answers what it has accepted and ends the stream with UNAVAILABLE.
+        """
+
+    @abc.abstractmethod
+    def Generate(
+        self,
+        request: wattserve_proto.v1.inference_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[wattserve_proto.v1.inference_pb2.GenerateResponse], collections.abc.AsyncIterator[wattserve_proto.v1.inference_pb2.GenerateResponse]]:
+        """A causal language model goes on with one prompt. Pieces come as there are any; who reads slowly gets several
+        steps in one. The last message, and no other, holds `end`. A caller who leaves, and one whose deadline
+        passes, ends the generation at once, and is charged for what has run.
+        FAILED_PRECONDITION of a model that does not generate.
+        """
+
+    @abc.abstractmethod
+    def Score(
+        self,
+        request: wattserve_proto.v1.inference_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattserve_proto.v1.inference_pb2.ScoreResponse, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.ScoreResponse]]:
+        """How likely a causal language model finds given texts: the log-probability of each token after those before
+        it. Nothing is generated.
+        FAILED_PRECONDITION of a model that does not generate.
         """
 
     @abc.abstractmethod
@@ -408,6 +535,18 @@ class InferenceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[wattserve_proto.v1.inference_pb2.EnergyReport, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.EnergyReport]]:
         """The ledger: where every microjoule of the meter stands."""
+
+    @abc.abstractmethod
+    def GetUsage(
+        self,
+        request: wattserve_proto.v1.inference_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[wattserve_proto.v1.inference_pb2.UsageReport, collections.abc.Awaitable[wattserve_proto.v1.inference_pb2.UsageReport]]:
+        """What the account book holds of a span: by tenant, variant and hour. Who may read his own receipts alone is
+        told of his own tenant.
+        FAILED_PRECONDITION of a server without an account book. INVALID_ARGUMENT for a span that is none, or has
+        more than 50,000 rows.
+        """
 
     @abc.abstractmethod
     def LoadVariant(

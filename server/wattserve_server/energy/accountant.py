@@ -14,24 +14,25 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from wattserve_server.energy.admission import Admission
+from wattserve_server.energy.attribution import BUSY_TIME, BY_ACTIVE, BY_TIME
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator, busy_spans
 from wattserve_server.energy.costlaw import Array, LawView
-from wattserve_server.energy.device import ForeignLoad, Response, rest_times, uneven_j
+from wattserve_server.energy.device import ForeignLoad, Response, Sleep, rest_times, uneven_j
 from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.edges import NS, EdgeFinder
 from wattserve_server.energy.estimate import within
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.firstideas import FirstIdeas
+from wattserve_server.energy.inflight import InFlight, Visit
 from wattserve_server.energy.ledger import Books, Ledger
-from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow
+from wattserve_server.energy.openbatches import Entry, OpenBatches, Tails, TimedWindow, share_by_active
 from wattserve_server.energy.reading import Energy, Reading
-from wattserve_server.energy.receipt import Charge, Window
+from wattserve_server.energy.receipt import Charge, IdleShare, Window
 from wattserve_server.energy.restart import RESTARTED, Sound, resume, sound
 
 log = logging.getLogger(__name__)
@@ -56,10 +57,12 @@ class Accountant:
         split_rule: str = "shapley",  # one of `costlaw.SPLIT_RULES`
         counts_server: bool = False,  # see `reading.Source`
         most_watts: float | None = None,  # that the device can draw, where it says so
+        averages_s: float = 0.0,  # see `reading.Source`
+        idle_policy: str = BUSY_TIME,  # one of `attribution.IDLE_POLICIES`
     ) -> None:
         self.ledger = Ledger()
-        self.law = LawView({}, split_rule=split_rule)
-        self._declared_idle_w = declared_idle_w
+        self.law = LawView({}, split_rule=split_rule, idle_policy=idle_policy)
+        self._declared_idle_w, self._averages_s = declared_idle_w, averages_s
         self._books = Books(self.ledger)
         # A declared idle draw is a model's, and a model counts nobody else.
         self._watches_floor = declared_idle_w is None and not counts_server
@@ -67,8 +70,11 @@ class Accountant:
         self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
+        self._lanes: set[int] = set()  # that windows came from
         self._ideas, self._durations = FirstIdeas(), Durations()
         self._admission = Admission(self._ideas, self._durations)
+        self._in_flight = InFlight()
+        self.idle_shares: list[IdleShare] = []  # that were told and nobody has taken out yet
         self._last_end_s = -math.inf
         self._reached_s = -math.inf  # the end of the last edge that was passed
         self._sound: Sound | None = None  # as of that edge
@@ -80,17 +86,22 @@ class Accountant:
     def _begin_filter(self) -> None:
         """The filter and all that follows its open batches, as at the start."""
         foreign = ForeignLoad(self._watches_floor)
-        self._filter = EnergyFilter(self._declared_idle_w, foreign, self._is_cpu_time)
+        self._filter = EnergyFilter(self._declared_idle_w, foreign)
         self._estimate = self._filter.estimate
-        self._calibrator = Calibrator(is_model=self._declared_idle_w is not None)
+        self._calibrator = Calibrator(self._declared_idle_w is not None, self._averages_s)
         self._open = OpenBatches()
         self._admission.begin(self._filter, self._open, self._calibrator)
-        self._tails = Tails()
+        self._tails, self._sleep = Tails(), Sleep()
         self._owed_j = 0.0  # of a declared idle draw: what the pool was too short for
 
     @property
     def pending_windows(self) -> int:
         return len(self._books.unsettled)
+
+    @property
+    def pending_shares(self) -> int:
+        """Requests that have left and wait for their share of the idle draw."""
+        return len(self._in_flight)
 
     @property
     def response(self) -> Response:
@@ -159,6 +170,11 @@ class Accountant:
         if self._clock_mhz is None or abs(change) >= CLOCK_CHANGE:
             self._clock_mhz = mhz
 
+    def see_requests(self, visits: Sequence[Visit]) -> None:
+        """Who came and left since the last call; only where idle draw is shared `by-time`. Called before the
+        `advance` that reaches these instants."""
+        self._in_flight.hear(visits)
+
     def advance(self, windows: Sequence[Window], known_until_ns: int) -> list[Charge]:
         """Settle what can be settled.
 
@@ -173,7 +189,10 @@ class Accountant:
                 self._books.no_figure(window, self._finder.failure)
             else:
                 start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
-                cpu_s = None if window.cpu_ns is None or not self._is_cpu_time else window.cpu_ns / NS
+                self._lanes.add(window.lane)
+                # The CPU time of one lane's batch holds that of another's.
+                is_told = self._is_cpu_time and len(self._lanes) == 1
+                cpu_s = window.cpu_ns / NS if is_told and window.cpu_ns is not None else None
                 self._waiting.append(TimedWindow(window, start_s, end_s, cpu_s))
         if since_ns is not None:
             known_until_s = self._seconds(known_until_ns)
@@ -181,6 +200,8 @@ class Accountant:
                 self._pass_edges(known_until_s)
             except Exception as error:  # a bug, or a state that no arithmetic can follow
                 self._restart(error, known_until_s)
+        else:
+            self._show(self._in_flight.dismiss())
         return self._books.take_charges()
 
     def _pass_edges(self, known_until_s: float) -> None:
@@ -192,11 +213,14 @@ class Accountant:
         while self._is_due(known_until_s):
             edge = self._edges.popleft()
             self._reached_s = edge.end_s
+            idle_uj = self.ledger.idle_uj
             if edge.gap_reason:
                 self._pass_gap(edge)
             else:
                 self._pass(edge)
-            self._sound = sound(self._filter, self.law, self.response)
+            if self.law.idle_policy == BY_TIME:
+                self._share_by_time(edge, self.ledger.idle_uj - idle_uj)
+            self._sound = sound(self._filter, self.response)
         self._give_up()
 
     def _is_due(self, known_until_s: float) -> bool:
@@ -228,7 +252,7 @@ class Accountant:
         self._begin_filter()
         if self._sound is not None:
             resume(self._filter, self._sound)
-            self.law, self._calibrator.response = self._sound.law, self._sound.response
+            self._calibrator.response = self._sound.response
             self._calibrator.is_heard = is_heard
         # Batches that got no figure may still be on their way into the counter.
         self._estimate.doubt_carry(given_up_j)
@@ -236,6 +260,10 @@ class Accountant:
     def _seconds(self, at_ns: int) -> float:
         assert self.ledger.since_ns is not None
         return (at_ns - self.ledger.since_ns) / NS
+
+    def _ns(self, at_s: float) -> int:
+        assert self.ledger.since_ns is not None
+        return self.ledger.since_ns + round(at_s * NS)
 
     # -- one edge
 
@@ -248,7 +276,9 @@ class Accountant:
         if edge.is_first:
             self._estimate.doubt_carry(edge.energy_uj / 1e6)
         busy = sorted(self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s))
-        rest_s = rest_times(start_s, at_s, busy, self._last_end_s)
+        rest_s = rest_times(start_s, at_s, busy, self._last_end_s, self._sleep.after_s)
+        if busy:
+            self._sleep.wake()
         if not busy and self._last_end_s == -math.inf and self._declared_idle_w is None and not edge.is_first:
             self._filter.hear_before_work(edge.energy_uj / 1e6 / (at_s - start_s))
         self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
@@ -275,20 +305,18 @@ class Accountant:
             busy = (counted - before) @ self._open.seconds / (at_s - start_s)
             self._estimate.doubt_carry(self.response.at_random * float(uneven_j(expected_j, busy)))
         excess_j = self._filter.update(pool_j, counted, rest_s, timing_j, expected_j)
+        if self._filter.has_fallen:
+            self._sleep.fall(start_s - self._last_end_s)
         self._book_excess(excess_j)
         self._label()
-        self._open.show_idle(start_s, at_s, float(rest_s @ self._estimate.idle_w))
-        self._settle(at_s - self.response.reach_s - 2 * unheard_s - PATIENCE * self._finder.period_ns / NS)
-        self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
-        self.law = replace(
-            self.law,
-            laws=self._estimate.laws(),
-            uncertain=frozenset(self._estimate.names)
-            if self.response.is_at_its_bounds
-            else self._estimate.uncertain,
-            after_rest=self._estimate.after_rest,
-            for_time={name: self._estimate.pace * level for name, level in self._durations.levels.items()},
+        idle_j = float(rest_s @ self._estimate.idle_w)
+        if self.law.idle_policy == BUSY_TIME:
+            self._open.show_idle(start_s, at_s, idle_j)
+        self._settle(
+            at_s - self.response.reach_s - 2 * unheard_s - PATIENCE * self._finder.period_ns / NS, idle_j
         )
+        self._book_draw(rest_s, is_exact=edge.deviation_s == 0)
+        self.law = self._admission.laws_told(self.law)
         self._calibrator.listen_again(self._estimate)
 
     def _without_idle(self, edge: CounterInterval) -> None:
@@ -307,25 +335,39 @@ class Accountant:
 
     # -- booking
 
-    def _settle(self, ended_before_s: float) -> None:
-        """Close the batches that had ended by then."""
+    def _settle(self, ended_before_s: float, idle_j: float = 0.0) -> None:
+        """Close the batches that had ended by then. idle_j: what the device drew by itself in the interval in
+        which they are."""
         ripe = self._open.ended_before(ended_before_s)
         if not ripe.any():
             return
         deviations_j = self._filter.deviations_j[ripe]
         amounts_j = within(self._books.pool_j, self._estimate.batches_j[ripe], deviations_j)
         booked_j = 0.0
-        for entry, amount_j, deviation_j in zip(self._open.take(ripe), amounts_j, deviations_j, strict=True):
+        entries = self._open.take(ripe)
+        if self.law.idle_policy == BY_ACTIVE:
+            share_by_active(entries, amounts_j, idle_j)
+        for entry, amount_j, deviation_j in zip(entries, amounts_j, deviations_j, strict=True):
             if self.response.is_at_its_bounds and not entry.kind.is_warmup:
                 joules = self._withhold(entry, float(amount_j))
             else:
                 joules = self._books.charge(entry, float(amount_j), float(deviation_j), self.law)
             booked_j += joules
-            if not entry.kind.is_first_run:
+            if not entry.batches[0].is_lawless:
                 self._ideas.settled(joules, sum(batch.took_s for batch in entry.batches))
             if self.response.reach_s > 0:
                 self._tails.add(entry, joules)
         self._estimate.settle(ripe, booked_j)
+
+    def _share_by_time(self, edge: CounterInterval, idle_uj: int) -> None:
+        """What was booked as idle draw at an edge, among those who were in flight when it was drawn."""
+        start_ns, end_ns = (self._ns(at_s - self.response.lag_s) for at_s in (edge.start_s, edge.end_s))
+        self._show(self._in_flight.reach(start_ns, end_ns, idle_uj))
+
+    def _show(self, shares: list[IdleShare]) -> None:
+        for share in shares:
+            self.ledger.show_idle(share.amount_uj or 0)
+        self.idle_shares += shares
 
     def _withhold(self, entry: Entry, amount_j: float) -> float:
         """Book what these batches seem to have used, where that may be of others; in joules."""
@@ -354,7 +396,7 @@ class Accountant:
 
     def _book_excess(self, joules: float) -> float:
         """Book what neither idle draw nor batches explain; beside a first run it is that one's. In joules."""
-        if any(entry.kind.is_first_run for entry in self._open.entries):
+        if any(entry.batches[0].is_lawless for entry in self._open.entries):
             return self._books.to_warmup(joules)
         return self._books.to_unattributed(joules)
 
@@ -384,6 +426,7 @@ class Accountant:
         gap = self.ledger.open_gap
         if gap is not None and not self._edges:
             self._lose(self._seconds(gap.start_ns), gap.reason, math.inf)
+            self._show(self._in_flight.dismiss())
 
     def _lose(self, start_s: float, reason: str, end_s: float) -> None:
         """No figure for the windows that reach into a gap; those before it are settled as they are."""

@@ -1,15 +1,18 @@
 """How batches that the counter has begun to hold come into the filter: with what their laws say, with a first
-idea where there is no law yet, or not before the counter holds enough of them to have one."""
+idea where there is no law yet, or not before the counter holds enough of them to have one. And what readers
+are told of their laws."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator
-from wattserve_server.energy.costlaw import Array, features_of
+from wattserve_server.energy.costlaw import CPU_TIME, Array, Coefficients, LawView, features_of, of_cpu_time
 from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.estimate import PACE_SPREAD
 from wattserve_server.energy.filter import EnergyFilter
@@ -32,7 +35,7 @@ class Admission:
 
     def __init__(self, ideas: FirstIdeas, durations: Durations) -> None:
         self._ideas, self._durations = ideas, durations
-        self._young: dict[str, int] = {}  # edges since a law was begun without calibration
+        self._young: dict[str, int] = {}  # by law: edges since it was begun without calibration
 
     def begin(self, filter_: EnergyFilter, open_: OpenBatches, calibrator: Calibrator) -> None:
         """From now on hand batches to these."""
@@ -45,10 +48,10 @@ class Admission:
         """Hand over these, which the counter has begun to hold; returns those that cannot be followed yet:
         where there are any, the edge says nothing. rest_s: of it, by class. pool_j: with what it counted."""
         for batch in new:
-            if not self._estimate.knows(batch.window.variant):
+            if not self._estimate.knows(batch.law):
                 self._ideas.hear(batch)
         unknown = [batch for batch in new if not self._is_foreseen(batch)]
-        young = [batch for batch in new if 0 < self._young.get(batch.window.variant, 0) <= YOUNG]
+        young = [batch for batch in new if 0 < self._young.get(batch.law, 0) <= YOUNG]
         asked = {id(batch) for batch in unknown + young}
         beside = [batch for batch in new if id(batch) not in asked]
         rest_j = float(rest_s @ self._estimate.idle_w)
@@ -58,8 +61,8 @@ class Admission:
         held = [] if can_follow else unknown
         kept_back = {id(batch) for batch in held}
         followed = [batch for batch in new if id(batch) not in kept_back]
-        self._admit_lawful([batch for batch in followed if not batch.window.is_first_run])
-        if first_runs := [batch for batch in followed if batch.window.is_first_run]:
+        self._admit_lawful([batch for batch in followed if not batch.is_lawless])
+        if first_runs := [batch for batch in followed if batch.is_lawless]:
             assert self._ideas.usual_w is not None
             self._open.add([Entry([batch], [0.0]) for batch in first_runs])
             seconds = np.array([batch.took_s for batch in first_runs])
@@ -72,27 +75,60 @@ class Admission:
         entries = entries_of(batches, among=len(self._open))
         if not entries:
             return
-        variants = [entry.kind.variant for entry in entries]
-        features = np.array([features_of(entry.kind) for entry in entries])
+        laws = [entry.law for entry in entries]
+        features = np.array([entry.features for entry in entries])
         rests = np.array([entry.rest for entry in entries])
         counts = np.array([len(entry.batches) for entry in entries], dtype=float)
-        seconds = self._open.own_seconds(entries)
-        are_trials = np.array([entry.kind.is_warmup for entry in entries])
-        excess = self._durations.excess(variants, features, seconds, counts, are_trials, rests > 0)
+        excess = self._excess(entries, rests, counts)
+        by_cpu_time = np.array([law == CPU_TIME for law in laws])
+        excess[by_cpu_time] = 0.0  # that law has read it
         if self._filter.foreign.is_open:  # who is kept waiting by others draws nothing for it
-            excess = np.zeros(len(entries))
+            excess[:] = 0.0
         self._open.add(entries)
-        self._estimate.admit(variants, features, rests, counts, excess)
-        if change := self._durations.take_change():
+        self._estimate.admit(laws, features, rests, counts, excess)
+        if (change := self._durations.take_change()) and not by_cpu_time.any():
             # Where the counter has told what longer means, the pace explains it.
             unknown_part = min(self._estimate.pace_deviation / PACE_SPREAD, 1.0)
             self._filter.hear_pace(change * unknown_part)
 
+    def _excess(self, entries: Sequence[Entry], rests: NDArray[np.int64], counts: Array) -> Array:
+        """By how much longer each took than batches like it do, relatively; of first runs nothing is said."""
+        excess, seconds = np.zeros(len(entries)), self._open.own_seconds(entries)
+        at = [index for index, entry in enumerate(entries) if not entry.kind.is_first_run]
+        if at:
+            kinds = [entries[index].kind for index in at]
+            features = np.array([features_of(kind) for kind in kinds])
+            are_trials = np.array([kind.is_warmup for kind in kinds])
+            excess[at] = self._durations.excess(
+                [kind.variant for kind in kinds], features, seconds[at], counts[at], are_trials, rests[at] > 0
+            )
+        return excess
+
+    def laws_told(self, before: LawView) -> LawView:
+        """What is known now. Where batches follow the law of CPU time, which knows no work, each variant has
+        one for how long its batches take."""
+        estimate, response = self._estimate, self._calibrator.response
+        laws, pace, second_j = estimate.laws(), estimate.pace, None
+        uncertain = frozenset(laws) if response.is_at_its_bounds else estimate.uncertain
+        if by_cpu_time := laws.pop(CPU_TIME, None):
+            second_j, pace = by_cpu_time.cost_j(of_cpu_time(1.0)), 1.0
+            taken = {name: Coefficients(*(second_j * law)) for name, law in self._durations.laws.items()}
+            laws = taken | laws
+            uncertain |= set(taken) if CPU_TIME in uncertain else set()
+        return replace(
+            before,
+            laws=laws,
+            uncertain=uncertain,
+            after_rest=estimate.after_rest,
+            for_time={name: pace * level for name, level in self._durations.levels.items()},
+            cpu_second_j=None if CPU_TIME in uncertain else second_j,
+        )
+
     def _is_foreseen(self, batch: TimedWindow) -> bool:
         """Whether there is any idea of what it costs."""
-        if batch.window.is_first_run:
+        if batch.is_lawless:
             return self._ideas.usual_w is not None
-        return self._estimate.knows(batch.window.variant)
+        return self._estimate.knows(batch.law)
 
     def _begin_laws(
         self,
@@ -119,7 +155,7 @@ class Admission:
             self._ideas.settled(usual_w * seconds, seconds)
         expected_j = float(parts @ [self._idea_j(batch, usual_w) for batch in batches])
         is_far_too_low = left_j > TOO_LOW * expected_j and float(parts.sum()) > FIRST_PART
-        for name in dict.fromkeys(batch.window.variant for batch in batches if not batch.window.is_first_run):
+        for name in dict.fromkeys(batch.law for batch in batches if not batch.is_lawless):
             if not self._estimate.knows(name):
                 self._young[name] = 0
                 self._estimate.add_variant(name, *self._ideas.law(name, usual_w))
@@ -134,7 +170,6 @@ class Admission:
         return self._calibrator.response.counted(edge.end_s, starts_s, ends_s)
 
     def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
-        window = batch.window
-        if window.is_first_run or not self._estimate.knows(window.variant):
+        if batch.is_lawless or not self._estimate.knows(batch.law):
             return usual_w * batch.took_s
-        return float(self._estimate.predict(window.variant, np.array([features_of(window)]))[0])
+        return float(self._estimate.predict(batch.law, np.array([batch.features]))[0])

@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# A window is shown the idle draw of the time it ran; idle time between windows is nobody's.
-IDLE_POLICY = "busy-time"
+# How much of the device's idle draw receipts show as their idle share; named on each. busy-time: the draw of
+# the time in which a batch ran is its, and that between batches is nobody's. none: all of it is nobody's.
+# by-active: that of each interval of the meter is shared by the active joules charged in it, and nobody's
+# where there are none. by-time: likewise among the requests in flight in it, by their time there.
+BUSY_TIME, NONE, BY_ACTIVE, BY_TIME = IDLE_POLICIES = ("busy-time", "none", "by-active", "by-time")
 
 
 def split_exact(amount_uj: int, weights: Sequence[float]) -> list[int]:

@@ -22,9 +22,9 @@ from wattserve_server.energy.costlaw import (
     Array,
     correction_covariance,
     factors_of,
-    features_of,
 )
 from wattserve_server.energy.device import DECAYS, MOST_LAG_S, MOST_RAMP_S, Response, uneven_j
+from wattserve_server.energy.estimate import BATCH_NOISE
 from wattserve_server.energy.openbatches import TimedWindow
 
 # What real sensors have: trailing averages over so long, or none, lags up to so much, and ramps. Of each
@@ -41,6 +41,8 @@ LEAST_INTERVALS = 12  # fewer intervals say nothing of a response
 MISPLACED = (
     0.5  # where neighbouring intervals make up for more than this of what they lack, edges are to blame
 )
+# How wide a law's smooth coefficients are believed, each as if it alone explained a batch.
+WIDE = np.array([1.0, 1.0, 0.5, 0.5, 0.5])
 MODEL_ERROR = 0.02  # relative deviation of an interval's energy from what any law of this form says of it
 
 
@@ -58,9 +60,9 @@ class CounterInterval:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    variants: tuple[str, ...]
-    bases: tuple[Array, ...]  # the smooth part that each variant's corrections are relative to
-    values: Array  # of the idle classes (watts), then of each variant's coefficients (joules)
+    laws: tuple[str, ...]
+    bases: tuple[Array, ...]  # the smooth part that each law's corrections are relative to
+    values: Array  # of the idle classes (watts), then of each law's coefficients (joules)
     covariance: Array  # of the values
 
 
@@ -93,11 +95,11 @@ class Arrays:
         self.edges_s = np.array([intervals[0][0].start_s, *(item.end_s for item, _ in intervals)])
         self.energy_j = np.array([item.energy_uj / 1e6 for item, _ in intervals])
         self.rest_s = np.array([rest_s for _, rest_s in intervals])
-        self.variants = tuple(dict.fromkeys(item.window.variant for item in batches))
-        self.variant = np.array([self.variants.index(item.window.variant) for item in batches])
+        self.laws = tuple(dict.fromkeys(item.law for item in batches))
+        self.law = np.array([self.laws.index(item.law) for item in batches])
         self.start_s = np.array([item.start_s for item in batches])
         self.end_s = np.array([item.end_s for item in batches])
-        self.features = np.array([features_of(item.window) for item in batches])  # [batches, SMOOTH]
+        self.features = np.array([item.features for item in batches])  # [batches, SMOOTH]
         length_s = np.diff(self.edges_s)
         late_s = np.array([max(item.deviation_s, 2e-4) for item, _ in intervals])
         watts = self.energy_j / length_s
@@ -125,12 +127,12 @@ class Arrays:
         return np.asarray(self._white @ self.energy_j)
 
     def smooth_columns(self) -> tuple[Array, NDArray[np.int64]]:
-        """Each batch's factors of its law's smooth part, and the columns they stand in: [batches, 3]."""
-        return self.features, self.variant[:, None] * SMOOTH + np.arange(SMOOTH)
+        """Each batch's factors of its law's smooth part, and their columns: [batches, SMOOTH]."""
+        return self.features, self.law[:, None] * SMOOTH + np.arange(SMOOTH)
 
     def shape_columns(self) -> tuple[Array, NDArray[np.int64]]:
         """A column for each shape of each variant, so that no form of a law is needed: [batches, 1]."""
-        shapes = np.column_stack([self.variant, self.features])
+        shapes = np.column_stack([self.law, self.features])
         _, index = np.unique(shapes, axis=0, return_inverse=True)
         return np.ones((len(shapes), 1)), index.reshape(-1, 1)
 
@@ -210,8 +212,9 @@ def find_response(
 def counted_at_random(
     history: Arrays, response: Response, factors: Array, columns: NDArray[np.int64], width: int
 ) -> float:
-    """How much the counter counts at random with this response (see `Response`); 0 where most of what one
-    interval lacks is in the next."""
+    """How much the counter counts at random with this response (see `Response`), beyond what batches deviate
+    by from others alike; 0 where most of what one interval lacks is in the next. factors, columns: of shapes.
+    """
     deposits = history.deposits(response, factors, columns, width)
     solution = _least_squares(history.design(response, factors, columns, width), history.target())
     off_j = history.energy_j - deposits @ solution
@@ -223,7 +226,8 @@ def counted_at_random(
     uneven = float(np.mean(uneven_j(batches_j, busy_s / np.diff(history.edges_s)) ** 2))
     if lasting <= MISPLACED * variance or uneven <= 0.0:
         return 0.0
-    return float((lasting / uneven) ** 0.5)
+    alone = BATCH_NOISE**2 * float(np.mean(deposits[:, CLASSES:] @ solution[CLASSES:] ** 2))
+    return float((max(lasting - alone, 0.0) / uneven) ** 0.5)
 
 
 def _around(response: Response, step_s: float) -> list[Response]:
@@ -248,33 +252,34 @@ def fit(
 ) -> Fit:
     """Idle draw and laws, given the response."""
     factors, columns = history.smooth_columns()
-    width = SMOOTH * len(history.variants)
+    width = SMOOTH * len(history.laws)
     matrix = history.design(response, factors, columns, width)
     target = history.target()
     smooth = _least_squares(matrix, target)[CLASSES:].reshape(-1, SMOOTH)
     rows = np.zeros((len(history.features), SIZE))
-    size = CLASSES + SIZE * len(history.variants)
+    size = CLASSES + SIZE * len(history.laws)
     before = np.zeros((size, size))
     before[:CLASSES, :CLASSES] = idle_covariance + 1e-12 * np.eye(CLASSES)
-    for index in range(len(history.variants)):
-        mine = np.flatnonzero(history.variant == index)
+    for index in range(len(history.laws)):
+        mine = np.flatnonzero(history.law == index)
         rows[mine] = factors_of(smooth[index], history.features[mine])
         typical_j = float(np.max(rows[mine, :SMOOTH] @ smooth[index]))
         largest = np.max(rows[mine, :SMOOTH], axis=0)
-        wide = np.array([1.0, 1.0, 0.5]) * max(typical_j, 1e-6) / largest
+        largest[largest == 0] = math.inf  # a coefficient of which no batch says anything stays 0
+        wide = WIDE * max(typical_j, 1e-6) / largest
         first = CLASSES + SIZE * index
         nodes, stop = first + SMOOTH, first + SIZE
         before[first:nodes, first:nodes] = np.diag(wide**2)
         before[nodes:stop, nodes:stop] = correction_covariance(correction)
-    places = history.variant[:, None] * SIZE + np.arange(SIZE)
-    full = history.design(response, rows, places, SIZE * len(history.variants))
+    places = history.law[:, None] * SIZE + np.arange(SIZE)
+    full = history.design(response, rows, places, SIZE * len(history.laws))
     start = np.concatenate([idle_w, *(np.concatenate([base, np.zeros(SIZE - SMOOTH)]) for base in smooth)])
     # The gain form of regularised least squares: nothing badly conditioned is inverted.
     spread = before @ full.T
     gain = np.linalg.solve(full @ spread + np.eye(len(target)), spread.T).T
     values = start + gain @ (target - full @ start)
     covariance = before - gain @ spread.T
-    return Fit(history.variants, tuple(smooth), values, covariance)
+    return Fit(history.laws, tuple(smooth), values, covariance)
 
 
 def _least_squares(matrix: Array, target: Array) -> Array:

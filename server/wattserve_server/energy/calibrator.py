@@ -55,8 +55,10 @@ def busy_spans(batches: Iterable[TimedWindow], since_s: float, until_s: float) -
 class Calibrator:
     """Learns how the device answers. A meter that is a model answers at once: there is nothing to learn."""
 
-    def __init__(self, is_model: bool) -> None:
-        self.response = Response()  # as known now
+    def __init__(self, is_model: bool, averages_s: float = 0.0) -> None:
+        """averages_s: what the meter declares (`reading.Source`)."""
+        self._averages_s = averages_s
+        self.response = Response(average_s=averages_s)  # as known now
         self.is_heard = is_model  # whether it was found in what the counter said, or is a first idea
         self._is_model = is_model
         self._recent = History(RECENT_INTERVALS, RECENT_BATCHES)
@@ -76,7 +78,7 @@ class Calibrator:
         if len(edges) >= MOST_HELD or any(edge.gap_reason for edge in edges):
             return False
         rest_s = known_until_s - max(batch.end_s for batch in waiting)
-        return rest_s <= max(PAUSE_S, PAUSE_PERIODS * period_s)
+        return rest_s <= max(PAUSE_S, PAUSE_PERIODS * period_s) + self._averages_s
 
     def calibrate(
         self,
@@ -89,7 +91,7 @@ class Calibrator:
         beside it; nothing where there is too little of that. `waiting` is in the order of starts. Work before
         it had ended at `last_end_s`."""
         warm_up = list(takewhile(lambda batch: batch.window.is_warmup, waiting))
-        if all(batch.window.is_first_run for batch in warm_up):
+        if all(batch.is_lawless for batch in warm_up):
             return
         until_s = waiting[len(warm_up)].start_s if len(warm_up) < len(waiting) else math.inf
         heard = list(takewhile(lambda edge: edge.end_s <= until_s, edges))
@@ -116,8 +118,8 @@ class Calibrator:
     ) -> Arrays | None:
         """What was heard of the trials, once nothing of the first runs can be in it."""
         history = History(MOST_HELD, CALIBRATION_BATCHES)
-        history.batches.extend(batch for batch in warm_up if not batch.window.is_first_run)
-        first_runs = [batch.end_s for batch in warm_up if batch.window.is_first_run]
+        history.batches.extend(batch for batch in warm_up if not batch.is_lawless)
+        first_runs = [batch.end_s for batch in warm_up if batch.is_lawless]
         first_s = max(first_runs) + echo_s if first_runs else 0.0
         remaining = deque(warm_up)
         for edge in edges:
@@ -154,7 +156,7 @@ class Calibrator:
         self._recent.batches.append(batch)
 
     def listen_again(self, laws: Estimate) -> None:
-        """The response once more, when it is due: what the laws say of each batch of late, by variant."""
+        """The response once more, when it is due: what the laws say of each batch of late, by law."""
         if self._unheard < LISTEN_AGAIN or self._is_model or self._heard_s < self._listen_at_s:
             return
         self._unheard = 0
@@ -163,11 +165,11 @@ class Calibrator:
         if history is None:
             return
         factors = np.zeros((len(history.features), 1))
-        for index, name in enumerate(history.variants):
-            mine = np.flatnonzero(history.variant == index)
+        for index, name in enumerate(history.laws):
+            mine = np.flatnonzero(history.law == index)
             factors[mine, 0] = laws.predict(name, history.features[mine])
-        columns = history.variant[:, None]
-        width = len(history.variants)
+        columns = history.law[:, None]
+        width = len(history.laws)
         found = find_response(history, factors, columns, width, self.response, only_near=True)
         self.is_heard |= found.reach_s != self.response.reach_s
         self.response = replace(found, at_random=self.response.at_random)

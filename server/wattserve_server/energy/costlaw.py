@@ -1,9 +1,15 @@
 """The cost law: joules of a batch as a function of the work it did, and what is told from it.
 
-    joules = fixed + per_token x n + per_square x n x L + (the same) x correction(n)
+    joules = fixed + per_token x n + per_square x n x L + per_chosen x c + per_read x r
+             + (the same) x correction(n)
 
-1, n and n x L are the features of its window (`Features`); a law reads nothing else. n: tokens computed,
-padding included. L: the length at which they were computed, so that n x L is the sum of squared lengths.
+1, n, n x L, c and r are the features of its window (`Features`); a law reads nothing else. Where the counter
+counts CPU time and that of each batch is known, one law (`CPU_TIME`) is that of all variants, and reads that
+alone.
+n: tokens computed, padding included. L: the length at which they were computed, so that n x L is the sum of
+squared lengths; of a step of a language model, whose prompts come in parts, the pairs of tokens that
+attended. c, r: of such a step, the tokens that it chose, and those in the cache that it read for sequences
+whose prompt had been read. A batch of rows has none.
 correction: hat functions over log2(n), for what a straight line misses (a device that fills up, a kernel that
 changes at some size). `filter` learns the coefficients; they are never negative.
 
@@ -20,8 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.attribution import shapley_weights, split_exact
-from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.attribution import BUSY_TIME, shapley_weights, split_exact
+from wattserve_server.energy.receipt import Window, Work
 
 Array = NDArray[np.float64]
 
@@ -34,7 +40,9 @@ class Features(NamedTuple):
 
     batches: float  # 1: what a batch costs however large it is
     tokens: float  # computed, padding included; the law's correction goes by them
-    squares: float  # of the lengths at which they were computed, summed
+    squares: float  # of the lengths at which they were computed, summed; of prompts, pairs of tokens
+    chosen: float = 0.0  # next tokens
+    read: float = 0.0  # of the cache
 
 
 def of_rows(tokens: int, length: int) -> Features:
@@ -42,13 +50,29 @@ def of_rows(tokens: int, length: int) -> Features:
     return Features(1.0, float(tokens), float(tokens) * length)
 
 
+def of_step(work: Sequence[Work]) -> Features:
+    """Of a step of a language model."""
+    computed, pairs, chosen, read, _ = map(sum, zip(*work, strict=True))
+    return Features(1.0, float(computed), float(pairs), float(chosen), float(read))
+
+
+def of_cpu_time(seconds: float) -> Features:
+    """Of a batch that follows `CPU_TIME`."""
+    return Features(seconds, 0.0, 0.0)
+
+
 def features_of(window: Window) -> Features:
+    if window.work:
+        return of_step(window.work)
     return of_rows(window.computed_tokens, window.padded_length)
+
+
+CPU_TIME = "CPU time"  # the name of that law; no variant's
 
 
 SMOOTH = len(Features._fields)  # coefficients of the smooth part
 TOKENS = Features._fields.index("tokens")
-FIRST_NODE, LAST_NODE = 2, 15  # the correction's nodes are the powers of two from 4 to 32768 tokens
+FIRST_NODE, LAST_NODE = 3, 14  # the correction's nodes are the powers of two from 8 to 16384 tokens
 NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
 ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
@@ -71,13 +95,22 @@ class Coefficients:
     fixed_j: float
     per_token_j: float
     per_square_j: float = 0.0
-    base: tuple[float, float, float] = (0.0, 0.0, 0.0)  # the smooth part that `corrections` are relative to
+    base: tuple[float, ...] = (0.0,) * SMOOTH  # the smooth part that `corrections` are relative to
     corrections: tuple[float, ...] = (0.0,) * NODES
+    per_chosen_j: float = 0.0
+    per_read_j: float = 0.0
+
+    @classmethod
+    def of(cls, smooth: Sequence[float], base: Sequence[float], corrections: Sequence[float]) -> Coefficients:
+        """Each in the order of `Features`, and of the nodes."""
+        fixed_j, per_token_j, per_square_j, per_chosen_j, per_read_j = smooth
+        both = tuple(base), tuple(corrections)
+        return cls(fixed_j, per_token_j, per_square_j, *both, per_chosen_j, per_read_j)
 
     @property
-    def smooth(self) -> tuple[float, float, float]:
+    def smooth(self) -> tuple[float, ...]:
         """The coefficients of the smooth part, in the order of `Features`."""
-        return self.fixed_j, self.per_token_j, self.per_square_j
+        return self.fixed_j, self.per_token_j, self.per_square_j, self.per_chosen_j, self.per_read_j
 
     def cost_j(self, features: Features) -> float:
         """Joules of a batch; never negative."""
@@ -90,6 +123,15 @@ class Coefficients:
     def own_j(self, length: int) -> float:
         """What one sequence of this length adds to a batch that is not padded for it, in joules."""
         return self.per_token_j * length + self.per_square_j * length * length
+
+    def step_j(self, work: Work) -> float:
+        """What one sequence adds to a step, in joules."""
+        return (
+            self.per_token_j * work.computed
+            + self.per_square_j * work.pairs
+            + self.per_chosen_j * work.chosen
+            + self.per_read_j * work.read
+        )
 
 
 def _dot(coefficients: Sequence[float], features: Features) -> float:
@@ -105,7 +147,9 @@ class LawView:
     after_rest: tuple[float, ...] = (0.0,) * CLASSES  # how much more, relatively, a batch costs
     # How much more, relatively, a batch costs for the time that those of its variant take lately.
     for_time: Mapping[str, float] = field(default_factory=dict)
+    cpu_second_j: float | None = None  # what a second of CPU time costs, where that is known and law enough
     split_rule: str = "shapley"
+    idle_policy: str = BUSY_TIME
 
 
 def correction_covariance(deviation: float) -> Array:
@@ -134,6 +178,14 @@ SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] 
     "tokens": lambda law, lengths: [float(length) for length in lengths],
 }
 
+# The same of a step, where nothing is padded: what a sequence adds does not depend on the others, and its
+# Shapley value is that and an equal part of what is fixed.
+_STEP_RULES: Mapping[str, Callable[[Coefficients, Sequence[Work]], list[float]]] = {
+    "shapley": lambda law, work: [law.fixed_j / len(work) + law.step_j(each) for each in work],
+    "stand-alone": lambda law, work: [law.fixed_j + law.step_j(each) for each in work],
+    "tokens": lambda law, work: [float(each.computed) for each in work],
+}
+
 _UNLEARNED = Coefficients(0.0, 1.0)
 
 
@@ -144,6 +196,10 @@ def split_weights(view: LawView, window: Window) -> list[float]:
     is that and an equal part of what is fixed. Every token of a row attends to the row.
     """
     law = view.laws.get(window.variant)
+    if window.work:
+        rule = _STEP_RULES[view.split_rule]
+        weights = [] if law is None else rule(law, window.work)
+        return weights if any(weights) else rule(_UNLEARNED, window.work)
     if law is None or law.fixed_j + law.own_j(window.padded_length) <= 0:
         law = _UNLEARNED
     if window.packed_rows and view.split_rule == "shapley":
@@ -154,9 +210,23 @@ def split_weights(view: LawView, window: Window) -> list[float]:
 
 def provisional_uj(view: LawView, window: Window) -> list[int | None]:
     """What the law says each sequence of a window cost, before the meter has covered it."""
+    cost_j = _cost_j(view, window)
+    if cost_j is None:
+        return [None] * len(window.lengths)
+    return list(split_exact(round(cost_j * 1e6), split_weights(view, window)))
+
+
+def foreseen_uj(view: LawView, window: Window) -> int | None:
+    """What the law says that a window would cost which has not run; None while it cannot tell."""
+    cost_j = _cost_j(view, window)
+    return None if cost_j is None else round(cost_j * 1e6)
+
+
+def _cost_j(view: LawView, window: Window) -> float | None:
+    if view.cpu_second_j is not None and window.cpu_ns is not None:
+        return view.cpu_second_j * window.cpu_ns / 1e9
     law = view.laws.get(window.variant)
     if law is None or window.variant in view.uncertain:
-        return [None] * len(window.lengths)
+        return None
     more = view.after_rest[rest_class(window.rested_ns / 1e9)] + view.for_time.get(window.variant, 0.0)
-    cost_uj = round(law.cost_j(features_of(window)) * (1 + more) * 1e6)
-    return list(split_exact(cost_uj, split_weights(view, window)))
+    return law.cost_j(features_of(window)) * (1 + more)

@@ -17,40 +17,61 @@ from wattserve_server.energy.costlaw import CLASSES, REST_S, Array
 # A board idles differently just after work than after a long rest: idle power has one level for each class
 # of that time (`costlaw.rest_class`).
 
-_BOUNDS = np.array([0.0, *REST_S, np.inf])
-
 
 def rest_times(
-    since_s: float, until_s: float, busy: Sequence[tuple[float, float]], last_end_s: float
+    since_s: float,
+    until_s: float,
+    busy: Sequence[tuple[float, float]],
+    last_end_s: float,
+    asleep_after_s: float = REST_S[-1],
 ) -> Array:
     """Seconds of [since_s, until_s] in each class of rest; they sum to its length.
 
     busy: windows (start, end) that touch the span, by their start. last_end_s: when work had ended
-    before them; -inf if there was none.
+    before them; -inf if there was none. asleep_after_s: the rest from which on all is of the last class.
     """
     times = np.zeros(CLASSES)
     at = since_s
     for start, end in busy:
         if start > at:
-            _rest(times, at, min(start, until_s), last_end_s)
+            _rest(times, at, min(start, until_s), last_end_s, asleep_after_s)
         last_end_s = max(last_end_s, end)
         reached = min(max(end, at), until_s)
         times[0] += reached - max(at, min(start, until_s))
         at = max(at, reached)
         if at >= until_s:
             return times
-    _rest(times, at, until_s, last_end_s)
+    _rest(times, at, until_s, last_end_s, asleep_after_s)
     return times
 
 
-def _rest(times: Array, since_s: float, until_s: float, last_end_s: float) -> None:
+def _rest(times: Array, since_s: float, until_s: float, last_end_s: float, asleep_after_s: float) -> None:
     low, high = since_s - last_end_s, until_s - last_end_s
     if high <= REST_S[0]:
         times[0] += until_s - since_s
-    elif low >= REST_S[-1]:
+    elif low >= asleep_after_s:
         times[-1] += until_s - since_s
     else:
-        times += np.maximum(np.minimum(high, _BOUNDS[1:]) - np.maximum(low, _BOUNDS[:-1]), 0.0)
+        bounds = np.array([0.0, *REST_S[:-1], asleep_after_s, np.inf])
+        np.minimum(bounds[:-1], asleep_after_s, out=bounds[:-1])
+        times += np.maximum(np.minimum(high, bounds[1:]) - np.maximum(low, bounds[:-1]), 0.0)
+
+
+@dataclass(slots=True)
+class Sleep:
+    """When a device that rests draws less at once: boards do so in their lowest state of performance. From
+    then on until it works again it draws what it does after the longest rest."""
+
+    usually_after_s: float = REST_S[-1]  # the longest rest in which it was seen awake, where it then fell
+    after_s: float = REST_S[-1]  # in this rest
+
+    def fall(self, after_s: float) -> None:
+        """It has, after so long a rest."""
+        self.after_s = after_s
+        self.usually_after_s = max(self.usually_after_s, after_s)
+
+    def wake(self) -> None:
+        self.after_s = self.usually_after_s
 
 
 # -- response

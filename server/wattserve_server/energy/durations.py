@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import SMOOTH, Array
 
+FIRST_IDEA = np.array([0.5, 0.5, 0.0, 0.0, 0.0])  # of a batch's seconds, by feature
 FIRST = 64.0  # batches from which a duration is learned where there is no calibration
 PRIOR = 0.1  # the first of them counts as so many more, half of its time fixed and half by its tokens
 # Of what a batch should take: no less and no more is believed to say something of its energy.
@@ -49,7 +50,7 @@ class _Usual:
         self.level = 0.0  # by how much more they took lately
         self.coefficients = np.zeros(SMOOTH)
         self._scale = np.maximum(features, 1e-9)
-        self._before = np.array([0.5, 0.5, 0.0]) * seconds
+        self._before = seconds * FIRST_IDEA
 
     def hear(self, features: Array, seconds: Array, counts: Array) -> None:
         rows = features / self._scale / seconds[:, None]
@@ -76,6 +77,11 @@ class Durations:
         """By how much the pace of the device has changed at the last edge, relatively; 0 where it has not."""
         change, self._changed = self._changed, 0.0
         return change
+
+    @property
+    def laws(self) -> dict[str, Array]:
+        """By variant: its coefficients for a batch's seconds, in the order of its features."""
+        return {name: usual.coefficients for name, usual in self._usual.items() if usual.heard}
 
     @property
     def levels(self) -> dict[str, float]:

@@ -137,7 +137,7 @@ class EdgeFinder:
         """A stepped counter has changed between two polls, and within its own period of the later one."""
         if len(self._periods_ns) < STEADY:
             return (early_ns + late_ns) // 2, (late_ns - early_ns) / math.sqrt(12)
-        early_ns = max(early_ns, late_ns - round(self.period_ns))
+        early_ns = max(early_ns, late_ns - round(self._beat.period_ns if self._beat else self.period_ns))
         if self._beat is None:
             self._beat = Beat(self.period_ns)
             self._beat.start(early_ns, late_ns)
@@ -148,6 +148,10 @@ LOST = 4.0  # an update this many standard deviations off the beat begins a new 
 FIRST_JITTER = 0.05  # deviation of an update from the beat, relative to the period, before any was seen
 LEAST_JITTER = 0.003  # no beat is taken for steadier than this
 UNSEEN = 0.1  # a jitter below this part of the time between two polls cannot be told from none
+BLIND = 0.95  # of a period: polls so far apart say nothing of when it beats
+SKIPPED = (
+    0.25  # an update that nobody saw is believed in where the next one is so close to the beat, in periods
+)
 MEMORY = 0.03  # weight of the newest update in the jitter
 
 
@@ -176,12 +180,24 @@ class Beat:
         """When an update between these instants happened, and the standard deviation of that."""
         middle_ns = (early_ns + late_ns) / 2
         width_variance = (late_ns - early_ns) ** 2 / 12
-        beats = max(1, round((middle_ns - self._at_ns) / self.period_ns))
+        since = (middle_ns - self._at_ns) / self.period_ns
+        beats = max(1, round(since))
+        if late_ns - early_ns < self.period_ns and abs(since - beats) > SKIPPED:
+            beats = (
+                1  # polls have seen each update: a wrong period must not be mended by one that is not there
+            )
         expected_ns = self._at_ns + beats * self.period_ns
         drift = (1e-3 * self.period_ns) ** 2 * beats
         spread = self._at_variance + 2 * beats * self._cross + beats**2 * self._period_variance + drift
         off_ns = middle_ns - expected_ns
         total = spread + self._jitter_variance + width_variance
+        if late_ns - early_ns >= BLIND * self.period_ns:  # of several updates, the last
+            self._at_ns, self._at_variance = expected_ns, spread
+            self._cross += beats * self._period_variance
+            deviation_ns = (spread + self._jitter_variance) ** 0.5
+            if abs(off_ns) + LOST * deviation_ns > (late_ns - early_ns) / 2:  # this update or the one before
+                return round(middle_ns), (late_ns - early_ns) / 2
+            return round(expected_ns), deviation_ns
         if off_ns**2 > LOST**2 * total:
             self.start(early_ns, late_ns)
             return round(middle_ns), width_variance**0.5
@@ -194,7 +210,8 @@ class Beat:
         self._cross = cross * (1 - gain)
         self._at_variance = spread * (1 - gain)
         seen = off_ns**2 - spread - width_variance  # on average the jitter's; singly it may be negative
-        self._seen_variance += MEMORY * (seen - self._seen_variance)
+        if 2 * spread < total:  # else the beat itself is hardly known
+            self._seen_variance += MEMORY * (seen - self._seen_variance)
         least = max(LEAST_JITTER * self.period_ns, UNSEEN * (late_ns - early_ns))
         self._jitter_variance = max(self._seen_variance, least**2)
         deviation_ns = min((self._at_variance + self._jitter_variance) ** 0.5, width_variance**0.5)

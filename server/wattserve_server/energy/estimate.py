@@ -45,9 +45,7 @@ BATCH_NOISE = 0.05  # of one batch from its law
 REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
 AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew before
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
-AFTER_REST_CPU_TIME = 2.0  # the same of the server's own CPU time: a lone request finds cold caches
 FIRST_PACE, PACE_SPREAD = 0.5, 0.5  # of the pace: a wait draws nothing, and slow work draws for longer
-PACE_CPU_TIME, PACE_SPREAD_CPU_TIME = 1.0, 0.1  # where what is counted is the CPU time that they took
 CORRECTION = 0.1  # of a law from its smooth part
 # Of a first run from what the device usually draws in that time: it may have used anything, and what an edge
 # says of it is not to be taken for idle draw.
@@ -80,10 +78,7 @@ def within(pool_j: float, amounts_j: Array, deviations_j: Array) -> Array:
 class Estimate:
     """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last."""
 
-    def __init__(self, is_cpu_time: bool = False) -> None:
-        """is_cpu_time: the counter counts the server's own CPU time."""
-        after_rest = AFTER_REST_CPU_TIME if is_cpu_time else AFTER_REST
-        pace, spread = (PACE_CPU_TIME, PACE_SPREAD_CPU_TIME) if is_cpu_time else (FIRST_PACE, PACE_SPREAD)
+    def __init__(self) -> None:
         self.names: list[str] = []
         self.bases: Array = np.zeros((0, SMOOTH))  # smooth parts that corrections are relative to
         self.x: Array = np.zeros(LAWS)
@@ -91,9 +86,8 @@ class Estimate:
         self._scratch: Array = np.zeros(0)
         self.p: Array = self._room[:LAWS, :LAWS]
         self.size = LAWS  # of what is not a batch
-        self.after_rest_spread = after_rest
-        self.p[RESTED, RESTED] = after_rest**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
-        self.x[PACE], self.p[PACE, PACE] = pace, spread**2
+        self.p[RESTED, RESTED] = AFTER_REST**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
+        self.x[PACE], self.p[PACE, PACE] = FIRST_PACE, PACE_SPREAD**2
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
@@ -154,8 +148,8 @@ class Estimate:
 
     def laws(self) -> dict[str, Coefficients]:
         laws: dict[str, Coefficients] = {}
-        for name, (a, b, c), theta in zip(self.names, self.bases.tolist(), self.thetas.tolist(), strict=True):
-            laws[name] = Coefficients(theta[0], theta[1], theta[2], (a, b, c), tuple(theta[SMOOTH:]))
+        for name, base, theta in zip(self.names, self.bases.tolist(), self.thetas.tolist(), strict=True):
+            laws[name] = Coefficients.of(theta[:SMOOTH], base, theta[SMOOTH:])
         return laws
 
     @property

@@ -19,6 +19,7 @@ from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
 from wattserve_server.energy.device import ForeignLoad
 from wattserve_server.energy.estimate import (
+    AFTER_REST,
     CARRY,
     FOREIGN,
     IDLE,
@@ -57,6 +58,8 @@ GAIN_PER_PACE, ALONE_OF_GAIN, MOST_GAIN = 1.5, 0.1, 0.4
 
 FOREIGN_WALK = 0.3  # random walk of a foreign load per square root of a second, relative to the idle draw
 FOREIGN_JUMP = 3.0  # an edge this many standard deviations off means that the foreign load has changed
+AWAKE = 3  # so many classes of rest are too short for a device to go to sleep
+
 LEAST_SPAN_S = 1e-3  # power is not told from edges closer than this
 
 LEAST_AFTER_REST = -0.5  # no batch costs less than half because the device had rested
@@ -80,9 +83,8 @@ class EnergyFilter:
         self,
         declared_idle_w: float | None = None,
         foreign: ForeignLoad | None = None,
-        is_cpu_time: bool = False,
     ) -> None:
-        self.estimate = Estimate(is_cpu_time)
+        self.estimate = Estimate()
         self.foreign = foreign or ForeignLoad()  # what else may draw on the device
         self.idle_is_known = declared_idle_w is not None
         self._declared_idle_w = declared_idle_w
@@ -97,6 +99,8 @@ class EnergyFilter:
         self._undisturbed: _Learned | None = None  # as of the last word that others do not use the device
         self._beside_s: Array = np.zeros(CLASSES)  # seconds of each class of rest beside a foreign load
         self._unheard_s: Array = np.zeros(CLASSES)  # since each class of rest was last heard
+        self.has_fallen = False  # at the last edge: a device that rests draws less at once (`device.Sleep`)
+        self._low_j = 0.0  # by how much the last edge was too low for one that rests; it waits for the next
 
     @property
     def consistency(self) -> float | None:
@@ -149,10 +153,10 @@ class EnergyFilter:
     def start_from(self, fit: Fit) -> None:
         """Idle draw and laws as a calibration found them. Only while no batch is open."""
         estimate = self.estimate
-        for name, base in zip(fit.variants, fit.bases, strict=True):
+        for name, base in zip(fit.laws, fit.bases, strict=True):
             estimate.put_variant(name, base, np.zeros((SMOOTH, SMOOTH)))
             estimate.known.add(name)
-        at = np.r_[(IDLE, *(estimate.block(estimate.names.index(name)) for name in fit.variants))]
+        at = np.r_[(IDLE, *(estimate.block(estimate.names.index(name)) for name in fit.laws))]
         estimate.pin(at, fit.values)
         estimate.p[np.ix_(at, at)] = fit.covariance
         if self._declared_idle_w is not None:
@@ -174,9 +178,8 @@ class EnergyFilter:
             if unheard_s < DRIFTS_S:
                 drifting.append(index)
         self._doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
-        spread = estimate.after_rest_spread
-        is_known = np.diagonal(estimate.p)[RESTED] < spread**2
-        estimate.p[RESTED, RESTED] += np.diag(is_known * (REST_WALK * spread) ** 2 * dt_s)
+        is_known = np.diagonal(estimate.p)[RESTED] < AFTER_REST**2
+        estimate.p[RESTED, RESTED] += np.diag(is_known * (REST_WALK * AFTER_REST) ** 2 * dt_s)
         if self._declared_idle_w is None and self.idle_is_known:
             idle_w = float(estimate.x[IDLE].mean())
             together = (IDLE_WALK * idle_w) ** 2 * dt_s
@@ -199,8 +202,9 @@ class EnergyFilter:
         estimate = self.estimate
         at = np.fromiter(indices, dtype=int)
         places = (LAWS + SIZE * at[:, None] + np.arange(SMOOTH)).ravel()
+        is_known = estimate.x[places] != 0.0
+        places, of = places[is_known], np.repeat(at, SMOOTH)[is_known]
         values = estimate.x[places]
-        of = np.repeat(at, SMOOTH)
         variance = np.where(of[:, None] == of, together_variance + alone_variance, together_variance)
         estimate.p[np.ix_(places, places)] += variance * np.outer(values, values)
         if with_open:
@@ -230,6 +234,18 @@ class EnergyFilter:
         spread = estimate.p @ row
         variance = self._variance(row, spread, pool_j, timing_j)
         deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
+        if self._declared_idle_w is None:
+            may_sleep = not counted.any() and not rest_s[:AWAKE].any()
+            waited_j, self._low_j, self.has_fallen = self._low_j, 0.0, False
+            if may_sleep:
+                self._watch_for_sleep(off_j + estimate.foreign_w * dt_s, waited_j, deviation_j, rest_s)
+            if self._low_j:
+                return 0.0
+            if waited_j:
+                estimate.doubt_carry(waited_j + (off_j if self.has_fallen else 0.0))
+                spread = estimate.p @ row
+                variance = self._variance(row, spread, pool_j, timing_j)
+                deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
         may_be_anything = estimate.has_first_runs
         is_watched = not self.foreign.is_open and not may_be_anything
         if is_watched and self.foreign.is_suspected(off_j, deviation_j, expected_j):
@@ -250,6 +266,22 @@ class EnergyFilter:
             self._scatter += 0.05 * (surprise * surprise - self._scatter)
             self._notice(surprise / max(self._scatter, 1.0) ** 0.5)
         return excess_j
+
+    def _watch_for_sleep(self, off_j: float, waited_j: float, deviation_j: float, rest_s: Array) -> None:
+        """Whether an edge of a device that rests is too low to be its idle draw. One alone may be out of its
+        place, and waits for the next; two in a row say that the device has gone to sleep: what is known of it
+        awake stays as it was. off_j: without what something else draws. waited_j: by how much the last edge
+        was off, where it waits."""
+        estimate = self.estimate
+        own_j, rest_j = off_j - waited_j, float(rest_s @ estimate.idle_w)
+        if own_j > -max(OUTLIER * deviation_j, REST_SPREAD * rest_j):
+            return
+        if not waited_j:
+            self._low_j = off_j
+            return
+        self.has_fallen = True
+        apart_w = (rest_j + own_j) / float(rest_s.sum()) - float(estimate.idle_w[-1])
+        estimate.p[IDLE.stop - 1, IDLE.stop - 1] += apart_w**2
 
     def _variance(self, row: Array, spread: Array, pool_j: float, timing_j: float) -> float:
         """Of an edge; rounding must not make it vanish."""

@@ -7,9 +7,11 @@ and obeys no law, and those from which a variant's law is begun.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from wattserve_server.energy.costlaw import Array, Features, features_of
+from wattserve_server.energy.costlaw import Array, Features
 from wattserve_server.energy.openbatches import TimedWindow
 
 MEMORY_S = 10.0  # seconds of batches over which the usual draw is a mean
@@ -21,8 +23,8 @@ LEAST_PART = 0.02  # of a batch, that is fixed, and that goes with its tokens
 class FirstIdeas:
     def __init__(self) -> None:
         self._joules = self._seconds = 0.0
-        self._first: set[tuple[str, Features]] = set()  # variant and shape: run once, and may have compiled
-        # By variant and shape: the seconds of the fastest batch.
+        self._first: set[tuple[str, Features]] = set()  # law and shape: run once, and may have compiled
+        # By law and shape: the seconds of the fastest batch.
         self._took_s: dict[str, dict[Features, float]] = {}
 
     @property
@@ -37,30 +39,30 @@ class FirstIdeas:
         self._seconds = kept * (self._seconds + seconds)
 
     def hear(self, batch: TimedWindow) -> None:
-        """A batch of a variant that has no law; of a shape's first runs the first one tells nothing."""
-        window, seconds = batch.window, batch.took_s
-        shape = features_of(window)
-        if window.is_first_run and (window.variant, shape) not in self._first:
-            self._first.add((window.variant, shape))
+        """A batch whose law is not known; of a shape's first runs the first one tells nothing."""
+        seconds, shape = batch.took_s, batch.features
+        if batch.is_lawless and (batch.law, shape) not in self._first:
+            self._first.add((batch.law, shape))
             return
-        took_s = self._took_s.setdefault(window.variant, {})
+        took_s = self._took_s.setdefault(batch.law, {})
         if shape in took_s or len(took_s) < MOST_SHAPES:
             took_s[shape] = min(seconds, took_s.get(shape, seconds))
 
-    def law(self, variant: str, watts: float) -> tuple[Array, Array]:
+    def law(self, name: str, watts: float) -> tuple[Array, Array]:
         """The smooth part of a law by which batches cost what the device draws, these watts, in the time that
-        they take; and what each coefficient would be if it explained a batch alone. Of a variant that was
-        heard."""
-        took_s = self._took_s[variant]
+        they take; and what each coefficient would be if it explained a batch alone. Of a law of which batches
+        were heard; what none of them has is 0."""
+        took_s = self._took_s[name]
         rows = np.array(list(took_s))
         joules = watts * np.array(list(took_s.values()))
-        scale, largest_j, least_j = rows.max(axis=0), float(joules.max()), float(joules.min())
+        largest_j, least_j = float(joules.max()), float(joules.min())
+        scale = np.where(has := rows.max(axis=0) > 0, rows.max(axis=0), math.inf)
         # Regularised least squares of relative errors, so that small batches are heard.
         weighted = rows / scale / joules[:, None]
-        before = np.array([0.5 * least_j, 0.5 * largest_j, 0.0])
-        spread = np.diag((np.array([1.0, 1.0, 0.3]) * largest_j) ** 2)
+        before = np.array([0.5 * least_j, 0.5 * largest_j, 0.0, 0.0, 0.0]) * has
+        spread = np.diag((np.array([1.0, 1.0, 0.3, 0.3, 0.3]) * largest_j) ** 2)
         noise = ROUGHLY**2 * np.eye(len(joules))
         gain = spread @ weighted.T @ np.linalg.inv(weighted @ spread @ weighted.T + noise)
         found = before + gain @ (1.0 - weighted @ before)
-        found = np.maximum(found, LEAST_PART * np.array([least_j, largest_j, 0.0]))
+        found = np.maximum(found, LEAST_PART * np.array([least_j, largest_j, 0.0, 0.0, 0.0]))
         return found / scale, float(joules.mean()) / scale

@@ -11,10 +11,12 @@ neither. Neither decides anything: the accountant says what is booked where.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from wattserve_server.energy.attribution import split_exact
 from wattserve_server.energy.costlaw import LawView, split_weights
@@ -147,6 +149,14 @@ class Ledger:
         self.changes += 1
 
 
+class Counted(NamedTuple):
+    """The ledger of one counter, and where its joules come from, in words: they may come from elsewhere
+    tomorrow."""
+
+    source: str
+    ledger: Ledger
+
+
 def total(ledgers: Sequence[Ledger]) -> Ledger:
     """The accounts of several counters together, which closes as each of them does. It has begun once all
     have. A sequence is settled where all have settled it, and unknown for each that does not know it."""
@@ -271,21 +281,31 @@ class Books:
         """Everything is computed before anything is booked: an error leaves the window as it was."""
         weights = split_weights(law, window)
         whole = math.fsum(weights)
+        own = [
+            0.0 if line.is_overhead else weight for line, weight in zip(window.lines, weights, strict=True)
+        ]
         # What is shown has been booked: never more than the idle account holds.
         idle_uj = min(int(idle_j * 1e6), self._ledger.idle_uj - self._ledger.idle_shared_uj)
+        if not any(own):
+            idle_uj = 0
         charges = [
             Charge(line, energy_uj, deviation_uj * weight / whole, idle_share_uj, warning=warning)
             for line, weight, energy_uj, idle_share_uj in zip(
                 window.lines,
                 weights,
                 split_exact(amount_uj, weights),
-                split_exact(idle_uj, weights),
+                split_exact(idle_uj, own),
                 strict=True,
             )
         ]
+        again = [charge.line.is_overhead for charge in charges]
+        again_uj = sum(charge.energy_uj or 0 for charge in charges if charge.line.is_overhead)
+        tokens_again = sum(itertools.compress(window.lengths, again))
+        self._ledger.to_warmup(again_uj)
         self._ledger.to_active(
-            window.variant, amount_uj, len(window.lengths), sum(window.lengths), window.computed_tokens
-        )
+            window.variant, amount_uj - again_uj, window.sequences,
+            sum(window.lengths) - tokens_again, window.computed_tokens - tokens_again,
+        )  # fmt: skip
         self._ledger.show_idle(idle_uj)
         self._settled(window, charges)
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from wattserve_server.energy.costlaw import Array, rest_class
+from wattserve_server.energy.costlaw import CPU_TIME, Array, Features, features_of, of_cpu_time, rest_class
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.durations import own_seconds
 from wattserve_server.energy.receipt import Window
 
 # With more new batches than this at one edge, or more open entries, those alike are followed together.
 MOST_APART, MOST_OPEN_APART = 64, 128
+
+ALIKE_STEPS = 12  # classes of a step's cache, for each doubling of it
 
 TAIL = 1e-4  # a settled batch is remembered until all but this part of it has been counted
 
@@ -39,10 +41,25 @@ class TimedWindow:
         """What tells how much it used: its CPU time, or for how long it ran."""
         return self.end_s - self.start_s if self.cpu_s is None else self.cpu_s
 
+    @property
+    def law(self) -> str:
+        """The name of the cost law that it follows."""
+        return self.window.variant if self.cpu_s is None else CPU_TIME
+
+    @property
+    def features(self) -> Features:
+        """What that law reads."""
+        return features_of(self.window) if self.cpu_s is None else of_cpu_time(self.cpu_s)
+
+    @property
+    def is_lawless(self) -> bool:
+        """A first run may have used anything, but for its CPU time."""
+        return self.window.is_first_run and self.cpu_s is None
+
 
 @dataclass(slots=True)
 class Entry:
-    """Batches of one variant and shape."""
+    """Batches of one variant and shape, which follow one law."""
 
     batches: list[TimedWindow]
     idle_share_j: list[float] = field(default_factory=list)  # idle draw while each ran
@@ -54,6 +71,15 @@ class Entry:
         return self.batches[0].window
 
     @property
+    def law(self) -> str:
+        return self.batches[0].law
+
+    @property
+    def features(self) -> Array:
+        """What the law reads, in the mean."""
+        return np.asarray(np.mean([batch.features for batch in self.batches], axis=0))
+
+    @property
     def rest(self) -> int:
         """The class of rest before it."""
         return rest_class(self.kind.rested_ns / 1e9)
@@ -63,17 +89,40 @@ def entries_of(batches: Sequence[TimedWindow], among: int = 0) -> list[Entry]:
     """Entries for batches that are new at one edge; `among` entries are open already."""
     if len(batches) <= MOST_APART and among <= MOST_OPEN_APART:
         return [Entry([batch], [0.0]) for batch in batches]
-    alike: dict[tuple[str, int, int, int, bool], Entry] = {}
+    alike: dict[tuple[str | int, ...], Entry] = {}
     for batch in batches:
         window = batch.window
-        key = (
-            window.variant, window.computed_tokens, window.padded_length,
+        key: tuple[str | int, ...] = (
+            batch.law, window.variant, *_shape(window),
             rest_class(window.rested_ns / 1e9), window.is_warmup,
         )  # fmt: skip
         entry = alike.setdefault(key, Entry([]))
         entry.batches.append(batch)
         entry.idle_share_j.append(0.0)
     return list(alike.values())
+
+
+def share_by_active(entries: Sequence[Entry], amounts_j: Array, idle_j: float) -> None:
+    """Idle energy of an interval, to the batches charged in it by what they are charged; those of a warm-up
+    have no receipts to show it."""
+    weights = [
+        0.0 if entry.kind.is_warmup else float(amount_j)
+        for entry, amount_j in zip(entries, amounts_j, strict=True)
+    ]
+    whole_j = math.fsum(weights)
+    for entry, weight_j in zip(entries, weights, strict=True):
+        if weight_j > 0:
+            entry.idle_share_j = [idle_j * weight_j / whole_j / len(entry.batches)] * len(entry.batches)
+
+
+def _shape(window: Window) -> tuple[int, ...]:
+    """What windows have in common that are alike. Steps whose attention and cache differ by little are: the
+    cache grows with each."""
+    if not window.work:
+        return window.computed_tokens, window.padded_length
+    features = features_of(window)
+    doublings = (round(ALIKE_STEPS * math.log2(1 + much)) for much in (features.squares, features.read))
+    return window.computed_tokens, int(features.chosen), *doublings
 
 
 class OpenBatches:
@@ -139,7 +188,7 @@ class OpenBatches:
     def own_seconds(self, entries: Sequence[Entry]) -> Array:
         """For how long each batch of new entries had its device, in the mean of its entry: time that several
         of one lane share is shared, and batches of two lanes keep nobody waiting. Or its CPU time, where that
-        is what the counter counts."""
+        is known."""
         batches = [batch for entry in entries for batch in entry.batches]
         starts_s, ends_s = np.array([(batch.start_s, batch.end_s) for batch in batches]).T
         lanes = np.array([batch.window.lane for batch in batches])
@@ -150,9 +199,8 @@ class OpenBatches:
             seconds[mine] = own_seconds(
                 np.append(starts_s[mine], self._starts[beside]), np.append(ends_s[mine], self._ends[beside])
             )[: mine.sum()]
-        if len(np.unique(lanes)) == 1:  # else each one's CPU time holds the other's
-            cpu_s = np.array([math.nan if batch.cpu_s is None else batch.cpu_s for batch in batches])
-            seconds = np.where(np.isnan(cpu_s), seconds, cpu_s)
+        cpu_s = np.array([math.nan if batch.cpu_s is None else batch.cpu_s for batch in batches])
+        seconds = np.where(np.isnan(cpu_s), seconds, cpu_s)
         counts = [len(entry.batches) for entry in entries]
         sums = np.add.reduceat(seconds, np.cumsum([0, *counts[:-1]]))
         return np.asarray(sums / counts)

@@ -1,9 +1,12 @@
-"""Where requests are queued: the batcher of one device, between the event loop and the lane's thread.
+"""Where requests are queued: the batcher of a lane, between the event loop and the lane's thread.
 
 The event loop puts requests in and takes cancelled ones out; the lane asks for what to run next. Whose turn
 it is stands in `fair`, and what goes into a batch with it is for `policy` to say; here are the limits and
 costs of each variant, for whom there is room, and who leaves without having run. Chores (a warm-up, say) run
 on the same thread, one between two batches, so that neither keeps the other from running.
+
+Several lanes may draw on one queue: each by a batcher of its own, which has its chores and what it runs. A
+request belongs to the lane that first takes a sequence of it, with all its sequences.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattserve_server.engine.fair import Ahead, FairQueue
 from wattserve_server.engine.pace import Pace
@@ -25,6 +29,9 @@ from wattserve_server.engine.policy import (
 )
 from wattserve_server.engine.queued import QueuedSequence, Request
 from wattserve_server.errors import OverloadedError
+
+if TYPE_CHECKING:
+    from wattserve_server.engine.lane import Lane
 
 # By so much more than was reckoned a request may take, and still be in time.
 HEADROOM = 1.25
@@ -54,9 +61,12 @@ class Evicted(NamedTuple):
 
 
 class Batcher:
-    """limits: of every variant's batches. max_queue: sequences that may wait. on_expired: called by `take`
-    with a request whose deadline passed while it waited, and how many sequences of it left the queue.
-    max_queue_ns: for how long a request may have to wait when it comes."""
+    """limits: of every variant's batches. max_queue: sequences that may wait, for each lane. on_expired:
+    called by `take` with a request whose deadline passed while it waited, and how many sequences of it left
+    the queue. max_queue_ns: for how long a request may have to wait when it comes. beside: the batcher of
+    another lane, on whose queue this one draws too."""
+
+    lane: Lane  # whose it is; says so itself
 
     def __init__(
         self,
@@ -64,19 +74,21 @@ class Batcher:
         max_queue: int,
         on_expired: Callable[[Request, int], object],
         max_queue_ns: float = float("inf"),
+        beside: Batcher | None = None,
     ) -> None:
         self.limits = limits
-        self._max_queue = max_queue
+        self._most_for_each = max_queue
         self._max_queue_ns = max_queue_ns
-        self._pace = Pace()
+        self._together: list[Batcher] = [] if beside is None else beside._together  # that share what follows
+        self._together.append(self)
+        self._pace: Pace = Pace() if beside is None else beside._pace
+        self._costs: dict[str, BatchCost] = {} if beside is None else beside._costs
+        self._learned: dict[str, BatchLimits] = {} if beside is None else beside._learned
+        self._waiting: FairQueue = FairQueue() if beside is None else beside._waiting
+        self._changed: threading.Condition = threading.Condition() if beside is None else beside._changed
         self._running: tuple[str, int, int] | None = None  # a batch's variant, its tokens, when it began
         self._running_until_ns = 0  # when the batch that runs will have ended, as far as is known
         self._on_expired = on_expired
-        self._costs: dict[str, BatchCost] = {}
-        self._learned: dict[str, BatchLimits] = {}
-        self._waiting = FairQueue()
-        self._first_deadline_ns: int | None = None  # no request that waits has an earlier one
-        self._changed = threading.Condition()
         self._chores: deque[Chore] = deque()
         self._is_chores_turn = True
         self._is_closed = False
@@ -86,9 +98,18 @@ class Batcher:
         return len(self._waiting)
 
     @property
+    def _max_queue(self) -> int:
+        return self._most_for_each * len(self._together)
+
+    @property
     def callers(self) -> int:
         """Who have something waiting. Any thread."""
         return self._waiting.callers
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for the device. Any thread."""
+        return len(self._waiting) > 0
 
     def set_cost(self, variant: str, cost: BatchCost) -> None:
         """What a variant's batches cost, as measured at warm-up."""
@@ -101,22 +122,27 @@ class Batcher:
         with self._changed:
             self._learned[variant] = replace(self.limits, max_tokens=tokens)
 
+    @property
+    def undisturbed(self) -> AbstractContextManager[object]:
+        """For several calls of `put`: the lane hears of them together, when the block ends."""
+        return self._changed
+
     def put(self, request: Request, now_ns: int | None = None) -> list[Evicted]:
         """Queue all sequences of a request, or none: OverloadedError when they do not fit, or would have to
         wait for too long. Who has left the queue to make room: the newest requests of others who had more
         than their part of it."""
         with self._changed:
             now_ns = time.monotonic_ns() if now_ns is None else now_ns
-            count, tokens = len(request.sequences), sum(each.length for each in request.sequences)
+            count = len(request.sequences)
             kind = (request.caller, request.variant, request.priority)
-            self._check(Wanted(*kind, count, tokens, request.deadline_ns), now_ns)
+            self._check(Wanted(*kind, count, request.tokens, request.deadline_ns), now_ns)
             evicted = []
             while (excess := len(self._waiting) + count - self._max_queue) > 0:
                 evicted.append(self._evict(excess, now_ns))
             self._waiting.put(request, now_ns)
-            leaves_ns, first_ns = request.leaves_ns, self._first_deadline_ns
+            leaves_ns, first_ns = request.leaves_ns, self._waiting.first_leaves_ns
             if leaves_ns is not None and (first_ns is None or leaves_ns < first_ns):
-                self._first_deadline_ns = leaves_ns
+                self._waiting.first_leaves_ns = leaves_ns
             self._changed.notify()
             return evicted
 
@@ -133,6 +159,10 @@ class Batcher:
 
     def _check(self, wanted: Wanted, now_ns: int) -> None:
         waiting = self._waiting
+        if not waiting and wanted.sequences <= self._max_queue:  # then nobody's pace has to be believed
+            return
+        if self._has_room_behind_all(wanted, now_ns):
+            return
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns)
         if len(waiting) + wanted.sequences > self._max_queue:
             own = waiting.waiting(wanted.caller)
@@ -146,8 +176,6 @@ class Batcher:
                     "sequences",
                     until_ns / 1e9 or None,
                 )
-        if not waiting:  # then nobody's pace has to be believed
-            return
         if wait_ns > self._max_queue_ns:
             raise OverloadedError(
                 f"the queue is full: what waits will take {wait_ns / 1e9:.2g} s, and no more than "
@@ -158,10 +186,9 @@ class Batcher:
         if wanted.deadline_ns is None or wanted.deadline_ns <= now_ns:  # it expires in the queue
             return
         left_ns = wanted.deadline_ns - now_ns
-        # Others run between its sequences; who comes later joins its batch.
+        # Others run between its sequences.
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, wanted.tokens), now_ns)
-        own_ns = max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
-        late_ns = HEADROOM * (wait_ns + own_ns) - left_ns
+        late_ns = HEADROOM * (wait_ns + self._own_ns(wanted)) - left_ns
         if wait_ns and late_ns > 0:
             raise OverloadedError(
                 f"the deadline cannot be met: what waits will take {wait_ns / 1e9:.2g} s, and the request "
@@ -169,6 +196,20 @@ class Batcher:
                 "deadline",
                 late_ns / HEADROOM / 1e9,
             )
+
+    def _has_room_behind_all(self, wanted: Wanted, now_ns: int) -> bool:
+        """Whether it has, even if all that waits went before it: that is told at once."""
+        if len(self._waiting) + wanted.sequences > self._max_queue:
+            return False
+        wait_ns = self._wait_ns(self._waiting.everything(), now_ns)
+        if wait_ns > self._max_queue_ns:
+            return False
+        deadline_ns = wanted.deadline_ns
+        return deadline_ns is None or HEADROOM * (wait_ns + self._own_ns(wanted)) <= deadline_ns - now_ns
+
+    def _own_ns(self, wanted: Wanted) -> float:
+        """For how long it will run; who comes later joins its batch."""
+        return max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
 
     def _evict(self, excess: int, now_ns: int) -> Evicted:
         """excess: sequences for which there is no room."""
@@ -184,8 +225,15 @@ class Batcher:
         return Evicted(request, self._waiting.remove(request.sequences), error)
 
     def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
-        """The rest of the batch that runs, and what goes before."""
-        return max(0, self._running_until_ns - now_ns) + sum(self._ns(*each) for each in ahead)
+        """The rest of the batch that runs, and what goes before: until a lane has nothing else to do, where
+        there are several."""
+        rests_ns = sorted(float(max(0, lane._running_until_ns - now_ns)) for lane in self._together)
+        until_ns = sum(self._ns(*each) for each in ahead)
+        waits_ns = []
+        for lanes, rest_ns in enumerate(rests_ns, 1):  # those that are free first share the work
+            until_ns += rest_ns
+            waits_ns.append(until_ns / lanes)
+        return min(waits_ns)
 
     def _ns(self, variant: str, sequences: float, tokens: float) -> float:
         cost, limits = self._costs.get(variant, BatchCost()), self._learned.get(variant, self.limits)
@@ -200,7 +248,7 @@ class Batcher:
         """Have the lane's thread call it. Not called any more once the batcher is closed."""
         with self._changed:
             self._chores.append(chore)
-            self._changed.notify()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """`next_work` returns None from now on."""
@@ -208,9 +256,27 @@ class Batcher:
             self._is_closed = True
             self._changed.notify_all()
 
-    def next_work(self) -> list[QueuedSequence] | Chore | None:
-        """The next batch, its lines marked as running, or the next chore; blocks until there is one. None
-        once closed."""
+    def give_up(self) -> dict[Request, int] | None:
+        """Its lane runs nothing more: the requests that belong to it leave the queue, each with so many
+        sequences, and the other lanes run the rest. None, and nothing has changed, where there are none."""
+        with self._changed:
+            if len(self._together) == 1:
+                return None
+            self._is_closed = True
+            self._together.remove(self)
+            own = {
+                each.request: 0
+                for each in self._waiting
+                if each.request.is_bound and each.request.lane is self.lane
+            }
+            for request in own:
+                own[request] = self._waiting.remove(request.sequences)
+            self._changed.notify_all()  # the lane may have been woken for what another can run
+            return own
+
+    def next_work(self) -> Any:
+        """The next batch (a list of QueuedSequence), its lines marked as running, or the next chore; blocks
+        until there is one. None once closed."""
         with self._changed:
             self.ended(time.monotonic_ns())
             while not self._is_closed:
@@ -220,6 +286,8 @@ class Batcher:
                 batch = self.take(now_ns)
                 if isinstance(batch, list):
                     for sequence in batch:
+                        if not sequence.request.is_bound:
+                            sequence.request.bind(self.lane)
                         sequence.line.enter(len(batch))
                     self._is_chores_turn = True
                     self.began(batch, now_ns)
@@ -232,13 +300,17 @@ class Batcher:
     def take(self, now_ns: int) -> list[QueuedSequence] | int | None:
         """The batch to run now; or the instant until which it is worth waiting for company; or None where
         nothing waits. Called with the lock held, or by one thread alone."""
-        if self._first_deadline_ns is not None and self._first_deadline_ns <= now_ns:
+        first_ns = self._waiting.first_leaves_ns
+        if first_ns is not None and first_ns <= now_ns:
             self._expire(now_ns)
         if not self._waiting:
             return None
-        variant = self._waiting.next_variant()
+        may = self._may_run if len(self._together) > 1 else None
+        variant = self._waiting.next_variant() if may is None else self._waiting.next_variant_of(may)
+        if variant is None:
+            return None
         limits, cost = self._learned.get(variant, self.limits), self._costs.get(variant, BatchCost())
-        waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences)
+        waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences, may)
         wake_ns = wake_at(waiting, limits)
         if wake_ns > now_ns:
             return wake_ns
@@ -277,6 +349,9 @@ class Batcher:
             self._pace.learn(variant, tokens, self._costs.get(variant, BatchCost()), now_ns - begun_ns)
             self._running, self._running_until_ns = None, 0
 
+    def _may_run(self, sequence: QueuedSequence) -> bool:
+        return not sequence.request.is_bound or sequence.request.lane is self.lane
+
     def _next_chore(self) -> Chore:
         self._is_chores_turn = False
         return self._chores.popleft()
@@ -292,4 +367,4 @@ class Batcher:
         for request in expired:
             self._on_expired(request, self._waiting.remove(request.sequences))
             del timed[request]
-        self._first_deadline_ns = min(timed.values(), default=None)
+        self._waiting.first_leaves_ns = min(timed.values(), default=None)

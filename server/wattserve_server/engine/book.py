@@ -7,26 +7,38 @@ or `retention_bytes`: the oldest leave first.
 from __future__ import annotations
 
 import asyncio
-import base64
+import heapq
 import re
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from wattserve_server.energy.receipt import ACCELERATOR, Charge, Receipt
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, IdleShare, Receipt
 from wattserve_server.errors import NotFound, OverloadedError
 
 _RECEIPT_ID = re.compile(r"([0-9a-f]{12})-[0-9a-z]+")
-RANDOM_BYTES = 16  # of an id: who was not told it does not guess it
+# An id's random end, of 130 bits: who was not told it does not guess it. Each byte becomes a character;
+# asking the kernel for many takes hardly longer than for one.
+RANDOM_CHARACTERS, POOL = 26, 64
+_CHARACTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
 
 Sees = Callable[[str], bool]  # whether the receipts of a tenant may be read
+OnOverrun = Callable[[OverloadedError], object]
 
 
 def of_all(tenant: str) -> bool:
     return True
+
+
+def random_ends() -> Iterator[str]:
+    """As many as are asked for."""
+    while True:
+        pool = secrets.token_bytes(POOL * RANDOM_CHARACTERS).translate(_CHARACTERS).decode()
+        for begin in range(0, len(pool), RANDOM_CHARACTERS):
+            yield pool[begin : begin + RANDOM_CHARACTERS]
 
 
 # Of memory, as measured: a receipt, each of its lines, and of a line each of its parts but the first.
@@ -34,7 +46,11 @@ RECEIPT_BYTES = 1000
 LINE_BYTES = 327
 PART_BYTES = 176
 
-WATCH_QUEUE = 100_000  # final receipts that may wait for a slow watcher before its stream is ended
+# Final receipts that may wait for a slow watcher, and memory of them, before its stream is ended.
+WATCH_QUEUE = 100_000
+WATCH_BYTES = 64 * 1024 * 1024
+
+PART_OF_WATCHERS = 4  # no caller may have more than one of so many of their places
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +71,38 @@ class Run:
 
 
 class ReceiptWatch:
-    """An async iterator over final receipts; `close` it when done.
+    """An async iterator over final receipts; `close` it when done. who: watches.
 
-    Raises OverloadedError once its caller has fallen too far behind; it then holds nothing more.
+    Once its caller has fallen too far behind it holds nothing more, and on_overrun is called with the error
+    that he is to be told: he may never ask for the next one.
     """
 
-    def __init__(self, watches: set[ReceiptWatch], sees: Sees = of_all) -> None:
+    def __init__(
+        self,
+        watches: set[ReceiptWatch],
+        sees: Sees = of_all,
+        who: str = "",
+        on_overrun: OnOverrun = bool,
+    ) -> None:
+        self.who = who
         self._sees = sees
+        self._on_overrun = on_overrun
         self._queue: asyncio.Queue[Receipt | None] = asyncio.Queue()
+        self._bytes = 0  # of what waits
         self._watches = watches
         self._is_overrun = False
         watches.add(self)
 
     def put(self, receipt: Receipt) -> None:
-        if not self._sees(receipt.tenant):
+        if self._is_overrun or not self._sees(receipt.tenant):
             return
-        if self._queue.qsize() < WATCH_QUEUE:
-            self._queue.put_nowait(receipt)
-        else:
+        self._bytes += _bytes_of(receipt)
+        self._queue.put_nowait(receipt)
+        if self._queue.qsize() > WATCH_QUEUE or self._bytes > WATCH_BYTES:
             self._is_overrun = True
+            self._queue = asyncio.Queue()
+            behind = f"{WATCH_QUEUE} receipts or {WATCH_BYTES >> 20} MiB of them behind"
+            self._on_overrun(OverloadedError(f"this watcher fell {behind}; it was ended", "watchers"))
 
     def end(self) -> None:
         self._queue.put_nowait(None)
@@ -85,45 +114,56 @@ class ReceiptWatch:
         return self
 
     async def __anext__(self) -> Receipt:
-        if self._is_overrun:
-            raise OverloadedError(f"this watcher fell {WATCH_QUEUE} receipts behind; it was ended")
         receipt = await self._queue.get()
         if receipt is None:
             raise StopAsyncIteration
+        self._bytes -= _bytes_of(receipt)
         return receipt
 
 
 class ByRequest:
     """The receipts of each request id, which callers choose: it need not be unique, and one that is empty is
-    none. Holds what it was given until that is removed."""
+    none. Each tenant's apart: who looks for his own passes nobody else's. Holds what it was given until that
+    is removed."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, Receipt | dict[Receipt, None]] = {}  # most ids have one, which needs no dict
+        # By id and tenant; most have one, which needs no dict.
+        self._by_id: dict[tuple[str, str], Receipt | dict[Receipt, None]] = {}
+        self._tenants: Counter[str] = Counter()  # of which there are any
 
     def __len__(self) -> int:
-        """How many request ids there are."""
+        """How many request ids there are, of all tenants."""
         return len(self._by_id)
 
     def put(self, receipt: Receipt) -> None:
         if not receipt.request_id:
             return
-        known = self._by_id.setdefault(receipt.request_id, receipt)
+        at = receipt.request_id, receipt.tenant
+        self._tenants[receipt.tenant] += 1
+        known = self._by_id.setdefault(at, receipt)
         if known is receipt:
             return
         if isinstance(known, Receipt):
-            known = self._by_id[receipt.request_id] = {known: None}
+            known = self._by_id[at] = {known: None}
         known[receipt] = None
 
     def remove(self, receipt: Receipt) -> None:
-        known = self._by_id.get(receipt.request_id)
+        at = receipt.request_id, receipt.tenant
+        known = self._by_id.get(at)
+        if known is None:
+            return
+        self._tenants[receipt.tenant] -= 1
         if isinstance(known, dict):
             del known[receipt]
         if known is receipt or known == {}:
-            del self._by_id[receipt.request_id]
+            del self._by_id[at]
 
-    def newest_first(self, request_id: str) -> Iterator[Receipt]:
-        known = self._by_id.get(request_id, {})
-        return iter((known,)) if isinstance(known, Receipt) else reversed(known)
+    def newest_first(self, request_id: str, sees: Sees) -> Iterator[Receipt]:
+        """Of the tenants whose receipts may be read."""
+        seen = (tenant for tenant, count in self._tenants.items() if count and sees(tenant))
+        found = (self._by_id.get((request_id, tenant), {}) for tenant in seen)
+        orders = [iter((each,)) if isinstance(each, Receipt) else reversed(each) for each in found if each]
+        return heapq.merge(*orders, key=lambda receipt: -receipt.created_unix_ns)
 
 
 class ReceiptBook:
@@ -146,6 +186,7 @@ class ReceiptBook:
         self.run = Run()
         self._on_final = on_final
         self._clock = clock
+        self._random_ends = random_ends()
         self._receipts: dict[str, Receipt] = {}
         self._by_request = ByRequest()  # the same ones
         self._final: deque[tuple[float, str]] = deque()
@@ -170,8 +211,7 @@ class ReceiptBook:
     ) -> Receipt:
         """A new receipt with an id that no other receipt of any server has. parts: of the machine, which will
         charge it. tenant: whose it is."""
-        random = base64.b32encode(secrets.token_bytes(RANDOM_BYTES)).decode().rstrip("=").lower()
-        receipt_id = f"{self.run.instance_id}-{random}"
+        receipt_id = f"{self.run.instance_id}-{next(self._random_ends)}"
         receipt = Receipt(receipt_id, request_id, variant, device, time.time_ns(), parts, tenant=tenant)
         self._receipts[receipt_id] = receipt
         self._by_request.put(receipt)
@@ -204,7 +244,15 @@ class ReceiptBook:
         for charge in charges:
             receipt = charge.line.receipt
             receipt.charge(charge, part)
-            self._charged_uj[counter] = self._charged_uj.get(counter, 0) + (charge.energy_uj or 0)
+            if not charge.line.is_overhead:
+                self._charged_uj[counter] = self._charged_uj.get(counter, 0) + (charge.energy_uj or 0)
+            if receipt.is_final:
+                self._keep(receipt)
+
+    def share_idle(self, part: str, shares: Sequence[IdleShare]) -> None:
+        """What requests that have ended are told of a counter's idle draw, where that is shared by time."""
+        for receipt, amount_uj in shares:
+            receipt.share_idle(amount_uj, part)
             if receipt.is_final:
                 self._keep(receipt)
 
@@ -223,8 +271,8 @@ class ReceiptBook:
         Raises NotFound where there are none.
         """
         self._forget_old(self._clock())
-        named = self._by_request.newest_first(request_id)
-        found = list(islice((receipt for receipt in named if receipt.ran and sees(receipt.tenant)), most))
+        named = self._by_request.newest_first(request_id, sees)
+        found = list(islice((receipt for receipt in named if receipt.ran), most))
         if not found:
             raise NotFound(
                 f"no receipt of a request {request_id[:80]!r}: nothing of one ran, it is {self._bounds}, or "
@@ -253,17 +301,24 @@ class ReceiptBook:
             self._waiters.setdefault(receipt.receipt_id, []).append(waiter)
             await waiter
 
-    def watch(self, sees: Sees = of_all) -> ReceiptWatch:
+    def watch(self, sees: Sees = of_all, who: str = "", on_overrun: OnOverrun = bool) -> ReceiptWatch:
         """Every receipt that `sees` lets pass and that becomes final from now on, until the watch or the book
-        is closed. Raises OverloadedError where too many watch already: each costs the event loop a message
-        for each receipt."""
+        is closed. who: the caller, if any. on_overrun: see `ReceiptWatch`. Raises
+        OverloadedError where too many watch already: each costs the event loop a message for each receipt."""
         if self.watchers >= self._max_watchers:
             raise OverloadedError(
                 f"{self.watchers} watch all receipts already, and no more may (--max-watchers); watch "
                 "receipts by their ids",
                 "watchers",
             )
-        watch = ReceiptWatch(self._watches, sees)
+        own = sum(watch.who == who for watch in self._watches)
+        if who and own >= max(1, self._max_watchers / PART_OF_WATCHERS):
+            raise OverloadedError(
+                f"{who} watches all receipts that he may {own} times already, which is its part of "
+                "--max-watchers; watch receipts by their ids",
+                "watchers",
+            )
+        watch = ReceiptWatch(self._watches, sees, who, on_overrun)
         if self._is_closed:
             watch.end()
         return watch

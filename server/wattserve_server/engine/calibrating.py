@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from wattserve_server.energy.receipt import Window
 from wattserve_server.energy.trials import TrialPlan
+from wattserve_server.engine.generation.lane import StepLane
+from wattserve_server.engine.generation.unasked import UnaskedStep
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.out_of_memory import memory_shortage
-from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.engine.warmup import examples, run_unasked
 from wattserve_server.errors import ConfigError
@@ -34,9 +36,9 @@ LOOK_S, KNOWN_WITHIN_S = 0.02, 10.0
 
 @dataclass(slots=True)
 class _Trial:
+    words: str
     count: int
-    length: int
-    items: list[Item]
+    run: Callable[[], Window]  # on the lane's thread
     left_ns: int  # for which it has still to run
 
 
@@ -68,7 +70,7 @@ class Calibration:
         self._trials.extend(await asyncio.to_thread(self._make_trials))
         while self._trials:
             if self._now_s() - begun_s > self._plan.seconds + LONGER_BESIDE_S:
-                left = ", ".join(f"{trial.count} x {trial.length} tokens" for trial in self._trials)
+                left = ", ".join(trial.words for trial in self._trials)
                 log.warning(
                     "the calibration of %s was stopped after %.0f s beside traffic, before %s had run for "
                     "%.2g s each: requests will teach its law the rest",
@@ -91,16 +93,23 @@ class Calibration:
 
     def _make_trials(self) -> list[_Trial]:
         trial_ns = round(self._plan.trial_s * 1e9)
-        return [
-            _Trial(count, length, examples(self._variant, count, length), trial_ns)
+        lane, variant = self._lane, self._variant
+        if isinstance(lane, StepLane):
+            return [
+                _Trial(str(shape), shape.sequences, UnaskedStep(lane, variant, shape).run, trial_ns)
+                for shape in self._plan.steps
+            ]
+        runs = [
+            (count, length, functools.partial(run_unasked, lane, variant, examples(variant, count, length)))
             for count, length in self._plan.shapes
         ]
+        return [_Trial(f"{count} x {length} tokens", count, run, trial_ns) for count, length, run in runs]
 
     async def _try(self, trial: _Trial, is_beside: bool) -> int:
         """Let it run once, or for as long as nobody waits; nanoseconds that its last batch took."""
         for_ns = 0 if is_beside else trial.left_ns
         try:
-            ran_ns, last_ns = await self._lane.do(functools.partial(self._run_for, trial.items, for_ns))
+            ran_ns, last_ns = await self._lane.do(functools.partial(self._run_for, trial.run, for_ns))
         except ConfigError as error:
             if trial.count == 1 or not memory_shortage(error):
                 raise
@@ -109,21 +118,21 @@ class Calibration:
         trial.left_ns -= ran_ns
         return last_ns
 
-    def _run_for(self, items: list[Item], for_ns: int) -> tuple[int, int]:
+    def _run_for(self, run: Callable[[], Window], for_ns: int) -> tuple[int, int]:
         """On the lane's thread: batches for so long, or until somebody waits; at least one. Nanoseconds that
         all of them took, and the last one."""
         ran_ns = 0
         while True:
-            last_ns = run_unasked(self._lane, self._variant, items).held_ns
+            last_ns = run().held_ns
             self._mine_ns += last_ns
             ran_ns += last_ns
-            if ran_ns >= for_ns or len(self._lane.batcher):
+            if ran_ns >= for_ns or self._lane.batcher.is_wanted:
                 return ran_ns, last_ns
 
     def _others_use_it(self) -> bool:
         """Whether somebody waits, or has run since the last look."""
         before_ns, self._others_ns = self._others_ns, self._lane.run_log.busy_ns() - self._mine_ns
-        return self._others_ns > before_ns or len(self._lane.batcher) > 0
+        return self._others_ns > before_ns or self._lane.batcher.is_wanted
 
     async def _is_known(self) -> bool:
         """Whether there is a law, once there is or it is late."""

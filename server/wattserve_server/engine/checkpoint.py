@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,18 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.utils import cached_file
 
+from wattserve_server.engine.builtin.demo import demo_folder
+from wattserve_server.engine.builtin.demo_llm import demo_llm_folder
 from wattserve_server.engine.builtin.random_weights import RANDOM_MODELS
+from wattserve_server.engine.generation.attention import use_own_attention
 from wattserve_server.engine.tasks import TASKS, Task
+from wattserve_server.engine.tasks.causal import with_linear_layers
 from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import stored_tensors
 from wattserve_server.errors import ConfigError
 
-DEMO = "demo"
+# The models of this package, by what --model takes, and what gives their folders.
+BUILT_IN: dict[str, Callable[[], Path]] = {"demo": demo_folder, "demo-llm": demo_llm_folder}
 RANDOM_PREFIX = "random:"
 
 # What transformers raises for a checkpoint that it cannot load.
@@ -46,8 +51,8 @@ def without_path(source: str) -> str:
 def load_checkpoint(
     place: str, task: Task, trust_remote_code: bool, dtype: torch.dtype = torch.float32, **options: Any
 ) -> torch.nn.Module:
-    """In evaluation mode; as it is stored where it is quantised, else in `dtype`. options: for transformers.
-    Raises ConfigError."""
+    """In evaluation mode; as it is stored where it is quantised, else in `dtype`; made `runnable`. options:
+    for transformers. Raises ConfigError."""
     loader = getattr(transformers, task.auto_class)
     try:
         module, report = loader.from_pretrained(
@@ -69,8 +74,16 @@ def load_checkpoint(
             f"model {place!r} has no weights for {shown}: it is not a {task.name} checkpoint "
             "(they would be random, and so would its answers)"
         )
-    result: torch.nn.Module = module.eval()
-    return result
+    return runnable(place, task, module.eval())
+
+
+def runnable(source: str, task: Task, module: nn.Module) -> nn.Module:
+    """The same module as the task runs it, changed in place: one that generates attends to a cache of ours.
+    Raises ConfigError for one that cannot."""
+    if task.generates:
+        model: Any = with_linear_layers(module)
+        use_own_attention(model, source)
+    return module
 
 
 def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
@@ -138,7 +151,7 @@ def known_builtins(place: str) -> str:
     """For the end of an error, where nothing of that name is here."""
     if Path(place).exists():
         return ""
-    known = ", ".join([DEMO, *(RANDOM_PREFIX + name for name in RANDOM_MODELS)])
+    known = ", ".join([*BUILT_IN, *(RANDOM_PREFIX + name for name in RANDOM_MODELS)])
     return f" (a hub id needs the network; built-in models: {known})"
 
 
@@ -173,7 +186,8 @@ def read_json(source: str, name: str) -> dict[str, Any] | None:
 
 
 def skeleton(source: str, task: Task, trust_remote_code: bool = False) -> nn.Module:
-    """The model's architecture in fp32, in evaluation mode, without numbers. Raises ConfigError."""
+    """The model's architecture in fp32, in evaluation mode, without numbers, made `runnable`. Raises
+    ConfigError."""
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
@@ -182,7 +196,7 @@ def skeleton(source: str, task: Task, trust_remote_code: bool = False) -> nn.Mod
             )
     except _COMPLAINTS as error:
         raise _cannot_load(source, task, error) from error
-    return module.float().eval()
+    return runnable(source, task, module.float().eval())
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -4,15 +4,52 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 
 import torch
 
 from wattserve_common.words import counted
 from wattserve_server.errors import ConfigError
 
+NUMBERED = re.compile(r"(cpu|cuda):(\d{1,3})")
+
+
+def resolve_devices(choice: str) -> tuple[torch.device, ...]:
+    """One device as `resolve_device` reads it, or several of one kind, such as `cuda:0,cuda:1`; a CPU has as
+    many as it has cores, to try that out. Raises ConfigError when one is not there."""
+    if "," not in choice:
+        return (resolve_device(choice),)
+    where, names = f"--device {choice!r}", [name.strip() for name in choice.split(",")]
+    for name in names:
+        if not NUMBERED.fullmatch(name):
+            raise ConfigError(
+                f"{where}: {name!r} is not one of several; name each with its number, as in cuda:0,cuda:1 or "
+                "cpu:0,cpu:1"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"{where}: {name} is listed twice; name each device once")
+    kind, *other_kinds = dict.fromkeys(name.partition(":")[0] for name in names)
+    if other_kinds:
+        raise ConfigError(
+            f"{where}: several devices are of one kind; name one kind here, and the other with a variant, as "
+            "in --variants fp32,int8@cpu"
+        )
+    if kind == "cuda":
+        return tuple(resolve_device(name) for name in names)
+    cores = usable_cores()
+    for name in names:
+        if int(name.partition(":")[2]) >= cores:
+            raise ConfigError(
+                f"{where}: {name} is not there: this process may use {counted(cores, 'core')}, and a CPU has "
+                f"no more lanes than cores; the last one is cpu:{cores - 1}"
+            )
+    return tuple(torch.device(name) for name in names)
+
 
 def resolve_device(choice: str) -> torch.device:
     """`auto`, `cpu`, `cuda` or `cuda:N`. Raises ConfigError when it is not there."""
+    if "," in choice:
+        raise ConfigError(f"--device {choice!r}: this command runs on one device; name one of them")
     if choice == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:

@@ -6,28 +6,47 @@ Everything here but the lanes' threads lives on the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from wattserve_server.energy.attribution import split_exact
-from wattserve_server.energy.costlaw import provisional_uj
-from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.attribution import BY_TIME, split_exact
+from wattserve_server.energy.costlaw import foreseen_uj, provisional_uj
+from wattserve_server.energy.receipt import Outcome, Window, Work
 from wattserve_server.energy.trials import TrialPlan
+from wattserve_server.engine.alarms import Alarms
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.generation.cache import CachePools
+from wattserve_server.engine.generation.lane import StepLane, StepResult, steps_of
+from wattserve_server.engine.generation.members import NO_ROW, Member, end_tokens, member_of
+from wattserve_server.engine.generation.port import FinishReason, TokenIds, Wish
+from wattserve_server.engine.generation.running import RunningGeneration
+from wattserve_server.engine.generation.scheduler import StepBatcher
+from wattserve_server.engine.generation.text import TextStream
 from wattserve_server.engine.gputime import timing_of
 from wattserve_server.engine.lane import BatchResult, Lane, Laws, RunLog
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
-from wattserve_server.engine.queued import Answer, Request
+from wattserve_server.engine.queued import Answer, Order, Request, earlier
 from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, Resident, Roster
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.errors import ExpiredError, InferenceError
+from wattserve_server.errors import (
+    ExpiredError,
+    InferenceError,
+    InvalidRequest,
+    LaneLostError,
+    WattserveError,
+)
+
+log = logging.getLogger(__name__)
 
 # For how long requests that come are gathered, at the most, while the event loop has other work.
 GATHER_NS = 1_000_000
@@ -40,9 +59,10 @@ OnBatch = Callable[[Window, bool, int], None]  # whether it failed; how many row
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
     batch: Mapping[torch.device, BatchLimits]
-    max_queue: int  # sequences that may wait for each device
+    max_queue: int  # sequences that may wait for each device; for several that share a queue in it
     max_request: int  # sequences of one request
     max_queue_ns: float = float("inf")  # for which a request may have to wait when it comes
+    cache_bytes: int = 1 << 30  # of the keys and values that the generations of a variant hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +76,8 @@ class Metering:
 
 class Engine:
     """choices: the variants that there may be. metering: of every device among them. `on_batch` sees every
-    finished batch; `on_death` is told, on another thread, when a bug has ended a device's thread."""
+    finished batch; `on_death` is told, on another thread, when a bug has ended a device's thread, or its
+    failure, and no other one runs the same."""
 
     def __init__(
         self,
@@ -76,28 +97,44 @@ class Engine:
         self.default_variant = default_variant
         self.limits = limits
         self.book = book
-        self._on_batch = on_batch
+        self._on_batch, self._on_death = on_batch, on_death
+        self._end_ids = end_tokens(model.config, getattr(model.weights.module, "generation_config", None))
         self._loop = asyncio.get_running_loop()
         soon = self._loop.call_soon_threadsafe  # what the lanes' threads call
-        self.lanes = {
-            device: Lane(
-                Batcher(
-                    limits.batch[device],
-                    limits.max_queue,
-                    lambda request, count: soon(self._expire, request, count),
-                    limits.max_queue_ns,
-                ),
-                meter.run_log,
-                meter.laws,
-                timing_of(device),
-                lambda result: soon(self._finish, result),
-                on_death,
+
+        def lane(device: torch.device, meter: Metering, beside: Batcher | None) -> Lane:
+            queued = (
+                limits.batch[device],
+                limits.max_queue,
+                lambda request, count: soon(self._expire, request, count),
+                limits.max_queue_ns,
             )
-            for device, meter in metering.items()
-        }
+            told = meter.run_log, meter.laws, timing_of(device)
+            died = partial(self._died, device)
+            if model.task.generates:
+                steps = StepBatcher(
+                    *queued, self.caches.of, lambda member, error: soon(self._left, member, error)
+                )
+                return StepLane(
+                    str(device), steps, *told, lambda result: soon(self._finish_step, result), died
+                )
+            batcher = Batcher(*queued, beside)
+            return Lane(str(device), batcher, *told, lambda result: soon(self._finish, result), died)
+
+        self.caches = CachePools(limits.cache_bytes, model.facts.max_tokens)
+        self._generations: dict[Member, RunningGeneration] = {}
+        self.lanes: dict[torch.device, Lane] = {}
+        self._queues: list[Batcher] = []  # one batcher of each
+        first_of = {device: choice.device for choice in choices for device in choice.devices}
+        for device, meter in metering.items():
+            first = self.lanes.get(first_of.get(device, device))
+            self.lanes[device] = lane(device, meter, None if first is None else first.batcher)
+            if first is None:
+                self._queues.append(self.lanes[device].batcher)
         trials = {device: meter.trials for device, meter in metering.items() if meter.trials is not None}
         self.loader = Loader(model, materials, self.roster, self.lanes, rules, trials)
         self._arrivals: dict[Request, None] = {}  # to be queued soon
+        self._expiries = Alarms(self._expire_waiting)  # the lane looks between two batches only
         self._open_requests = 0
         self.abandoned = 0  # sequences computed for callers who had left
         self._idle = asyncio.Event()
@@ -107,17 +144,24 @@ class Engine:
     def queued(self) -> int:
         """Sequences that wait. Any thread."""
         arrived = sum(len(request.sequences) for request in tuple(self._arrivals))
-        return arrived + sum(len(lane.batcher) for lane in self.lanes.values())
+        return arrived + sum(map(len, self._queues))
 
     @property
     def queued_callers(self) -> int:
-        """Who have something waiting, for each device. Any thread."""
-        return sum(lane.batcher.callers for lane in self.lanes.values())
+        """Who have something waiting, in each queue. Any thread."""
+        return sum(queue.callers for queue in self._queues)
+
+    @property
+    def preemptions(self) -> int | None:
+        """None for a model that does not generate. Any thread."""
+        if not self.model.task.generates:
+            return None
+        return sum(steps_of(lane).preemptions for lane in self.lanes.values())
 
     def wait_ns(self) -> float:
-        """For how long what waits will take, on the device where that is longest. Any thread."""
+        """For how long what waits will take, in the queue where that is longest. Any thread."""
         now_ns = time.monotonic_ns()
-        return max(lane.batcher.wait_ns(now_ns) for lane in self.lanes.values())
+        return max(queue.wait_ns(now_ns) for queue in self._queues)
 
     def check_room(self, hosted: HostedVariant, deadline_ns: int | None, priority: int, caller: str) -> None:
         """Raises OverloadedError where `predict` would refuse even the smallest request: before anything is
@@ -162,34 +206,152 @@ class Engine:
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
         has started is still charged.
         """
-        accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
-        ends_ns = [end_ns for end_ns in (deadline_ns, waits_until_ns) if end_ns is not None]
-        resident = hosted.resident or await self._loaded(hosted, min(ends_ns, default=None))
-        variant = resident.variant
-        lane = self.lanes[variant.device]
-        receipt = self.book.open(request_id, variant.name, str(variant.device), tuple(lane.laws), tenant)
-        receipt.split_rule = lane.split_rule
-        receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
-        answer: asyncio.Future[Answer] = self._loop.create_future()
-        request = Request(receipt, resident, lane, accepted_ns, deadline_ns, answer, priority, caller)
-        request.waits_until_ns = waits_until_ns
+        order = Order(request_id, deadline_ns, priority, waits_until_ns, tenant, caller)
+        request = await self._open(hosted, order)
         for item in items:
             request.add(item, self.model.task.length(item))
-        resident.enter()
+        return await self._run(request)
+
+    async def generate(
+        self, prompt: TokenIds, hosted: HostedVariant, wish: Wish, order: Order
+    ) -> RunningGeneration:
+        """Begin to generate behind a checked prompt. Iterate over what it returns, or close it.
+
+        Raises as `predict`; what goes wrong later, its iteration raises.
+        """
+        request = await self._open(hosted, order)
+        end_ids = wish.stop_ids if wish.ignores_end else wish.stop_ids | self._end_ids
+        longest = min(self.model.facts.max_tokens, len(prompt) + wish.max_new_tokens)
+        self._check_fits(request, longest)
+        tokenizer = self.model.tokenizer
+        member = member_of(request, prompt, longest)
+        member.wish, member.end_ids, member.longest = wish, end_ids, longest
+        member.text = TextStream(tokenizer, wish.stop_strings) if wish.stop_strings else None
+        running = RunningGeneration(
+            request, member, TextStream(tokenizer, wish.stop_strings), lambda: self._let_go(request)
+        )
+        self._generations[member] = running
+        self._begin(request)
+        return running
+
+    async def score(self, prompts: Sequence[TokenIds], hosted: HostedVariant, order: Order) -> Answer:
+        """Of checked texts: the log-probability of each token but the first, float32 [tokens - 1] each.
+        Raises as `predict`."""
+        request = await self._open(hosted, order)
+        self._check_fits(request, max(map(len, prompts)))
+        for prompt in prompts:
+            member_of(request, prompt, len(prompt)).line.role = None  # nothing comes after it
+        return await self._run(request)
+
+    def foreseen_uj(self, items: Sequence[Item], hosted: HostedVariant) -> int | None:
+        """What the laws say that these sequences would cost by themselves, of all parts; of a model that
+        generates, what reading them as prompts would. None while a law cannot tell."""
+        lengths = [self.model.task.length(item) for item in items]
+        device, name = hosted.choice.device, hosted.choice.name
+        lane, most = self.lanes[device], self.limits.batch[device].max_sequences
+        total_uj = 0
+        for begin in range(0, len(lengths), most):
+            batch = tuple(lengths[begin : begin + most])
+            work = tuple(Work(n, n * (n + 1) // 2, chosen=1, begins=True) for n in batch)
+            window = Window(name, 0, 0, batch, max(batch), work=work if self.model.task.generates else ())
+            for laws in lane.laws.values():
+                cost_uj = foreseen_uj(laws.law, window)
+                if cost_uj is None:
+                    return None
+                total_uj += cost_uj
+        return total_uj
+
+    def _check_fits(self, request: Request, tokens: int) -> None:
+        """Raises InvalidRequest for a sequence that the cache could not hold if it were alone."""
+        pool = self.caches.of_variant(request.resident.variant)
+        if pool.fits(tokens + 1):
+            return
+        request.receipt.end(Outcome.FAILED)
+        self._has_left(request)
+        raise InvalidRequest(
+            f"prompt and answer of {tokens} tokens are more than the cache of keys and values holds (the "
+            f"server's --kv-cache-bytes, {pool.limit_bytes} bytes): ask for fewer"
+        )
+
+    async def _open(self, hosted: HostedVariant, order: Order) -> Request:
+        """A request without sequences. Raises as `predict`."""
+        accepted_ns = time.monotonic_ns()  # before a lazy load, which is waiting like any other
+        leaves_ns = earlier(order.deadline_ns, order.waits_until_ns)
+        resident = hosted.resident or await self._loaded(hosted, leaves_ns)
+        variant = resident.variant
+        lane = self.lanes[variant.device]
+        receipt = self.book.open(order.request_id, variant.name, lane.device, lane.parts, order.tenant)
+        receipt.split_rule, receipt.idle_policy = lane.split_rule, lane.idle_policy
+        is_bound = not hosted.choice.others
+        if is_bound and receipt.idle_policy == BY_TIME:
+            lane.run_log.came(receipt)
+        receipt.proxy, receipt.is_unverified = variant.kind.proxy, not variant.verification.verified
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        request = Request(
+            receipt, resident, lane, accepted_ns, order.deadline_ns, answer, order.priority, order.caller
+        )
+        request.is_bound, request.waits_until_ns = is_bound, order.waits_until_ns
+        return request
+
+    def _begin(self, request: Request) -> None:
+        """Queue it."""
+        request.resident.enter()
         self._open_requests += 1
         self._idle.clear()
         self._queue_soon(request)
-        expiry = None  # the lane looks between two batches only
-        if (leaves_ns := request.leaves_ns) is not None:
-            expiry = self._loop.call_at(leaves_ns / 1e9, self._expire_waiting, request)
+        leaves_ns = request.leaves_ns
+        if leaves_ns is not None:
+            slot = self._expiries.set(request, leaves_ns)
+            request.answer.add_done_callback(lambda _: self._expiries.clear(request, slot))
+
+    async def _run(self, request: Request) -> Answer:
+        """Queue it, and wait for its answer."""
+        self._begin(request)
         try:
-            return await answer
+            return await request.answer
         except asyncio.CancelledError:
-            self._leave(request, self._withdraw(request))
+            self._let_go(request)
             raise
-        finally:
-            if expiry is not None:
-                expiry.cancel()
+
+    def _let_go(self, request: Request) -> None:
+        """Its caller has left: what waits leaves the queue, and so do the members that run."""
+        self._leave(request, self._withdraw(request))
+        for sequence in request.sequences:
+            if isinstance(sequence, Member):
+                steps_of(request.lane).leave(sequence)
+
+    def _left(self, member: Member, error: WattserveError | None) -> None:
+        """It ran, and has left before its end."""
+        running = self._generations.get(member)
+        if running is not None and running.reason is not None:  # it had cost enough
+            member.request.finish(member.index, NO_ROW)
+            self._end(member.request)
+        elif member.request.leave(1, error):
+            self._end(member.request)
+
+    def _finish_step(self, result: StepResult) -> None:
+        window = result.window
+        lane = result.members[0].request.lane
+        costs = list(zip(*(provisional_uj(laws.law, window) for laws in lane.laws.values()), strict=True))
+        for request in {member.request for member in result.members}:
+            request.ran_in(window)
+        for index, member in enumerate(result.members):
+            request, line = member.request, window.lines[index]
+            line.ran(window.lengths[index], window.duration_ns, costs[index])
+            self.abandoned += request.answer.cancelled()
+            running = self._generations.get(member)
+            if running is not None:
+                running.arrived(result.chosen[index], window.end_ns)
+            if not result.has_ended[index]:
+                if running is not None and running.has_cost_enough and running.reason is None:
+                    running.reason = FinishReason.ENERGY
+                    steps_of(lane).leave(member)
+            elif (error := result.errors[index]) is not None:
+                if request.leave(1, error):
+                    self._end(request)
+            elif request.finish(member.index, member.row):
+                self._end(request)
+        self._on_batch(window, not any(error is None for error in result.errors), 0)
 
     def _queue_soon(self, request: Request) -> None:
         """Queue it once the event loop is at rest. Among its work may be more requests: one by one, each
@@ -207,12 +369,15 @@ class Engine:
             self._loop.call_soon(self._queue_arrivals, first_ns, now_ns)
             return
         arrivals, self._arrivals = self._arrivals, {}
-        for request in arrivals:
-            try:
-                for evicted in request.lane.batcher.put(request):
-                    self._leave(*evicted)
-            except Exception as error:  # it belongs to whoever asked
-                self._leave(request, request.remaining, error)
+        with ExitStack() as undisturbed:
+            for lane in {request.lane: None for request in arrivals}:
+                undisturbed.enter_context(lane.batcher.undisturbed)
+            for request in arrivals:
+                try:
+                    for evicted in request.lane.batcher.put(request):
+                        self._leave(*evicted)
+                except Exception as error:  # it belongs to whoever asked
+                    self._leave(request, request.remaining, error)
 
     def _withdraw(self, request: Request) -> int:
         """Take its sequences out of the queue, or from those to be queued; how many there were."""
@@ -227,12 +392,21 @@ class Engine:
             self._end(request)
 
     def _end(self, request: Request) -> None:
+        for sequence in request.sequences:
+            if isinstance(sequence, Member):
+                self._generations.pop(sequence, None)
         request.end()
-        self.book.ended(request.receipt)
+        self._has_left(request)
         request.resident.leave()
         self._open_requests -= 1
         if not self._open_requests:
             self._idle.set()
+
+    def _has_left(self, request: Request) -> None:
+        receipt = request.receipt
+        if request.is_bound and receipt.idle_policy == BY_TIME:
+            request.lane.run_log.left(receipt)
+        self.book.ended(receipt)
 
     async def _loaded(self, hosted: HostedVariant, deadline_ns: int | None) -> Resident:
         """What runs it, loaded within the deadline."""
@@ -252,6 +426,30 @@ class Engine:
             "the deadline passed while the request waited in the queue, or would have while it ran"
         )
         self._leave(request, count, error)
+
+    def _died(self, device: torch.device, error: Exception) -> None:
+        """On the thread of its lane, which ends. Of several lanes it leaves alone where it failed in a batch;
+        an error between two is one of the queue, which they share."""
+        lane = self.lanes[device]
+        begun = lane.batcher.give_up() if lane.is_in_a_batch else None
+        if begun is None:
+            self._on_death(error)
+            return
+        told = f"device {device} has failed and takes no more work ({type(error).__name__}); others go on"
+        lost = LaneLostError(f"{told}: send the request again; what ran of it is charged")
+        lane.let_go(lost)
+        self._loop.call_soon_threadsafe(self._lane_left, lane, begun, lost)
+        log.error("%s", told)
+
+    def _lane_left(self, lane: Lane, begun: Mapping[Request, int], lost: LaneLostError) -> None:
+        """begun: requests of which some had run there, and how many sequences of each had not."""
+        lane.give_up_chores()
+        for hosted in self.roster:
+            if lane.device in map(str, hosted.choice.devices):
+                hosted.reason = lane.why_lost
+        for request, count in begun.items():
+            if count:
+                self._leave(request, count, lost)
 
     def _finish(self, result: BatchResult) -> None:
         window = result.window

@@ -35,15 +35,12 @@ from wattserve_server.engine.checkpoint import (
 from wattserve_server.engine.tasks import Task
 from wattserve_server.engine.variants.catalogue import KINDS
 from wattserve_server.engine.variants.fp8 import Fp8Linear
-from wattserve_server.engine.variants.int8 import (
-    Int8Linear,
-    Int8Weights,
-    StaticInt8Linear,
-    WeightOnlyInt8Linear,
-)
+from wattserve_server.engine.variants.int8 import Int8Linear, StaticInt8Linear
+from wattserve_server.engine.variants.linears import QuantisedLinear
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 from wattserve_server.engine.variants.port import ActivationScales, Built, Materials
-from wattserve_server.engine.weights import Sketch
+from wattserve_server.engine.variants.weight_only import WeightOnlyInt4Linear, WeightOnlyInt8Linear
+from wattserve_server.engine.weights import Sketch, computed_buffers
 from wattserve_server.errors import ConfigError
 
 if TYPE_CHECKING:  # it is made of a model, which may be an exported one
@@ -113,10 +110,11 @@ def sha256_of(path: Path) -> str:
 
 
 # What stands in place of converted linear layers; other kinds keep those as linear layers.
-LAYERS: dict[str, type[Int8Weights] | type[Fp8Linear]] = {
+LAYERS: dict[str, type[QuantisedLinear]] = {
     "int8": Int8Linear,
     "int8-static": StaticInt8Linear,
     "int8-weight-only": WeightOnlyInt8Linear,
+    "int4-weight-only": WeightOnlyInt4Linear,
     "llm-int8": LLMInt8Linear,
     "fp8": Fp8Linear,
 }
@@ -145,8 +143,12 @@ def made_of(source: str, task: Task) -> Made | None:
 def frame(kind: str, converted: tuple[str, ...], module: nn.Module, rest: torch.dtype) -> nn.Module:
     """An architecture as a variant of that kind has it, without numbers: with empty quantised layers, and
     everything else in `rest`. Changes its argument. Raises ConfigError for layers that it lacks."""
+    uncast = {name: module.get_buffer(name) for name in computed_buffers(module)}
     module = module.to(rest)
     parts = dict(module.named_modules())
+    for name, buffer in uncast.items():
+        path, _, own = name.rpartition(".")
+        setattr(parts[path], own, buffer)
     for path in converted:
         linear = parts.get(path)
         if not isinstance(linear, nn.Linear):
@@ -187,8 +189,9 @@ def _build(materials: Materials, device: torch.device, source: str, manifest: Ma
         tensors = _read(source, manifest, empty, device)
         if rest is not stored:
             inside = tuple(f"{path}." for path in manifest.converted if manifest.kind in LAYERS)
+            uncast = computed_buffers(empty)
             for name, tensor in tensors.items():
-                if tensor.is_floating_point() and not name.startswith(inside):
+                if tensor.is_floating_point() and not name.startswith(inside) and name not in uncast:
                     tensors[name] = tensor.to(rest)
         module = fill(empty, tensors)
     return Built(module, detail, manifest.converted, manifest.kept)

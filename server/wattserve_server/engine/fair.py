@@ -1,4 +1,4 @@
-"""Whose turn it is: what waits for one device, by caller, so that nobody's flood makes others wait. Pure.
+"""Whose turn it is: what waits for a device, by caller, so that nobody's flood makes others wait. Pure.
 
 Start-time fair queueing. Every caller has a start: the tokens that have been computed for it, counted from
 where it joined. The caller with the lowest one goes first, so that of those who always have something waiting
@@ -14,7 +14,7 @@ would wait.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heapreplace, merge, nsmallest
 from itertools import chain, islice
@@ -35,6 +35,7 @@ COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on i
 MOST_REMEMBERED = 4096  # callers without anything waiting, whose start is not yet everybody's
 
 Kind = tuple[str, int]  # a variant and a priority
+May = Callable[["QueuedSequence"], bool]  # whether a lane may run it, of several that draw on the queue
 
 
 class Ahead(NamedTuple):
@@ -71,10 +72,11 @@ class Flow:
         tails = (next(reversed(queue)) for queue in self.queues.values() if queue)
         return max(tails, key=lambda sequence: sequence.turn_ns)
 
-    def in_order(self, variant: str) -> Iterable[QueuedSequence]:
+    def in_order(self, variant: str, may: May | None) -> Iterable[QueuedSequence]:
         """Oldest first."""
         queues = self.of_variant(variant)
-        return merge(*queues, key=lambda sequence: sequence.turn_ns) if len(queues) > 1 else queues[0]
+        ordered = merge(*queues, key=lambda sequence: sequence.turn_ns) if len(queues) > 1 else queues[0]
+        return ordered if may is None else filter(may, ordered)
 
 
 class FairQueue:
@@ -89,6 +91,7 @@ class FairQueue:
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
         self._is_behind = False  # whether something was left waiting, when a batch was last taken
         self._others_until_ns = 0  # they may come until then, who are not behind
+        self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
     def __len__(self) -> int:
         return self._count
@@ -117,7 +120,7 @@ class FairQueue:
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
             self._remembered.pop(caller, None)
         flow.queues.setdefault(kind, {}).update(dict.fromkeys(request.sequences))
-        self._count_in(flow, kind, len(request.sequences), sum(each.length for each in request.sequences))
+        self._count_in(flow, kind, len(request.sequences), request.tokens)
 
     def remove(self, sequences: Iterable[QueuedSequence]) -> int:
         """Take out those that wait; how many there were."""
@@ -144,13 +147,23 @@ class FairQueue:
         """Of the oldest sequence of the caller whose turn it is. Something waits."""
         return self._first().oldest().request.variant
 
-    def in_order(self, variant: str, most: int) -> list[QueuedSequence]:
-        """The first of a variant, as if each were computed for as many tokens as it has."""
+    def next_variant_of(self, may: May) -> str | None:
+        """Likewise, of the sequences that may run; None where none may."""
+        for flow in sorted(self._flows.values(), key=Flow.turn):
+            heads = [head for queue in flow.queues.values() if (head := next(filter(may, queue), None))]
+            if heads:
+                return min(heads, key=lambda sequence: sequence.turn_ns).request.variant
+        return None
+
+    def in_order(self, variant: str, most: int, may: May | None = None) -> list[QueuedSequence]:
+        """The first of a variant, as if each were computed for as many tokens as it has. may: which ones;
+        None: all of them."""
         having = (flow for flow in self._flows.values() if flow.of_variant(variant))
         flows = nsmallest(most, having, key=Flow.turn)  # no others' turn can come
         if len(flows) == 1:
-            return list(islice(flows[0].in_order(variant), most))
-        turns = [(*flow.turn(), iter(flow.in_order(variant))) for flow in flows]  # a heap, as it is in order
+            return list(islice(flows[0].in_order(variant, may), most))
+        # A heap, as it is in order.
+        turns = [(*flow.turn(), iter(flow.in_order(variant, may))) for flow in flows]
         ordered: list[QueuedSequence] = []
         while turns and len(ordered) < most:
             start, number, rest = turns[0]

@@ -15,17 +15,20 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from wattserve_server.energy.costlaw import LawView, rest_class
-from wattserve_server.energy.receipt import Line, Window
+from wattserve_server.energy.inflight import Visit
+from wattserve_server.energy.receipt import Line, Receipt, Window
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.out_of_memory import (
     LearnedLimits,
     as_far_as_it_came,
+    check_answers,
     free_unused,
     halves,
     memory_shortage,
@@ -34,12 +37,13 @@ from wattserve_server.engine.out_of_memory import (
 )
 from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
-from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.errors import InferenceError, WattserveError
+from wattserve_server.engine.variants.variant import Batch, Variant
+from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Prepared = TypeVar("Prepared")
 
 LATELY = 0.98  # of what the event loop takes: a batch counts so much less for each one that has come since
 
@@ -61,6 +65,7 @@ class RunLog:
         self._lock = threading.Lock()
         self._running_since_ns: int | None = None
         self._finished: list[list[Window]] = [[]]  # for each reader, what it has not drained yet
+        self._visits: list[list[Visit]] = [[]]  # likewise
         self._beside: dict[str, int] = {}  # by variant: what has used it beside batches since then
         self._busy_ns = 0
         self._resting_since_ns = time.monotonic_ns()
@@ -79,6 +84,11 @@ class RunLog:
             self._running_since_ns = None
             self._resting_since_ns = window.end_ns
             self._add(window)
+
+    @property
+    def running_since_ns(self) -> int | None:
+        """When the batch that runs was started; None while none does."""
+        return self._running_since_ns
 
     @contextmanager
     def beside(self, variant: str) -> Iterator[None]:
@@ -101,6 +111,20 @@ class RunLog:
         self._resting_since_ns = max(self._resting_since_ns, at_ns)
         self._add(Window(variant, since_ns, at_ns, (1,), 1, is_first_run=True))
 
+    def came(self, receipt: Receipt) -> None:
+        """A request is in flight from now on. For those who share idle draw by that."""
+        with self._lock:
+            self._visit(Visit(receipt, time.monotonic_ns()))
+
+    def left(self, receipt: Receipt) -> None:
+        """It is no longer."""
+        with self._lock:
+            self._visit(Visit(receipt, time.monotonic_ns(), has_left=True, ran=bool(receipt.ran)))
+
+    def _visit(self, visit: Visit) -> None:
+        for unheard in self._visits:
+            unheard.append(visit)
+
     def _add(self, window: Window) -> None:
         for unread in self._finished:
             unread.append(window)
@@ -109,6 +133,7 @@ class RunLog:
         """One more of those who drain it gets all windows from now on; by which number."""
         with self._lock:
             self._finished.append([])
+            self._visits.append([])
             return len(self._finished) - 1
 
     def drain(self, reader: int = 0) -> tuple[list[Window], int]:
@@ -119,6 +144,12 @@ class RunLog:
                 self._cut(variant, now_ns)
             windows, self._finished[reader] = self._finished[reader], []
             return windows, now_ns if self._running_since_ns is None else self._running_since_ns
+
+    def drain_visits(self, reader: int = 0) -> list[Visit]:
+        """Who came and left since the reader's last call."""
+        with self._lock:
+            visits, self._visits[reader] = self._visits[reader], []
+            return visits
 
     def busy_ns(self) -> int:
         """For how long batches have run, the running one included; nothing else counts."""
@@ -223,33 +254,45 @@ class BatchResult:
 
 class Lane:
     """on_done is called on the lane's thread with every
-    batch's result (of one that was split, with every part's); on_death once, should a bug end the thread:
-    nothing will run any more."""
+    batch's result (of one that was split, with every part's); on_death once, should a bug, or the device's
+    failure, end the thread: nothing will run here any more."""
 
     def __init__(
         self,
+        device: str,
         batcher: Batcher,
         run_log: RunLog,
         laws: Mapping[str, Laws],  # by the part of the machine whose counter taught them
         timing: Timing,
-        on_done: Callable[[BatchResult], object],
+        on_done: Callable[[Any], object],  # a BatchResult
         on_death: Callable[[Exception], None],
     ) -> None:
+        self.device = device
         self.batcher = batcher
         self.run_log = run_log
         self.laws = laws
+        self.parts = tuple(laws)
         self._timing = timing
         self._on_done = on_done
         self._on_death = on_death
         self._limits = LearnedLimits(batcher)
         self._ns_per_token: dict[str, float] = {}  # by variant, of its fastest batch
         self._work_clock = WorkClock(this_thread())  # made on the event loop's
+        batcher.lane = self
+        self.why_lost = ""  # once it has failed, where others go on
+        self._unanswered: list[list[QueuedSequence]] = []  # of the batch that runs, the parts still to run
+        self._awaited: set[Future[Any]] = set()  # chores
         self._thread = threading.Thread(target=self._work, name="wattserve-runner", daemon=True)
 
     @property
     def split_rule(self) -> str:
         """By which a batch's energy is split among its sequences; the same for every part."""
         return next(iter(self.laws.values())).law.split_rule
+
+    @property
+    def idle_policy(self) -> str:
+        """By which idle draw is shared; likewise."""
+        return next(iter(self.laws.values())).law.idle_policy
 
     def start(self) -> None:
         self._thread.start()
@@ -261,8 +304,13 @@ class Lane:
             self._thread.join()
 
     async def do(self, chore: Callable[[], Result]) -> Result:
-        """Have the lane's thread call it between two batches; what it returns, or raises."""
+        """Have the lane's thread call it between two batches; what it returns, or raises; or
+        LaneLostError, where the lane has failed."""
+        if self.why_lost:
+            raise LaneLostError(self.why_lost)
         done: Future[Result] = Future()
+        self._awaited.add(done)
+        done.add_done_callback(self._awaited.discard)
 
         def call() -> None:
             if not done.set_running_or_notify_cancel():  # whoever asked has left
@@ -275,6 +323,30 @@ class Lane:
         self.batcher.add_chore(call)
         return await asyncio.wrap_future(done)
 
+    @property
+    def is_in_a_batch(self) -> bool:
+        """Whether it has taken sequences that nobody has been told of. Its own thread."""
+        return bool(self._unanswered)
+
+    def let_go(self, error: LaneLostError) -> None:
+        """Its thread ends: what it was running has failed, and is charged. Its own thread."""
+        self.why_lost = str(error)
+        sequences = [sequence for part in self._unanswered for sequence in part]
+        lengths = tuple(sequence.length for sequence in sequences)
+        lines = tuple(sequence.line for sequence in sequences)
+        started_ns = self.run_log.running_since_ns or self.run_log.start()[0]
+        host_ns = started_ns, time.monotonic_ns()
+        name = sequences[0].request.variant
+        window = Window(name, *host_ns, lengths, max(lengths), lines, host_ns=host_ns)
+        self.run_log.finish(window)
+        self._on_done(BatchResult(sequences, window, None, np.zeros(0, dtype=np.bool_), error))
+
+    def give_up_chores(self) -> None:
+        """Nothing will do them any more. On the event loop, once it has let go."""
+        for chore in tuple(self._awaited):
+            if chore.set_running_or_notify_cancel():
+                chore.set_exception(LaneLostError(self.why_lost))
+
     def run(
         self,
         variant: Variant,
@@ -286,51 +358,56 @@ class Lane:
 
         lines, is_first_run: see Window.
         """
-        rows: NDArray[np.float32] | None = None
-        failure: Exception | None = None
         lengths = tuple(variant.model.task.length(item) for item in items)
-        started_ns = rested_ns = packed_rows = 0
-        padded_length = max(lengths)
-        try:
+        window = Window(variant.name, 0, 0, lengths, max(lengths), lines, is_first_run)
+
+        def prepare(window: Window) -> tuple[Window, Batch]:
             batch = variant.prepare(items)
-            padded_length, packed_rows = batch.length, batch.packed_rows
+            return replace(window, padded_length=batch.length, packed_rows=batch.packed_rows), batch
+
+        return Ran(*self.measure(window, variant.device, prepare, variant.run))
+
+    def measure(
+        self,
+        window: Window,
+        device: torch.device,
+        prepare: Callable[[Window], tuple[Window, Prepared]],
+        run: Callable[[Prepared, AbstractContextManager[None]], Result],
+    ) -> tuple[Window, Result | None, Exception | None]:
+        """Get something ready, run it, and say when that was: its window, what it returned, or what it
+        raised. prepare: may complete what is known of the window."""
+        result: Result | None = None
+        failure: Exception | None = None
+        started_ns = rested_ns = 0
+        try:
+            window, prepared = prepare(window)
             self._timing.get_ready()
             started_ns, rested_ns = self.run_log.start()
             self._work_clock.start(is_after_rest=rest_class(rested_ns / 1e9) > 0)
-            rows = variant.run(batch, self._timing.around())
+            result = run(prepared, self._timing.around())
         except Exception as error:  # whatever a model may raise: the server outlives it
             failure = error
-            wait_for(variant.device)
+            wait_for(device)
             if not started_ns:
                 started_ns, rested_ns = self.run_log.start()
         host_ns = started_ns, time.monotonic_ns()
-        cpu_ns = self._work_clock.took_ns(len(lines))
+        cpu_ns = self._work_clock.took_ns(len(window.lines))
         start_ns, end_ns = self._timing.placed(*host_ns) if failure is None else host_ns
-        window = Window(
-            variant=variant.name,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            host_ns=host_ns,
-            lengths=lengths,
-            padded_length=padded_length,
-            lines=lines,
-            is_first_run=is_first_run,
-            rested_ns=rested_ns,
-            packed_rows=packed_rows,
-            cpu_ns=cpu_ns,
+        window = replace(
+            window, start_ns=start_ns, end_ns=end_ns, host_ns=host_ns, rested_ns=rested_ns, cpu_ns=cpu_ns
         )
         try:
-            return Ran(window, rows, failure)
+            return window, result, failure
         finally:
             del failure  # its traceback refers to this frame: together they would keep the batch's tensors
 
     def _work(self) -> None:
         try:
             while (work := self.batcher.next_work()) is not None:
-                if isinstance(work, list):
-                    self._run_batch(work)
-                else:
+                if callable(work):
                     work()
+                else:
+                    self._run_batch(work)
                 del work  # else the last batch, and the variant that a chore holds, would live until the next
         except Exception as error:
             log.exception("the lane's thread has died")
@@ -340,12 +417,12 @@ class Lane:
         """Report the batch, or, where memory does not suffice for it, its parts one by one."""
         if self._limits.tokens:
             self._limits.forget_old()
-        variant = batch[0].request.resident.variant
-        parts = [batch]
+        variant = batch[0].request.resident.on(self.device)
+        parts = self._unanswered = [batch]
         failed: list[int] = []
         worked: list[int] = []
         while parts:
-            part = parts.pop()
+            part = parts[-1]
             result, shortage = self._run_part(variant, part)
             tokens = result.window.computed_tokens
             if shortage:
@@ -354,6 +431,7 @@ class Lane:
                     failed.append(tokens)
                     # Its lines belong to the windows of the parts: each is charged once.
                     self.run_log.finish(replace(spent, lines=(), is_first_run=True))
+                    parts.pop()
                     for half in reversed(halves(part)):
                         for sequence in half:
                             sequence.line.batch_size = len(half)
@@ -365,6 +443,7 @@ class Lane:
                 worked.append(tokens)
                 rate = result.window.duration_ns / tokens
                 self._ns_per_token[variant.name] = min(rate, self._ns_per_token.get(variant.name, rate))
+            parts.pop()
             self.run_log.finish(result.window)
             self._on_done(replace(result, warning=SPLIT_BATCH) if failed else result)
         if failed:
@@ -385,6 +464,7 @@ class Lane:
             free_unused(variant.device, generation=1)
         elif failure is not None:
             log.error("variant %s failed on a batch of %d", variant.name, len(part), exc_info=failure)
+            check_answers(variant.device)
             error = InferenceError(f"variant {variant.name!r} failed on a batch: {type(failure).__name__}")
         finite: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
         if rows is not None:

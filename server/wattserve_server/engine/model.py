@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from huggingface_hub.errors import HFValidationError
 
 from wattserve_common.hub import hub_is_reachable
 from wattserve_server.engine import exported, prequantised
-from wattserve_server.engine.builtin.demo import demo_folder
 from wattserve_server.engine.builtin.random_weights import build_random_model, random_model
 from wattserve_server.engine.checkpoint import (
-    DEMO,
+    BUILT_IN,
     RANDOM_PREFIX,
     Made,
     check_finite,
@@ -27,9 +26,11 @@ from wattserve_server.engine.checkpoint import (
     first_line,
     known_builtins,
     load_checkpoint,
+    read_json,
+    runnable,
     skeleton,
 )
-from wattserve_server.engine.tasks import InputFacts, Task
+from wattserve_server.engine.tasks import InputFacts, Scoring, Task, task_by_config, task_named
 from wattserve_server.engine.variants.catalogue import KINDS
 from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import Weights
@@ -56,19 +57,23 @@ class LoadedModel:
     parameters: int
     has_random_weights: bool = False  # its answers mean nothing; only speed and energy do
     is_packable: bool | None = None  # whether packing tokens was found to change no answer; None: not tried
+    scoring: Scoring | None = field(init=False)  # asked of the task once: a config takes long to say anything
+
+    def __post_init__(self) -> None:
+        self.scoring = self.task.scoring(self.config)
 
 
 def load_model(
     source: str, task: Task, name: str = "", trust_remote_code: bool = False, max_tokens: int | None = None
 ) -> LoadedModel:
-    """source: a hub id, a local folder, `demo` or `random:NAME`. Raises ConfigError."""
+    """source: a hub id, a local folder, `demo`, `demo-llm` or `random:NAME`. Raises ConfigError."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     tokenizer: Any | None = None
 
     def load() -> torch.nn.Module:
         if source.startswith(RANDOM_PREFIX):
-            return _random_module(source.removeprefix(RANDOM_PREFIX), task)
+            return runnable(source, task, _random_module(source.removeprefix(RANDOM_PREFIX), task))
         if fingerprint(place) != as_opened:  # variants made before and after would share tensors
             raise ConfigError(
                 f"model folder {place!r} has changed since it was opened: start the server again"
@@ -85,15 +90,18 @@ def load_model(
         _borrow_pad_id(module.config, tokenizer)
         return module
 
-    place = str(demo_folder()) if source == DEMO else source
+    place = _place(source)
     if not source.startswith(RANDOM_PREFIX):
         _check_place(place)
+        _check_task(place, task)
     as_opened = fingerprint(place)
     made = made_of(source, task, trust_remote_code)
     weights = Weights(load, "" if made is None else made.words)
     module: Any = weights.module
     config = module.config
-    if task.takes_text and not source.startswith(RANDOM_PREFIX):
+    if source.startswith(RANDOM_PREFIX):
+        tokenizer = random_model(source.removeprefix(RANDOM_PREFIX)).make_tokenizer(config)
+    elif task.takes_text:
         tokenizer = _load_tokenizer(place, trust_remote_code)
         _borrow_pad_id(config, tokenizer)
     facts = task.facts(source, config, tokenizer)
@@ -136,6 +144,11 @@ def _default_name(source: str) -> str:
     return Path(source).resolve().name if os.path.isdir(source) else source.rstrip("/").rpartition("/")[2]
 
 
+def _place(source: str) -> str:
+    """The folder or the hub id where it is; of a random model, its name."""
+    return str(BUILT_IN[source]()) if source in BUILT_IN else source
+
+
 def _check_place(place: str) -> None:
     """A local path must be a readable model folder; anything else is left to the hub, or to its cache."""
     path = Path(place)
@@ -153,6 +166,11 @@ def _check_place(place: str) -> None:
         raise ConfigError(f"model folder {place!r} cannot be read: permission denied")
     if not (path / "config.json").is_file():
         raise ConfigError(f"model folder {place!r} holds no config.json; is it a transformers model?")
+
+
+def _check_task(place: str, task: Task) -> None:
+    if why := task.refusal(read_json(place, "config.json") or {}):
+        raise ConfigError(f"model {place!r} cannot do the task {task.name}: {why}")
 
 
 def _is_cached(name: str) -> bool:
@@ -181,10 +199,21 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
 
 
+def task_of(source: str, name: str = "") -> Task:
+    """The task of that name; without one, what the model is made for. Raises ConfigError."""
+    if name:
+        return task_named(name)
+    if source.startswith(RANDOM_PREFIX):
+        return task_named(random_model(source.removeprefix(RANDOM_PREFIX)).tasks[0])
+    place = _place(source)
+    _check_place(place)
+    return task_by_config(read_json(place, "config.json") or {})
+
+
 def made_of(source: str, task: Task, trust_remote_code: bool = False) -> Made | None:
     """None for a model that variants are made from. Reads two small files, no weights. Raises ConfigError for
     a variant that cannot be served here."""
-    if source == DEMO or source.startswith(RANDOM_PREFIX):
+    if source in BUILT_IN or source.startswith(RANDOM_PREFIX):
         return None
     _check_place(source)
     return exported.made_of(source, task) or prequantised.made_of(source, task, trust_remote_code)

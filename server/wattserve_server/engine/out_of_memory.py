@@ -13,6 +13,7 @@ import torch
 
 from wattserve_server.energy.receipt import Window
 from wattserve_server.engine.batcher import Batcher
+from wattserve_server.engine.heap import give_back
 from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.errors import NotPossibleHere
 
@@ -53,10 +54,17 @@ def wait_for(device: torch.device) -> None:
             torch.cuda.synchronize(device)
 
 
+def check_answers(device: torch.device) -> None:
+    """Raises RuntimeError for a device that will run nothing any more: CUDA forgives no illegal access."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def free_unused(device: torch.device, generation: int = 2) -> None:
     """Give back what nothing refers to any more. generation: the oldest that is searched for cycles; the
     whole heap takes a fifth of a second, in which no other thread runs."""
     gc.collect(generation)
+    give_back()
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
             torch.cuda.empty_cache()

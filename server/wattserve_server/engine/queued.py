@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wattserve_server.energy.attribution import BY_TIME
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
 from wattserve_server.engine.policy import NORMAL_PRIORITY, turn_ns
 from wattserve_server.errors import WattserveError
@@ -20,6 +21,17 @@ if TYPE_CHECKING:  # who simulates the queue needs no torch
     from wattserve_server.engine.tasks import Item
 
 
+class Order(NamedTuple):
+    """How a request wants to be treated, and whose it is."""
+
+    request_id: str = ""
+    deadline_ns: int | None = None
+    priority: int = NORMAL_PRIORITY
+    waits_until_ns: int | None = None  # when it leaves the queue, if not at its deadline
+    tenant: str = ""  # whose the receipt is
+    caller: str = ""  # among whom the device is shared
+
+
 class Answer(NamedTuple):
     """What a request gets that has run."""
 
@@ -28,6 +40,13 @@ class Answer(NamedTuple):
     accepted_ns: int
     queue_ns: int  # from being accepted until its last sequence was in a batch, less what earlier ones took
     compute_ns: int  # of all batches that held a sequence of it
+
+
+def earlier(one_ns: int | None, other_ns: int | None) -> int | None:
+    """Of two instants that may never come, which are None."""
+    if one_ns is None or other_ns is None:
+        return other_ns if one_ns is None else one_ns
+    return min(one_ns, other_ns)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +73,16 @@ class Request:
 
     receipt: Receipt
     resident: Resident  # what runs it, kept in memory until it has
-    lane: Lane  # of the device that runs it
+    lane: Lane  # of the device that runs it; of several before it is bound to one, any
     accepted_ns: int
     deadline_ns: int | None  # on the monotonic clock, as `accepted_ns`; None: no deadline
     answer: asyncio.Future[Answer]
     priority: int = NORMAL_PRIORITY
     caller: str = ""  # among whom the device is shared
+    is_bound: bool = True  # to its lane; not while several draw on the queue, and none has run any of it
     waits_until_ns: int | None = None  # which its deadline may be before; None: until then
     sequences: list[QueuedSequence] = field(default_factory=list)
+    tokens: int = 0  # of its sequences
     remaining: int = 0  # sequences that have neither run nor left the queue
     _rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # by the sequence's index
     _last_started_ns: int = 0
@@ -77,8 +98,14 @@ class Request:
     @property
     def leaves_ns(self) -> int | None:
         """When it leaves the queue without having run; None: never."""
-        ends_ns = [end_ns for end_ns in (self.deadline_ns, self.waits_until_ns) if end_ns is not None]
-        return min(ends_ns, default=None)
+        return earlier(self.deadline_ns, self.waits_until_ns)
+
+    def bind(self, lane: Lane) -> None:
+        """Of several lanes this one runs it, all of it."""
+        self.lane, self.is_bound = lane, True
+        self.receipt.device = lane.device
+        if self.receipt.idle_policy == BY_TIME:
+            lane.run_log.came(self.receipt)
 
     def add(self, item: Item, length: int) -> None:
         line = Line(self.receipt, length)
@@ -86,6 +113,7 @@ class Request:
         turn = turn_ns(self.accepted_ns, self.priority)
         sequence = QueuedSequence(self, len(self.sequences), item, length, self.accepted_ns, turn, line)
         self.sequences.append(sequence)
+        self.tokens += length
         self.remaining += 1
 
     def ran_in(self, window: Window) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,6 +20,7 @@ import torch
 from wattserve_server.energy.trials import TrialPlan
 from wattserve_server.engine import warmup
 from wattserve_server.engine.calibrating import Calibration
+from wattserve_server.engine.heap import give_back
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.model import LoadedModel
 from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
@@ -28,7 +29,7 @@ from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Variant, build_variant
 from wattserve_server.engine.variants.verification import Verification
 from wattserve_server.engine.weights import bytes_after_loading, bytes_together, format_bytes
-from wattserve_server.errors import ConfigError, NotFound, NotPossibleHere, OutOfMemoryError
+from wattserve_server.errors import ConfigError, LaneLostError, NotFound, NotPossibleHere, OutOfMemoryError
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +49,21 @@ class Readiness(Enum):
 class Resident:
     """A variant in memory."""
 
-    variant: Variant
+    variant: Variant  # of several that are alike the first one
+    siblings: Mapping[str, Variant] = field(default_factory=dict)  # by device, where there are several
     open_requests: int = 0  # accepted and not ended
     free: asyncio.Event = field(default_factory=asyncio.Event)  # set while there are none
 
     def __post_init__(self) -> None:
         self.free.set()
+
+    @property
+    def variants(self) -> list[Variant]:
+        return list(self.siblings.values()) or [self.variant]
+
+    def on(self, device: str) -> Variant:
+        """The one that a device runs."""
+        return self.siblings.get(device, self.variant)
 
     def enter(self) -> None:
         self.open_requests += 1
@@ -71,7 +81,7 @@ class HostedVariant:
 
     choice: Choice
     state: Readiness = Readiness.UNLOADED
-    reason: str = ""  # why it FAILED
+    reason: str = ""  # why it FAILED, or which of its devices has
     resident: Resident | None = None  # only while READY
     loading: asyncio.Task[Resident] | None = None
     leaving: asyncio.Task[None] | None = None  # while one that was unloaded still has requests to answer
@@ -100,7 +110,8 @@ class Roster:
 
     def in_memory(self, device: torch.device) -> list[Variant]:
         """Those on a device that take memory: the ready ones and those that are leaving."""
-        variants = [*self.ready, *(resident.variant for resident in self.leaving)]
+        residents = [*(hosted.resident for hosted in self), *self.leaving]
+        variants = [variant for resident in residents if resident for variant in resident.variants]
         return [variant for variant in variants if variant.device == device]
 
     def remove(self, name: str) -> None:
@@ -179,7 +190,8 @@ class Loader:
         """Raises ConfigError for what is known beforehand to be impossible: to make one of these variants of
         this model, or to hold all of them within the limit of memory."""
         choices = [self._roster.named(name).choice for name in names]
-        await asyncio.to_thread(self._check, choices)
+        each = [choice.on(device) for choice in choices for device in choice.devices]
+        await asyncio.to_thread(self._check, each)
 
     @property
     def is_building(self) -> bool:
@@ -230,48 +242,61 @@ class Loader:
 
     async def _load(self, hosted: HostedVariant) -> Resident:
         self._wanted += 1
-        begun = time.monotonic()
-        device = hosted.choice.device
-        lane = self._lanes[device]
+        variants: list[Variant] = []
         try:
             async with self._one_at_a_time:
-                with self._metered_building(hosted.choice):
-                    variant = await asyncio.to_thread(self._build, hosted.choice)
-                await warmup.tune(lane, variant, self.rules.threads)
-                if self.rules.is_verified:
-                    await warmup.verify(lane, variant)
-                else:
-                    variant.verification = SKIPPED
-                await warmup.warm_up(lane, variant)
-                if (plan := self._trials.get(device)) is not None:
-                    hosted.state = Readiness.CALIBRATING
-                    await Calibration(lane, variant, plan).run()
+                for device in hosted.choice.devices:
+                    if self._lanes[device].why_lost:
+                        continue
+                    with suppress(LaneLostError):  # the others go on
+                        variants.append(await self._made_ready(hosted, device))
         except Exception as error:
             failure = _explained(hosted.choice, error)
             hosted.state, hosted.reason = Readiness.FAILED, str(failure)
             log.info("could not load %s: %s", hosted.choice.name, failure)
-            await asyncio.to_thread(free_unused, device)
+            for device in hosted.choice.devices:
+                await asyncio.to_thread(free_unused, device)
             raise failure from error
         finally:
             hosted.loading = None
             self._unwant()
-        hosted.resident, hosted.state = Resident(variant), Readiness.READY
+        first, *others = variants
+        siblings = {str(variant.device): variant for variant in variants} if others else {}
+        hosted.resident, hosted.state = Resident(first, siblings), Readiness.READY
+        return hosted.resident
+
+    async def _made_ready(self, hosted: HostedVariant, device: torch.device) -> Variant:
+        """The variant on one of its devices. Raises whatever is wrong with it there."""
+        begun, lane, choice = time.monotonic(), self._lanes[device], hosted.choice.on(device)
+        with self._metered_building(choice):
+            variant = await asyncio.to_thread(self._build, choice)
+        await warmup.tune(lane, variant, self.rules.threads)
+        if self.rules.is_verified:
+            await warmup.verify(lane, variant)
+        else:
+            variant.verification = SKIPPED
+        await warmup.warm_up(lane, variant)
+        if (plan := self._trials.get(device)) is not None:
+            hosted.state = Readiness.CALIBRATING
+            await Calibration(lane, variant, plan).run()
         seconds, size = time.monotonic() - begun, format_bytes(variant.parameter_bytes)
         log.info(
             "loaded %s on %s: %s, %.1f s; %s", variant.name, device, size, seconds, variant.verification.words
         )
-        return hosted.resident
+        return variant
 
     def _unwant(self) -> None:
         self._wanted -= 1
         if not self._wanted:  # else the next in line would read the checkpoint again
             self._materials.weights.release()
+            give_back()
 
     async def _see_off(self, resident: Resident) -> None:
         await resident.free.wait()
         self._roster.leaving.discard(resident)
         log.info("unloaded %s", resident.variant.name)
-        await asyncio.to_thread(free_unused, resident.variant.device)
+        for variant in resident.variants:
+            await asyncio.to_thread(free_unused, variant.device)
 
     @contextmanager
     def _metered_building(self, choice: Choice) -> Iterator[None]:

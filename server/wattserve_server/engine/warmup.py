@@ -12,8 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from wattserve_server.energy.receipt import Window
-from wattserve_server.energy.trials import SHORTEST
+from wattserve_server.energy.trials import SHORTEST, step_shapes
 from wattserve_server.engine.device import usable_cores
+from wattserve_server.engine.generation.lane import StepLane
+from wattserve_server.engine.generation.unasked import UnaskedStep
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.out_of_memory import memory_shortage, wait_for
 from wattserve_server.engine.policy import BatchCost, BatchLimits
@@ -25,6 +27,8 @@ from wattserve_server.errors import ConfigError
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+WARM_TOKENS = 2048  # that warm-up pretends to have in the cache, of all sequences
 
 USUAL = 32  # tokens of a usual sequence
 
@@ -47,6 +51,10 @@ async def warm_up(lane: Lane, variant: Variant) -> None:
     Raises ConfigError when one fails, except for a batch that is too large for the memory: then batches will
     be smaller."""
     begun = time.monotonic()
+    if isinstance(lane, StepLane):
+        await _warm_steps_up(lane, variant)
+        variant.warmup_seconds = time.monotonic() - begun
+        return
     shapes = warmup_shapes(variant.model.facts.max_tokens, lane.batcher.limits)
     seconds: list[float] = []
     for count, length in tuple(shapes):
@@ -71,6 +79,17 @@ async def warm_up(lane: Lane, variant: Variant) -> None:
     )
     lane.batcher.set_cost(variant.name, cost)
     variant.warmup_seconds = time.monotonic() - begun
+    variant.warmup_shapes = len(shapes)
+
+
+async def _warm_steps_up(lane: StepLane, variant: Variant) -> None:
+    limits = lane.batcher.limits
+    tokens = min(variant.model.facts.max_tokens, WARM_TOKENS)
+    shapes = step_shapes(tokens, limits.max_sequences, limits.max_tokens, WARM_TOKENS)
+    for shape in shapes:
+        step = await asyncio.to_thread(UnaskedStep, lane, variant, shape)
+        for _ in range(2):
+            await lane.do(functools.partial(step.run, is_first_run=True))
     variant.warmup_shapes = len(shapes)
 
 

@@ -81,7 +81,7 @@ class Weights:
                 memo[id(part)] = stand_in.to(device).eval()
                 replaced.append(path)
         inside = tuple(f"{path}." for path in replaced)
-        uncast = _computed_buffers(self.module)
+        uncast = computed_buffers(self.module)
         for name, tensor in _tensors(self.module):
             if id(tensor) not in memo and not name.startswith(inside):
                 wanted = tensor.dtype if name in uncast else dtype
@@ -140,7 +140,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _computed_buffers(module: nn.Module) -> set[str]:
+def computed_buffers(module: nn.Module) -> set[str]:
     """Buffers that are computed from the config and not stored, such as the frequencies of rotary positions:
     their precision is the architecture's, as transformers has it in every dtype."""
     return {

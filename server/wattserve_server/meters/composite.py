@@ -140,4 +140,5 @@ def joined(sources: tuple[Source, ...]) -> Source:
         ),
         boundary=" + ".join(source.boundary for source in sources),
         counts_server=any(source.counts_server for source in sources),
+        averages_s=max(source.averages_s for source in sources),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.errors import MeterError
@@ -21,6 +22,7 @@ from wattserve_server.meters.port import Meter
 # longer trapezoid, made of two moments, would miss whole batches, and a reading has no error bar for that.
 _LONGEST_AVERAGE_STEP_NS = 1_000_000_000
 _LONGEST_INSTANT_STEP_NS = 250_000_000
+_AVERAGE_S = 1.0  # over which a board since Ampere tells the mean of its power, where it tells no other
 
 
 class _BoardMeter:
@@ -90,6 +92,7 @@ class NvmlPowerMeter(_BoardMeter):
         power."""
         super().__init__(board, clock_ns=clock_ns)
         self._power_mw, kind, quality = board.instant_power_mw, "instant power", Quality.MEASURED
+        averages_s = 0.0
         self.poll_period_s, self._longest_step_ns = 0.02, _LONGEST_INSTANT_STEP_NS
         try:
             board.instant_power_mw()
@@ -100,10 +103,11 @@ class NvmlPowerMeter(_BoardMeter):
             if board.averages_power():
                 # It smears each batch over a second: sums hold, and what one request used is an estimate.
                 kind, quality = "1 s trailing average power", Quality.ESTIMATED
+                averages_s = _AVERAGE_S
                 self.poll_period_s, self._longest_step_ns = 0.1, _LONGEST_AVERAGE_STEP_NS
-        self.source = _source(
-            board, "apportioned integrated power", f"{kind}, integrated between readings", with_host, quality
-        )
+        told = f"{kind}, integrated between readings"
+        source = _source(board, "apportioned integrated power", told, with_host, quality)
+        self.source = replace(source, averages_s=averages_s)
         # Twice the energy in picojoules: (mW + mW) x ns, kept whole so that no fraction is lost.
         self._double_pj = 0
         self._last_at_ns, self._last_mw = self._ask(self._power_mw)

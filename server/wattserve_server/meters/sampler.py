@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from wattserve_server.energy.accountant import Accountant
+from wattserve_server.energy.attribution import BUSY_TIME
 from wattserve_server.energy.costlaw import LawView
+from wattserve_server.energy.inflight import Visit
 from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import MeterStatus, Source
-from wattserve_server.energy.receipt import Charge, Window
+from wattserve_server.energy.receipt import Charge, IdleShare, Window
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter
 
@@ -27,6 +29,9 @@ log = logging.getLogger(__name__)
 
 # Gives the windows finished since the last call, and the instant before which none is missing.
 DrainWindows = Callable[[], tuple[Sequence[Window], int]]
+
+# Likewise gives who came and left.
+DrainVisits = Callable[[], Sequence[Visit]]
 
 # Bounds of the time between two polls, in poll periods: polls in step with the counter would find each of
 # its changes equally late, and could not tell when it happened.
@@ -49,15 +54,26 @@ class Sampler:
         *,
         poll_period_s: float | None = None,  # None: the meter's own
         split_rule: str = "shapley",
+        idle_policy: str = BUSY_TIME,
+        drain_visits: DrainVisits = tuple,
+        on_idle_shares: Callable[[Sequence[IdleShare]], object] = len,  # as on_charges
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        make_accountant: Callable[..., Accountant] = Accountant,
     ) -> None:
         self._meter = meter
         self.poll_period_s = poll_period_s or meter.poll_period_s
         self._clock_ns = clock_ns
         self._drain = drain
+        self._drain_visits, self._on_idle_shares = drain_visits, on_idle_shares
         self._on_charges = on_charges
-        self._accountant = Accountant(
-            meter.idle_watts, meter.wraps_at, split_rule, meter.source.counts_server, meter.most_watts
+        self._accountant = make_accountant(
+            meter.idle_watts,
+            meter.wraps_at,
+            split_rule,
+            meter.source.counts_server,
+            meter.most_watts,
+            meter.source.averages_s,
+            idle_policy,
         )
         self._stopping = threading.Event()
         self._tick_done = threading.Condition()
@@ -131,12 +147,18 @@ class Sampler:
             self._look_around(begun_ns)
         self._reads += 1
         self.source = self._meter.source
-        charges = self._accountant.advance(*self._drain())
+        windows, known_until_ns = self._drain()
+        if visits := self._drain_visits():  # of no fewer than came before that instant
+            self._accountant.see_requests(visits)
+        charges = self._accountant.advance(windows, known_until_ns)
         if self._accountant.ledger.changes != self._ledger.changes:
             self._ledger = self._accountant.ledger.copy()
         self.law = self._accountant.law
         if charges:
             self._on_charges(charges)
+        if shares := self._accountant.idle_shares:
+            self._accountant.idle_shares = []
+            self._on_idle_shares(shares)
 
     def _look_around(self, now_ns: int) -> None:
         if now_ns >= self._look_around_ns:
@@ -152,7 +174,9 @@ class Sampler:
         deadline = time.monotonic() + limit_s
         with self._tick_done:
             seen = self._ticks
-            while self._ticks < seen + 2 or self._accountant.pending_windows:
+            while (
+                self._ticks < seen + 2 or self._accountant.pending_windows or self._accountant.pending_shares
+            ):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._thread.is_alive():
                     return False
@@ -160,7 +184,9 @@ class Sampler:
         return True
 
     def stop(self) -> None:
-        """End the thread and close the meter. A meter in whose read the thread hangs is left as it is."""
+        """End the thread and close the meter, once. A meter in whose read it hangs is left as it is."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_LIMIT_S)

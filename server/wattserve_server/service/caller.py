@@ -61,8 +61,6 @@ def of_peer(peer: str, is_admin: bool = False) -> Caller:
     """Without a key: by gRPC's word for his end of the connection. On the loopback that is a connection,
     which may do all; elsewhere an address, which may do all only if `is_admin`."""
     kind, _, place = unquote(peer).partition(":")
-    if kind == "unix":
-        return Caller(peer)
     host = place.rpartition(":")[0].strip("[]")
     try:
         address = ip_address(host)

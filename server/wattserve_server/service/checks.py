@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL_PRIORITY
 from wattserve_server.engine.tasks import InputFacts
-from wattserve_server.errors import InvalidRequest
+from wattserve_server.errors import InvalidRequest, NotPossibleHere
 
 Ids = NDArray[np.int64]
 
@@ -29,6 +29,28 @@ MAX_TENSORS = 16  # of one request, before each is looked at: a message may hold
 
 # Characters. Ids are kept with the receipts.
 MAX_REQUEST_ID = 256
+
+
+def check_generates(model: Any) -> None:
+    """Raises NotPossibleHere."""
+    if not model.task.generates:
+        raise NotPossibleHere(
+            f"{model.name} does the task {model.task.name} and generates nothing: call Predict"
+        )
+
+
+def check_predicts(model: Any) -> None:
+    """Raises NotPossibleHere."""
+    if model.task.generates:
+        raise NotPossibleHere(
+            f"{model.name} is a language model and predicts nothing: call Generate, or Score"
+        )
+
+
+def check_tokenizer(model: Any, has_tokenizer: bool, place: str) -> None:
+    """For a request that holds a text. Raises NotPossibleHere."""
+    if not has_tokenizer:
+        raise NotPossibleHere(f"{model.name} has no tokenizer: send token ids", place)
 
 
 def shown(value: str) -> str:
@@ -55,6 +77,12 @@ def check_priority(priority: int, field: str) -> int:
             field,
         )
     return priority
+
+
+def check_energy_limit(most_uj: int, field: str) -> int:
+    if not most_uj:
+        raise InvalidRequest("no request costs nothing; leave the limit out", field)
+    return most_uj
 
 
 def check_truncates(truncates: bool, are_texts: bool, field: str) -> bool:
@@ -119,9 +147,11 @@ def check_ids(
     """Everything that could make a model fail or answer nonsense. unit: what the sequences are within the
     field, e.g. "row", if not its elements. remedy: what to do about one that is too long."""
     for index, ids in enumerate(sequences):
-        # As unsigned numbers the negative ones are the largest: one look at each id is enough.
-        if 0 < len(ids) <= facts.max_tokens and ids.view(np.uint64).max() < facts.vocabulary_size:
-            continue
+        if 0 < len(ids) <= facts.max_tokens:
+            # As unsigned numbers the negative ones are the largest: one look at each id is enough.
+            highest = np.maximum.reduce(ids.view(np.uint64))
+            if highest < facts.vocabulary_size:
+                continue
         where, place = (f"{unit} {index}: ", field) if unit else ("", f"{field}[{index}]")
         check_length(len(ids), facts, place, where, remedy)
         low, high = int(ids.min()), int(ids.max())
@@ -130,6 +160,16 @@ def check_ids(
                 f"{where}token id {low if low < 0 else high} is outside the vocabulary, 0 to "
                 f"{facts.vocabulary_size - 1}",
                 place,
+            )
+
+
+def check_scored(sequences: Sequence[Ids], field: str) -> None:
+    """Of sequences that are known to be sound."""
+    for index, ids in enumerate(sequences):
+        if len(ids) < 2:
+            raise InvalidRequest(
+                "the sequence has one token: it takes two, as the first has nothing before it",
+                f"{field}[{index}]",
             )
 
 

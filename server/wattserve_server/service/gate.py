@@ -17,14 +17,28 @@ log = logging.getLogger(__name__)
 
 TENANT_HEADER = "x-wattserve-tenant"
 
+# Messages that take no longer to be read than a call takes to be refused: 0.6 ms, whatever they are made of.
+SHORT_BYTES = 4096
+
 # What a method needs. OPEN: nothing, not even a key. ANY: a key that is known, whatever it may.
 OPEN, ANY = "", "any"
+HTTP_NEEDS = {  # of the front for OpenAI's clients
+    "Health": OPEN,
+    "Models": ANY,
+    "Completions": PREDICT,
+    "ChatCompletions": PREDICT,
+    "Embeddings": PREDICT,
+    "Classify": PREDICT,
+}
 NEEDS = {
     "Predict": PREDICT,
     "PredictStream": PREDICT,
+    "Generate": PREDICT,
+    "Score": PREDICT,
     "GetReceipt": READ_OWN,
     "FindReceipts": READ_OWN,
     "WatchReceipts": READ_OWN,
+    "GetUsage": READ_OWN,
     "GetServerInfo": ANY,
     "GetEnergyReport": READ_ALL,  # of all tenants together
     "LoadVariant": ADMIN,
@@ -52,6 +66,7 @@ NEEDS = {
     "Check": OPEN,
     "Watch": OPEN,
     "ServerReflectionInfo": ANY,
+    **HTTP_NEEDS,
 }
 
 
@@ -67,13 +82,21 @@ class KeyFile:
         except ConfigError as error:
             raise ConfigError(f"--keys-file {error}") from None
 
+    def first_with_budgets(self) -> str:
+        """The id of the first key that has any; empty: none has."""
+        return next((key.id for key in self.keys.by_id.values() if key.budgets), "")
+
     def look(self) -> frozenset[str]:
         """Take what the file says now, if it has changed: the ids of the keys that open calls must not go on
         with. Of a file that is no good nothing is taken."""
         if not self._changes.are_there():
             return frozenset()
         try:
-            keys, owner = read_keys(self._path), self._path.stat().st_uid
+            keys, owner = read_keys(self._path), self._path.stat()
+            if keys.is_blank and self.keys.by_id:  # an editor may have begun to write it anew
+                raise ConfigError(
+                    f"{self._path}: is blank; `wattserve keys revoke` takes out the last key too"
+                )
         except (ConfigError, OSError) as error:
             log.error("NO KEY WAS ADDED OR REVOKED, those read before stay valid: --keys-file %s", error)
             return frozenset()
@@ -82,7 +105,7 @@ class KeyFile:
         log.info(
             "--keys-file %s, of user %d, has changed: %d keys; new: %s; revoked or changed: %s",
             self._path,
-            owner,
+            owner.st_uid,
             len(keys.by_id),
             ", ".join(sorted(keys.by_id.keys() - before.keys())) or "none",
             ", ".join(sorted(gone)) or "none",
@@ -103,6 +126,8 @@ class Gate:
     ) -> None:
         self._file = file
         self._quotas = quotas
+        if file is not None:
+            quotas.as_of_now = lambda key: file.keys.by_id.get(key.id, key)
         self._trusts_header = trusts_header
         self.of_peer = partial(of_peer, is_admin=opens_admin)
         # Methods whose calls are let in as they come: without keys that is nearly all.
@@ -111,8 +136,7 @@ class Gate:
         }
 
     def admit(self, method: str, context: Any) -> Caller:
-        """Let a call of a guarded method in. Raises UnauthenticatedError, ForbiddenError or
-        OverloadedError."""
+        """Let a call of a guarded method in. Raises UnauthenticatedError or ForbiddenError."""
         needed = NEEDS[method]
         try:
             caller = self._caller(context)
@@ -122,9 +146,30 @@ class Gate:
             if peer := context.peer():  # else he has hung up, and nobody knows any more who it was
                 log.warning("refused a call of %s from %s: %s", method, of_peer(peer), error)
             raise
-        if needed != PREDICT:  # whose quota counts requests, of which a stream has many
-            self._quotas.take(caller)
         return caller
+
+    def check_rate(self, method: str, caller: Caller) -> None:
+        """Of a call that was let in, before its message is read. Raises OverloadedError where the caller's
+        tenant has used up its requests. A prediction is counted later, with what a stream holds of them."""
+        if NEEDS[method] != PREDICT:
+            self._quotas.take(caller)
+        elif "Stream" in method:
+            self._quotas.check_stream(caller)
+        else:
+            self._quotas.check(caller)
+
+    async def turn(self, method: str, caller: Caller, message_bytes: int) -> None:
+        """Wait until a message of such a stream may be read."""
+        if NEEDS[method] == PREDICT and message_bytes > SHORT_BYTES:
+            await self._quotas.turn(caller)
+
+    def count_message(self, method: str, caller: Caller, is_refused: bool, is_first: bool) -> None:
+        """A message of such a call has been read, or refused while it was. Raises OverloadedError."""
+        if NEEDS[method] == PREDICT:
+            if is_refused:
+                self._quotas.take_unread(caller)
+        elif not is_first:  # the call was counted with it
+            self._quotas.take(caller)
 
     def reads_all(self, authorization: str) -> bool:
         """Whether the header shows a key that may. Any thread."""

@@ -1,4 +1,4 @@
-"""The native protocol, `wattserve.v1.Inference`: its methods, and what becomes of its messages.
+"""Predictions by the native protocol, and what becomes of its messages.
 
 Reading and writing messages is pure: no transport, no clock. Errors name the field in the request message.
 """
@@ -13,20 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.energy.attribution import IDLE_POLICY
 from wattserve_server.energy.reading import Source
-from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, State
+from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, Role, State
+from wattserve_server.engine.generation.port import TokenIds
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.tasks import InputFacts, Item
 from wattserve_server.errors import InvalidRequest, OverloadedError
 from wattserve_server.meters.composite import joined
-from wattserve_server.service import report
 from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.checks import (
     GivenTensor,
     check_count,
+    check_energy_limit,
     check_ids,
     check_length,
+    check_predicts,
     check_priority,
     check_rank,
     check_request_id,
@@ -37,19 +38,17 @@ from wattserve_server.service.checks import (
     ids_of_tensors,
     images_of_tensors,
 )
-from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving, answers
+from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving
 from wattserve_server.service.source import source_message
+from wattserve_server.service.spent import spent_on
 from wattserve_server.service.status import failure_of
-
-MOST_WATCHED = 10_000  # receipts by one call
-
-MOST_FOUND = 100  # receipts of one request id in an answer
+from wattserve_server.service.streams import answers
+from wattserve_server.telemetry.observer import Times
 
 
-class InferenceService:
-    def __init__(self, serving: Serving, predictor: Predictor) -> None:
-        self._serving = serving
-        self._predictor = predictor
+class PredictMethods:
+    _serving: Serving
+    _predictor: Predictor
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
         message = pb.PredictResponse()
@@ -66,7 +65,11 @@ class InferenceService:
             request_id = request.request_id
             if not request_id or request_id in open_ids:
                 why = "is in flight already" if request_id else "is empty"
-                error = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
+                error: Exception = InvalidRequest(f"{why}; on a stream it must be unique", "request_id")
+                try:
+                    self._predictor.count(caller)
+                except OverloadedError as refused:
+                    error = refused
                 return _stream_error(request_id, error)
             open_ids.add(request_id)
             try:
@@ -91,81 +94,10 @@ class InferenceService:
         """From a request's message to its answer's, which is filled in."""
         with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
+            check_predicts(host.engine.model)
             prediction.choose(host.engine.hosted(request.variant), request.priority or NORMAL_PRIORITY)
             answered = await prediction.answer(asked_of(request, host))
             write_response(message, request.request_id, host, answered)
-
-    async def GetReceipt(self, request: pb.GetReceiptRequest, context: Any) -> pb.Receipt:
-        host = self._serving.get()
-        receipt = host.engine.book.get(request.receipt_id, CALLER.get().sees)
-        if request.wait_until_settled:
-            await host.until_settled(receipt)
-        return receipt_message(receipt, host.sources_of(receipt))
-
-    async def FindReceipts(self, request: pb.FindReceiptsRequest, context: Any) -> pb.FindReceiptsResponse:
-        host = self._serving.get()
-        if not request.request_id:
-            raise InvalidRequest("is empty; a receipt is found by the id that its request had", "request_id")
-        request_id = check_request_id(request.request_id, "request_id")
-        found = host.engine.book.find(request_id, MOST_FOUND + 1, CALLER.get().sees)
-        listed = found[:MOST_FOUND]
-        if request.wait_until_settled:
-            await host.until_settled(*listed)
-        return pb.FindReceiptsResponse(
-            receipts=[receipt_message(receipt, host.sources_of(receipt)) for receipt in listed],
-            older_left_out=len(found) > MOST_FOUND,
-        )
-
-    async def WatchReceipts(
-        self, request: pb.WatchReceiptsRequest, context: Any
-    ) -> AsyncIterator[pb.Receipt]:
-        host = self._serving.get()
-        book = host.engine.book
-        caller = CALLER.get()
-        if len(request.receipt_ids) > MOST_WATCHED:
-            raise InvalidRequest(
-                f"{len(request.receipt_ids)} receipts; at most {MOST_WATCHED} are watched by one call",
-                "receipt_ids",
-            )
-        if not request.receipt_ids:
-            caller.check_watches()
-            try:
-                watch = book.watch(caller.sees)
-            except OverloadedError as error:
-                self._predictor.refused(error)
-                raise
-            try:
-                await context.send_initial_metadata(())  # from now on, nothing that settles is missed
-                async for receipt in watch:
-                    yield receipt_message(receipt, host.sources_of(receipt))
-            finally:
-                watch.close()
-            return
-        receipts = [book.get(receipt_id, caller.sees) for receipt_id in request.receipt_ids]
-        for receipt in receipts:
-            await book.until_final(receipt)
-            yield receipt_message(receipt, host.sources_of(receipt))
-
-    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
-        return report.server_info(self._serving.get())
-
-    async def GetEnergyReport(self, request: pb.GetEnergyReportRequest, context: Any) -> pb.EnergyReport:
-        return report.energy_report(self._serving.get())
-
-    async def LoadVariant(self, request: pb.LoadVariantRequest, context: Any) -> pb.VariantInfo:
-        engine = self._serving.get().engine
-        self._serving.check_not_draining()
-        hosted = engine.roster.named(request.variant)
-        CALLER.get().did(f"load {hosted.choice.name}")
-        await engine.loader.load_on_request(request.variant, "variant")
-        return report.variant_info(engine, hosted)
-
-    async def UnloadVariant(self, request: pb.UnloadVariantRequest, context: Any) -> pb.VariantInfo:
-        engine = self._serving.get().engine
-        hosted = engine.roster.named(request.variant)
-        CALLER.get().did(f"unload {hosted.choice.name}")
-        await engine.loader.unload(request.variant)
-        return report.variant_info(engine, hosted)
 
 
 def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:
@@ -194,6 +126,11 @@ _OUTCOMES = {
     Outcome.CANCELLED: pb.OUTCOME_CANCELLED,
     Outcome.FAILED: pb.OUTCOME_FAILED,
 }
+_ROLES = {
+    Role.PROMPT: pb.LINE_ROLE_PROMPT,
+    Role.OUTPUT: pb.LINE_ROLE_OUTPUT,
+    Role.RECOMPUTED: pb.LINE_ROLE_RECOMPUTED,
+}
 
 
 def asked_of(request: pb.PredictRequest, host: Host) -> Asked:
@@ -205,6 +142,11 @@ def asked_of(request: pb.PredictRequest, host: Host) -> Asked:
         check_priority(request.priority, "priority"),
         request.wait_for_settled_energy,
         truncates=check_truncates(request.truncate, are_texts, "truncate"),
+        max_energy_uj=(
+            check_energy_limit(request.max_energy_uj, "max_energy_uj")
+            if request.HasField("max_energy_uj")
+            else None
+        ),
     )
     if are_texts:
         return Asked(options, "text.texts", texts=check_texts(request.text.texts, limit, "text.texts"))
@@ -227,17 +169,24 @@ def items_of(request: pb.PredictRequest, facts: InputFacts, max_sequences: int) 
         raise InvalidRequest("texts are to be tokenised first", kind)
     if kind == "tensors":
         return [*ids_of_tensors(_given(request.tensors.tensors), _TENSORS, facts, max_sequences)]
-    sequences = request.tokens.sequences
+    return [*ids_of(request.tokens.sequences, facts, max_sequences, "tokens.sequences")]
+
+
+def ids_of(
+    sequences: Sequence[pb.TokenIds], facts: InputFacts, max_sequences: int, place: str
+) -> list[TokenIds]:
+    """Raises InvalidRequest."""
     if not sequences:
-        raise InvalidRequest("a request needs at least one sequence", "tokens.sequences")
-    check_count(len(sequences), max_sequences, "tokens.sequences")
-    given = [sequence.ids for sequence in sequences]
-    for index, ids in enumerate(given):  # before they are copied
-        if not 0 < len(ids) <= facts.max_tokens:
-            check_length(len(ids), facts, f"tokens.sequences[{index}]")
-    items = [np.array(ids[:], dtype=np.int64) for ids in given]
-    check_ids(items, facts, "tokens.sequences")
-    return [*items]
+        raise InvalidRequest("a request needs at least one sequence", place)
+    check_count(len(sequences), max_sequences, place)
+    items: list[TokenIds] = []
+    for index, sequence in enumerate(sequences):
+        ids = sequence.ids
+        if not 0 < len(ids) <= facts.max_tokens:  # before they are copied
+            check_length(len(ids), facts, f"{place}[{index}]")
+        items.append(np.array(ids[:], dtype=np.int64))
+    check_ids(items, facts, place)
+    return items
 
 
 def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
@@ -257,20 +206,31 @@ def _given(tensors: Sequence[pb.Tensor]) -> list[GivenTensor]:
 
 def write_response(message: pb.PredictResponse, request_id: str, host: Host, answered: Answered) -> None:
     """Every part in its place: a part that was made elsewhere would be copied."""
-    receipt, rows, times, cut_tokens = answered
+    receipt, rows, times, cut_tokens, _ = answered
     model = host.engine.model
     message.request_id = request_id
     message.variant = receipt.variant
     write_output(message.output, model.task.output_name, rows)
-    for scores in model.task.scores(model.config, rows):
-        write_classification(message.classifications.add(), scores, model.labels)
+    if model.scoring is not None:
+        for row in rows:
+            write_classification(message.classifications.add(), model.scoring(row), model.labels)
     write_receipt(message.receipt, receipt, host.sources_of(receipt))
-    timing = message.timing
-    timing.tokenize_ns = times.tokenize_ns
-    timing.queue_ns = times.queue_ns
-    timing.compute_ns = times.compute_ns
-    timing.total_ns = times.total_ns
+    write_timing(message.timing, times)
     message.cut_tokens.extend(cut_tokens)
+    write_usage(message.usage, sum([line.tokens for line in receipt.lines]))
+
+
+def write_timing(message: pb.Timing, times: Times) -> None:
+    message.tokenize_ns = times.tokenize_ns
+    message.queue_ns = times.queue_ns
+    message.compute_ns = times.compute_ns
+    message.total_ns = times.total_ns
+
+
+def write_usage(message: pb.Usage, prompt_tokens: int, output_tokens: int = 0) -> None:
+    message.prompt_tokens = prompt_tokens
+    message.output_tokens = output_tokens
+    message.total_tokens = prompt_tokens + output_tokens
 
 
 def write_output(message: pb.Tensor, name: str, rows: Sequence[NDArray[np.float32]]) -> None:
@@ -282,14 +242,11 @@ def write_output(message: pb.Tensor, name: str, rows: Sequence[NDArray[np.float3
     message.data = array.astype("<f4", copy=False).tobytes()
 
 
-def write_classification(
-    message: pb.Classification, scores: NDArray[np.float32], labels: Sequence[str]
-) -> None:
-    numbers = scores.tolist()
-    best = numbers.index(max(numbers))  # argmax would give the interpreter's lock away, to the lane
+def write_classification(message: pb.Classification, scores: list[float], labels: Sequence[str]) -> None:
+    best = scores.index(max(scores))  # argmax would give the interpreter's lock away, to the lane
     message.label_index = best
     message.label = labels[best]
-    message.scores.extend(numbers)
+    message.scores.extend(scores)
 
 
 def receipt_message(receipt: Receipt, sources: Mapping[str, Source]) -> pb.Receipt:
@@ -307,6 +264,7 @@ def write_receipt(message: pb.Receipt, receipt: Receipt, sources: Mapping[str, S
             receipt.variant,
             receipt.device,
             receipt.split_rule,
+            receipt.idle_policy,
             receipt.proxy,
             receipt.is_unverified,
             tuple(sources.items()),
@@ -323,6 +281,8 @@ def write_receipt(message: pb.Receipt, receipt: Receipt, sources: Mapping[str, S
     for line in receipt.lines:
         _write_line(message.lines.add(), line, state)
     _write_figures(message, receipt.variant, whole)
+    if receipt.lines and receipt.lines[0].role is not None:
+        write_generation(message.generation, receipt)
     for part in message.parts:
         figures = whole if len(receipt.parts) == 1 else receipt.of_part(part.name)
         part.state = _STATES[known_state(figures.state, part.source)]
@@ -349,6 +309,7 @@ def _alike(
     variant: str,
     device: str,
     split_rule: str,
+    idle_policy: str,
     proxy: str,
     is_unverified: bool,
     sources: Sequence[tuple[str, Source]],
@@ -357,7 +318,7 @@ def _alike(
     return pb.Receipt(
         variant=variant,
         device=device,
-        idle_policy=IDLE_POLICY,
+        idle_policy=idle_policy,
         split_rule=split_rule,
         proxy=proxy,
         unverified=is_unverified,
@@ -384,6 +345,17 @@ def quality_word(source: pb.EnergySource) -> str:
     return pb.EnergyQuality.Name(source.quality).removeprefix("ENERGY_QUALITY_").lower()
 
 
+def write_generation(message: pb.GenerationEnergy, receipt: Receipt) -> None:
+    """What it was spent on. What is not known, or cannot be told, stays absent."""
+    spent = spent_on(receipt)
+    message.prompt_tokens = spent.prompt_tokens
+    message.output_tokens = spent.output_tokens
+    message.recomputed_tokens = spent.recomputed_tokens
+    for name, value in spent.energies.items():
+        if value is not None:
+            setattr(message, name, value)
+
+
 def _write_line(message: pb.ReceiptLine, line: Line, state: State) -> None:
     message.tokens = line.tokens
     message.padded_tokens = line.padded_tokens
@@ -393,3 +365,5 @@ def _write_line(message: pb.ReceiptLine, line: Line, state: State) -> None:
         message.energy_uj = energy_uj
     if (idle_share_uj := line.idle_share_uj) is not None:
         message.idle_share_uj = idle_share_uj
+    if line.role is not None:
+        message.role = _ROLES[line.role]

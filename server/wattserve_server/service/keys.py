@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from wattserve_server.errors import ConfigError, UnauthenticatedError
+from wattserve_server.service.budget import Budget
 
 # What a key may be allowed to do: ask for predictions, read its tenant's receipts, read all that there is,
 # load and unload variants.
@@ -51,6 +52,7 @@ class ApiKey:
     in_flight: int = 0  # predictions of the tenant at the same time; 0: no limit
     names: tuple[str, ...] = ()  # tenants for whom it may ask, by the header: it is a proxy's
     created: str = ""  # the day
+    budgets: tuple[str, ...] = ()  # of joules, of the tenant: `hard 500 J/day`; see `budget`
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id) or not _SHA256.fullmatch(self.sha256):
@@ -64,6 +66,8 @@ class ApiKey:
             raise ConfigError(f"{what}; choose from {', '.join(RIGHTS)}")
         if not (0 <= self.requests_per_second < float("inf") and self.in_flight >= 0):
             raise ConfigError("requests_per_second and in_flight are 0, for no limit, or more")
+        for text in self.budgets:
+            Budget.parse(text)
 
     def is_still(self, other: ApiKey | None) -> bool:
         """Whether `other` is this key, and its calls may go on."""
@@ -73,14 +77,19 @@ class ApiKey:
 
 
 def new_key(
-    tenant: str, may: Sequence[str], requests_per_second: float, in_flight: int, names: Sequence[str]
+    tenant: str,
+    may: Sequence[str],
+    requests_per_second: float,
+    in_flight: int,
+    names: Sequence[str],
+    budgets: Sequence[str] = (),
 ) -> tuple[str, ApiKey]:
     """The key itself, which nobody can tell again, and what the file holds of it. Raises ConfigError."""
     key_id = secrets.token_hex(6)
     text = f"wattserve_{key_id}_{secrets.token_urlsafe(32)}"
     limits = (requests_per_second, in_flight, tuple(names))
     today = time.strftime("%Y-%m-%d", time.gmtime())
-    return text, ApiKey(key_id, _hash(text), tenant, tuple(may), *limits, today)
+    return text, ApiKey(key_id, _hash(text), tenant, tuple(may), *limits, today, tuple(budgets))
 
 
 def _hash(text: str) -> str:
@@ -88,10 +97,12 @@ def _hash(text: str) -> str:
 
 
 class Keys:
-    """The keys of one file, by their ids."""
+    """The keys of one file, by their ids. is_blank: it has none, nor the head that `wattserve keys` leaves
+    when it revokes the last one."""
 
-    def __init__(self, keys: Iterable[ApiKey]) -> None:
+    def __init__(self, keys: Iterable[ApiKey], has_head: bool = True) -> None:
         self.by_id = {key.id: key for key in keys}
+        self.is_blank = not self.by_id and not has_head
 
     @property
     def tenants(self) -> list[str]:
@@ -121,10 +132,11 @@ def read_keys(path: Path) -> Keys:
     try:
         if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(f"{path}: others may write it, and so make keys of their own; chmod 600 it")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
         raise ConfigError(f"{path}: not a TOML file: {error}") from None
     tables = content.pop("keys", [])
     if content or not isinstance(tables, list):
@@ -137,7 +149,7 @@ def read_keys(path: Path) -> Keys:
             raise ConfigError(f"{path}: key {number}: {error}") from None
     if len({key.id for key in keys}) < len(keys):
         raise ConfigError(f"{path}: two keys have one id")
-    return Keys(keys)
+    return Keys(keys, has_head=text.startswith(_HEAD))
 
 
 def _key(table: Any) -> ApiKey:
@@ -186,7 +198,11 @@ def _write(path: Path, keys: Iterable[ApiKey]) -> None:
     lines = [_HEAD]
     for key in keys:
         values = ((item.name, getattr(key, item.name)) for item in fields(key))
-        lines += ["[[keys]]", *(f"{name} = {json.dumps(value)}" for name, value in values), ""]
+        lines += [
+            "[[keys]]",
+            *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values),
+            "",
+        ]
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # its mode is 0600
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

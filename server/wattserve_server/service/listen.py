@@ -7,8 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +29,13 @@ from wattserve_proto.limits import received_and_sent
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.oip import open_inference_pb2 as oip_pb
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.errors import ConfigError, NotFound
+from wattserve_server.errors import ConfigError, NotFound, OverloadedError
+from wattserve_server.service.caller import CALLER
 from wattserve_server.service.changes import Changes
 from wattserve_server.service.checks import shown
 from wattserve_server.service.gate import Gate
-from wattserve_server.service.inference import InferenceService
 from wattserve_server.service.methods import Deadlines, OpenCalls, handlers
+from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.telemetry.observer import Observer
 
@@ -109,7 +113,7 @@ class Listener:
         names = (NATIVE_PATH, OIP_PATH, _HEALTH.full_name, *REFLECTION_PATHS)
         pool = reflection_pool(_REFLECTED)
         mirror = reflection.aio.ReflectionServicer(names, pool)
-        self._calls = OpenCalls(deadlines)
+        self.calls = OpenCalls(deadlines, limits.calls)  # by every protocol
         registered = (
             (NATIVE_PATH, _NATIVE, native),
             (OIP_PATH, _OIP, oip),
@@ -117,7 +121,7 @@ class Listener:
             *((path, _REFLECTION, mirror) for path in REFLECTION_PATHS),
         )
         self._server.add_generic_rpc_handlers(
-            [handlers(*each, observer, gate, self._calls) for each in registered]
+            [handlers(*each, observer, gate, self.calls) for each in registered]
         )
         shown = f"[{host}]" if ":" in host else host
         credentials = tls.credentials() if tls else None
@@ -127,10 +131,7 @@ class Listener:
             else:
                 bound = self._server.add_secure_port(f"{shown}:{port}", credentials)
         except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {shown}:{port}: the port is in use, or the address is not this machine's "
-                "or none at all; choose another --port or --host"
-            ) from error
+            raise ConfigError(f"cannot listen on {shown}:{port}: {_why_not(host, port) or error}") from error
         self.address = f"{shown}:{bound}"
 
     async def start(self) -> None:
@@ -142,20 +143,35 @@ class Listener:
 
     def revoke(self, key_ids: frozenset[str]) -> None:
         """End every call in progress that showed one of these keys."""
-        self._calls.revoke(key_ids)
+        self.calls.revoke(key_ids)
 
     async def cut(self) -> None:
         """Tell every call in progress UNAVAILABLE. New ones are still taken."""
-        await self._calls.end(0)
+        await self.calls.end(0)
 
     async def stop(self, grace_s: float) -> None:
         """Give calls in progress `grace_s` to end, and tell the others UNAVAILABLE; then take no more."""
         self._health.end()
-        await self._calls.end(grace_s)
+        await self.calls.end(grace_s)
         await self._server.stop(0)
 
 
+def _why_not(host: str, port: int) -> str:
+    """Why nothing can listen there, which gRPC does not tell. Empty: it is not that."""
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as tried:
+                tried.bind(address)
+    except (OSError, UnicodeError) as error:  # the latter of what can be no name
+        reason = error.strerror if isinstance(error, OSError) else "no name of a machine"
+        return f"{reason}; choose another --port or --host"
+    return ""
+
+
 _Status = health_pb2.HealthCheckResponse
+
+# Watches of the server's health at once: of one caller, which without a key is an address, and of all.
+MOST_WATCHES_OF_ONE, MOST_WATCHES = 64, 4096
 
 
 class HealthService:
@@ -165,10 +181,11 @@ class HealthService:
     of them leaves (1.81: they share one condition, which the first to go deletes), so this is our own.
 
     services: names that may be asked for, besides the empty one for the server as a whole. Not serving
-    until told so."""
+    until told so. It asks for no key, so that what watches hold is bounded here."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._known = {"", *services}
+        self._watches: Counter[str] = Counter()  # by caller
         self._serving = False
         self._is_over = False
         self._changed = asyncio.Event()
@@ -192,14 +209,27 @@ class HealthService:
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """The status now, and whenever it changes; SERVICE_UNKNOWN for a service that is not here."""
-        last = None
-        while not self._is_over:
-            changed = self._changed
-            reply = self._reply(request.service)
-            if reply != last:
-                yield reply
-                last = reply
-            await changed.wait()
+        caller = CALLER.get().name
+        if self._watches[caller] >= MOST_WATCHES_OF_ONE or self._watches.total() >= MOST_WATCHES:
+            raise OverloadedError(
+                f"{caller} watches the health of this server {self._watches[caller]} times, all callers "
+                f"{self._watches.total()} times, and no more may: {MOST_WATCHES_OF_ONE} and {MOST_WATCHES}; "
+                "call Check"
+            )
+        self._watches[caller] += 1
+        try:
+            last = None
+            while not self._is_over:
+                changed = self._changed
+                reply = self._reply(request.service)
+                if reply != last:
+                    yield reply
+                    last = reply
+                await changed.wait()
+        finally:
+            self._watches[caller] -= 1
+            if not self._watches[caller]:
+                del self._watches[caller]
 
     def _wake(self) -> None:
         self._changed.set()
@@ -276,13 +306,28 @@ class CertificateFiles:
         fetcher: Any = fetch  # which may return None, though its type does not say so
         return grpc.dynamic_ssl_server_credentials(self._read(), fetcher, bool(self.client_ca))
 
+    def context(self) -> ssl.SSLContext:
+        """The same for HTTPS, once `credentials` has found the files good. At each handshake it looks whether
+        they have changed."""
+        context, changes = self._check(), Changes([self.cert, self.key, self.client_ca])
+
+        def look(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+            nonlocal context
+            if changes.are_there():
+                with suppress(ConfigError):  # which the log tells already
+                    context = self._check()
+            connection.context = context
+
+        context.sni_callback = look
+        return context
+
     def _read(self) -> grpc.ServerCertificateConfiguration:
         cert, key = _read("--tls-cert", self.cert), _read("--tls-key", self.key)
         client_ca = _read("--tls-client-ca", self.client_ca) if self.client_ca else None
         self._check()
         return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
 
-    def _check(self) -> None:
+    def _check(self) -> ssl.SSLContext:
         """What grpc itself would only tell by refusing every connection."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
@@ -299,6 +344,8 @@ class CertificateFiles:
                 raise ConfigError(
                     f"--tls-client-ca {self.client_ca}: not a certificate in PEM: {error}"
                 ) from error
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
 
 def _read(flag: str, path: str) -> bytes:

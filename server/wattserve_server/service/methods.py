@@ -11,28 +11,37 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+import mmap
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing, suppress
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.engine.alarms import Alarms
 from wattserve_server.errors import (
     CutError,
     InvalidRequest,
     OverdueError,
+    OverloadedError,
     UnauthenticatedError,
     WattserveError,
 )
-from wattserve_server.service.caller import CALLER
-from wattserve_server.service.gate import Gate
-from wattserve_server.service.status import failure_of, forget_way, when_cut
+from wattserve_server.service.caller import CALLER, Caller
+from wattserve_server.service.gate import NEEDS, OPEN, SHORT_BYTES, Gate
+from wattserve_server.service.status import Failure, failure_of, forget_way, reaction_of, when_cut
 from wattserve_server.service.weight import SMALL_BYTES, check_weight
 from wattserve_server.telemetry.observer import MethodCalls, Observer
+
+T = TypeVar("T")
 
 Begin = Callable[[Any], "CountedCall"]  # of a call, with its context
 
@@ -62,9 +71,22 @@ def handlers(
     gate: Gate,
     calls: OpenCalls | None = None,
 ) -> grpc.GenericRpcHandler:
-    """servicer: has async methods of the names of the service's. gate: which every call passes first. calls:
-    where those in progress are kept."""
+    """As of `method_handlers`, under that path."""
     _GRPC_LOG.addFilter(_is_news)
+    named = method_handlers(path, service, servicer, observer, gate, calls)
+    return grpc.method_handlers_generic_handler(path, named)
+
+
+def method_handlers(
+    path: str,
+    service: ServiceDescriptor,
+    servicer: object,
+    observer: Observer,
+    gate: Gate,
+    calls: OpenCalls | None = None,
+) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """By their methods' names. servicer: has async methods of the names of the service's. gate: which every
+    call passes first. calls: where those in progress are kept."""
     registered = {}
     for method in service.methods:
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
@@ -73,7 +95,7 @@ def handlers(
         kept = OpenCalls() if calls is None else calls
         begin = functools.partial(CountedCall, counted, kept, gate, method.name)
         registered[method.name] = _handler(method, getattr(servicer, method.name), begin)
-    return grpc.method_handlers_generic_handler(path, registered)
+    return registered
 
 
 def _kind(method: MethodDescriptor) -> str:
@@ -84,37 +106,54 @@ def _kind(method: MethodDescriptor) -> str:
 
 
 def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], begin: Begin) -> Any:
-    parse = _parser(method.input_type)
+    parse = _parser(method.input_type, SHORT_BYTES if NEEDS[method.name] == OPEN else float("inf"))
     write = GetMessageClass(method.output_type).SerializeToString
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            _streaming(behaviour, lambda requests: _parsed(requests, parse), begin), None, write
+            _streaming(behaviour, functools.partial(_read_all, parse), begin), None, write
         )
     if method.server_streaming:
-        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, parse, begin), None, write)
+        one = functools.partial(_read_one, parse)
+        return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, one, begin), None, write)
     return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, begin), None, write)
 
 
-def _parser(kind: Descriptor) -> Callable[[bytes], Message]:
+def _check_memory() -> None:
+    """Raises MemoryError where a message could not be parsed for want of it. Asks for addresses alone: to
+    fill them took 15 ms, and whoever sent rubbish had them of the event loop for ten bytes."""
+    try:
+        mmap.mmap(-1, PARSED_BYTES).close()
+    except OSError as error:
+        raise MemoryError(f"no {PARSED_BYTES >> 20} MiB are left for a message") from error
+
+
+def _parser(kind: Descriptor, most_bytes: float = float("inf")) -> Callable[[bytes], Message]:
     message = GetMessageClass(kind)
 
     def parse(data: bytes) -> Message:
+        if len(data) > most_bytes:
+            raise InvalidRequest(f"a message {kind.name} has at most {most_bytes} bytes, this {len(data)}")
         if len(data) > SMALL_BYTES:
             check_weight(data, kind)
         try:
             return message.FromString(data)
         except DecodeError as error:  # it says the same of bytes that are wrong and of memory that is short
-            bytearray(PARSED_BYTES)
+            _check_memory()
             raise InvalidRequest(f"these {len(data)} bytes are not a message {kind.name}: {error}") from error
 
     return parse
 
 
-async def _parsed(
-    requests: AsyncIterator[bytes], parse: Callable[[bytes], Message]
+def _read_one(parse: Callable[[bytes], Message], call: CountedCall, data: bytes) -> Message:
+    return call.read(parse, data)
+
+
+async def _read_all(
+    parse: Callable[[bytes], Message], call: CountedCall, requests: AsyncIterator[bytes]
 ) -> AsyncIterator[Message]:
     async for data in requests:
-        yield parse(data)
+        await call.turn(data)
+        yield call.read(parse, data)
 
 
 def _unary(
@@ -124,10 +163,11 @@ def _unary(
 ) -> Callable[[bytes, Any], Awaitable[Message | None]]:
     async def handle(data: bytes, context: Any) -> Message | None:
         with begin(context) as call:
+            CALL.set(call)
             try:
                 call.admit()
                 call.limit()
-                return await behaviour(parse(data), context)
+                return await behaviour(call.read(parse, data), context)
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
             except Exception as error:
@@ -140,14 +180,16 @@ def _unary(
 
 def _streaming(
     behaviour: Callable[[Any, Any], AsyncGenerator[Message, None]],
-    parse: Callable[[Any], Any],
+    read: Callable[[CountedCall, Any], Any],
     begin: Begin,
 ) -> Callable[[Any, Any], AsyncIterator[Message]]:
     async def handle(data: Any, context: Any) -> AsyncIterator[Message]:
         with begin(context) as call:
+            CALL.set(call)
             try:
                 call.admit()
-                async with aclosing(behaviour(parse(data), context)) as replies:
+                call.hold()
+                async with aclosing(behaviour(read(call, data), context)) as replies:
                     async for reply in replies:
                         yield reply
                     return
@@ -181,45 +223,82 @@ NO_DEADLINES = Deadlines()
 class OpenCalls:
     """The calls in progress, and how much time each has."""
 
-    def __init__(self, deadlines: Deadlines = NO_DEADLINES) -> None:
+    def __init__(self, deadlines: Deadlines = NO_DEADLINES, most_streams: float = float("inf")) -> None:
+        """most_streams: of one caller."""
         self._deadlines = deadlines
+        self._most_streams = most_streams
+        self._streams: Counter[str] = Counter()  # by caller
+        self._overdue = Alarms(self._tell_overdue)
         self._calls: dict[CountedCall, asyncio.Task[Any] | None] = {}
+        self._telling: set[asyncio.Task[None]] = set()
         self._none = asyncio.Event()
 
     def add(self, call: CountedCall) -> None:
         self._calls[call] = asyncio.current_task()
 
-    def discard(self, call: CountedCall) -> None:
+    def discard(self, call: CountedCall, alarm: int | None) -> None:
+        if alarm is not None:
+            self._overdue.clear(call, alarm)
         self._calls.pop(call, None)
         if not self._calls:
             self._none.set()
 
-    def limit(self, call: CountedCall, left_s: float | None) -> asyncio.TimerHandle | None:
-        """Tell it OverdueError once the server's own deadline has passed, if that is before its caller's."""
-        own_s = self._deadlines.own_s(left_s)
-        if own_s is None:
-            return None
+    def hold(self, name: str) -> None:
+        """One more stream of that caller, until it lets go. Raises OverloadedError."""
+        if self._streams[name] >= self._most_streams:
+            raise OverloadedError(
+                f"{name} has {self._streams[name]} streams open, and no caller may have more "
+                "(--max-connection-calls)"
+            )
+        self._streams[name] += 1
+
+    def let_go(self, name: str) -> None:
+        """name: empty of what held nothing."""
+        if name:
+            self._streams[name] -= 1
+            if not self._streams[name]:
+                del self._streams[name]
+
+    def limit(self, call: CountedCall) -> int | None:
+        """Tell it OverdueError once the server's own deadline has passed, if that is before its caller's: the
+        alarm, for `discard`."""
+        own_s = self._deadlines.own_s(call.total_s)
+        return None if own_s is None else self._overdue.set(call, call.begun_ns + int(own_s * 1e9))
+
+    def _tell_overdue(self, call: CountedCall) -> None:
+        own_s, is_his = self._deadlines.own_s(call.total_s), call.total_s is not None
         why = OverdueError(
             f"this was not done within {own_s:g} s, which is what the server gives a call"
-            + ("" if left_s is None else " at the most")
-            + ("; a caller may bring a deadline of his own" if left_s is None else "")
+            + (" at the most" if is_his else "; a caller may bring a deadline of his own")
         )
-        return asyncio.get_running_loop().call_later(own_s, self._cut, (call,), why)
+        self.cut((call,), why)
 
     async def end(self, within_s: float) -> None:
         """Wait for so long until there is none, then tell the others UNAVAILABLE; and until they know."""
         await self._until_none(within_s)
-        self._cut(tuple(self._calls), CutError(SHUT_DOWN))
+        self.cut(tuple(self._calls), CutError(SHUT_DOWN))
         await self._until_none(CUT_S)
 
     def revoke(self, key_ids: frozenset[str]) -> None:
         """End the calls that showed one of these keys."""
         theirs = [call for call in self._calls if call.key_id in key_ids]
-        self._cut(theirs, UnauthenticatedError("the API key of this call was revoked or changed meanwhile"))
+        self.cut(theirs, UnauthenticatedError("the API key of this call was revoked or changed meanwhile"))
 
-    def _cut(self, calls: Iterable[CountedCall], why: WattserveError) -> None:
+    def tell(self, telling: Coroutine[Any, Any, None]) -> None:
+        """Tell a caller why his call was cut, whose task is no more; it takes until he reads."""
+        task = asyncio.create_task(telling)
+        self._telling.add(task)
+        task.add_done_callback(self._told)
+
+    def _told(self, telling: asyncio.Task[None]) -> None:
+        self._telling.discard(telling)
+        if not telling.cancelled():
+            telling.exception()  # he has left
+
+    def cut(self, calls: Iterable[CountedCall], why: WattserveError) -> None:
+        """End these calls."""
         for call in calls:
-            task = self._calls[call]
+            task = self._calls.get(call)
             if task is not None:
                 call.cut_by = why
                 task.cancel()
@@ -237,16 +316,20 @@ class CountedCall:
     """A call in progress: counted when the block ends, by how it does."""
 
     __slots__ = (
-        "_begun_ns",
+        "_alarm",
+        "_caller",
         "_calls",
         "_context",
         "_gate",
+        "_has_read",
+        "_holder",
         "_method",
         "_open",
-        "_overdue",
-        "_total_s",
+        "begun_ns",
         "cut_by",
         "key_id",
+        "receipt",
+        "total_s",
     )
 
     def __init__(
@@ -257,24 +340,34 @@ class CountedCall:
         self._gate = gate
         self._method = method
         self._context = context
-        self._total_s = context.time_remaining()
-        self._overdue: asyncio.TimerHandle | None = None
+        self.total_s: float | None = context.time_remaining()  # that its caller gives it
+        self._alarm: int | None = None
+        self._caller: Caller | None = None  # of a guarded method, once he is let in
+        self._holder = ""  # of the stream that it is, once there was room for that
+        self._has_read = False  # a message of its
         self.key_id = ""  # of the API key that it showed
         self.cut_by: WattserveError | None = None  # if its task has not ended when it is next at work
+        self.receipt: Receipt | None = None  # of the one request of a stream, which an error then names
 
     def __enter__(self) -> CountedCall:
-        self._begun_ns = self._calls.start()
+        self.begun_ns = self._calls.start()
         self._open.add(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-        self._open.discard(self)
-        self._calls.end(self._begun_ns, self._code(kind))
+        self._open.discard(self, self._alarm)
+        self._open.let_go(self._holder)
+        if kind is GeneratorExit and self.cut_by is not None:  # grpc was at writing to who does not read
+            self._open.tell(self.refuse(self.cut_by))
+        self._calls.end(self.begun_ns, self._code(kind))
+
+    def cut(self, why: WattserveError) -> None:
+        """End it, from outside of its task, and tell its caller that."""
+        self._open.cut((self,), why)
 
     def admit(self) -> None:
-        """Raises what the gate refuses it with."""
+        """Raises what the gate refuses it with. One that its tenant has no requests left for is counted as
+        a request that was refused."""
         gate = self._gate
         if self._method in gate.unguarded:
             CALLER.set(gate.of_peer(self._context.peer()))
@@ -283,16 +376,49 @@ class CountedCall:
         CALLER.set(caller)
         if caller.key is not None:
             self.key_id = caller.key.id
+            self._caller = caller
+            try:
+                gate.check_rate(self._method, caller)
+            except OverloadedError as error:
+                reaction = reaction_of(error)
+                self._calls.refused(caller.tenant, reaction.code.name, reaction.reason, error)
+                raise
+
+    def hold(self) -> None:
+        """It is a stream, which takes a place however long nothing comes. Raises OverloadedError."""
+        name = CALLER.get().name
+        self._open.hold(name)
+        self._holder = name
+
+    async def turn(self, data: bytes) -> None:
+        """Wait until a message of this stream may be read."""
+        if self._caller is not None:
+            await self._gate.turn(self._method, self._caller, len(data))
+
+    def read(self, parse: Callable[[bytes], T], data: bytes) -> T:
+        """A message of its. Raises InvalidRequest; OverloadedError as `admit`, for each but the first."""
+        is_refused, is_first, self._has_read = True, not self._has_read, True
+        try:
+            message = parse(data)
+            is_refused = False
+        finally:
+            if self._caller is not None:
+                self._gate.count_message(self._method, self._caller, is_refused, is_first)
+        return message
 
     def limit(self) -> None:
-        """It is no stream, and has to end within what the server gives it."""
-        self._overdue = self._open.limit(self, self._total_s)
+        """It is no stream of others' requests or receipts, and has to end within what the server gives it."""
+        self._alarm = self._open.limit(self)
 
     def why_cut(self) -> WattserveError:
         """Of a call that was cancelled: by its caller, or its deadline, raises CancelledError again."""
         if self.cut_by is None:
             raise asyncio.CancelledError
         return self.cut_by
+
+    def warn(self, name: str, text: str) -> None:
+        """Tell the caller something beside the answer."""
+        self._context.set_trailing_metadata(((name, text),))
 
     async def refuse(self, error: Exception) -> None:
         """Tell the caller, and let the handler return: then grpc ends the call.
@@ -303,7 +429,7 @@ class CountedCall:
         if isinstance(error, grpc.aio.AbortError):  # the method has told the caller
             forget_way(error)
             return
-        failure, left_s = failure_of(error), self._context.time_remaining()
+        failure, left_s = self.failure(error), self._context.time_remaining()
         try:
             await self._context.abort(failure.reaction.code, failure.message, failure.metadata(left_s))
         except grpc.aio.AbortError as aborted:
@@ -311,10 +437,31 @@ class CountedCall:
         except grpc.aio.InternalError as gone:  # the call ended meanwhile: nobody is there to be told
             raise asyncio.CancelledError from gone
 
+    def failure(self, error: Exception) -> Failure:
+        """What the caller is told of it, with the receipt of what has run."""
+        if self.receipt is not None and self.receipt.ran and isinstance(error, WattserveError):
+            error = copy(error)  # which may end many calls
+            error.receipt_id = self.receipt.receipt_id
+        return failure_of(error)
+
     def _code(self, kind: type[BaseException] | None) -> str:
         if kind is not None and issubclass(
             kind, (asyncio.CancelledError, GeneratorExit)
         ):  # so gRPC ends a late call, too
-            reaction, _ = when_cut(self._context.time_remaining(), self._total_s)
+            if self.cut_by is not None:
+                return reaction_of(self.cut_by).code.name
+            reaction, _ = when_cut(self._context.time_remaining(), self.total_s)
             return reaction.code.name
         return _CODES.get(self._context.code() or 0, "UNKNOWN")
+
+
+class Desk(NamedTuple):
+    """What the calls of another transport share with gRPC's."""
+
+    observer: Observer
+    gate: Gate
+    calls: OpenCalls
+    most_bytes: int  # of a message
+
+
+CALL: ContextVar[CountedCall] = ContextVar("call")  # the stream that runs

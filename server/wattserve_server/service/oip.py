@@ -5,7 +5,9 @@ Its methods, and what they say of the server and its model: metadata, configurat
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +19,9 @@ from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.errors import InvalidRequest, NotFound, UnsupportedError
 from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.checks import MAX_SHOWN
+from wattserve_server.service.generation import Unread
+from wattserve_server.service.methods import CALL
+from wattserve_server.service.oip_generation import described_inputs, described_outputs, generated
 from wattserve_server.service.oip_reply import parameter, response, stream_error
 from wattserve_server.service.oip_request import (
     DESCRIBED,
@@ -28,8 +33,9 @@ from wattserve_server.service.oip_request import (
     hosted_named,
     hosted_of,
 )
-from wattserve_server.service.prediction import Host, Predictor, Serving, answers
+from wattserve_server.service.prediction import Host, Predictor, Serving
 from wattserve_server.service.status import failure_of
+from wattserve_server.service.streams import answers, many_answers
 from wattserve_server.telemetry.observer import Duration, Observer, VariantStatistics
 
 SERVER_NAME = "wattserve"
@@ -57,6 +63,7 @@ class OipService:
         self._serving = serving
         self._predictor = predictor
         self._observer = observer
+        self.unread = Unread()
 
     async def ServerLive(self, request: Any, context: Any) -> oip.ServerLiveResponse:
         return oip.ServerLiveResponse(live=True)
@@ -110,13 +117,29 @@ class OipService:
         return message
 
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Any) -> oip.ModelInferResponse:
-        return await self._infer(request, context.time_remaining(), CALLER.get())
+        left_s, caller = context.time_remaining(), CALLER.get()
+        if not self._generates:
+            return await self._infer(request, left_s, caller)
+        replies = generated(request, self._predictor, left_s, caller, may_stream=False)
+        async with aclosing(replies):
+            return await anext(replies)
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[oip.ModelInferRequest], context: Any
     ) -> AsyncIterator[oip.ModelStreamInferResponse]:
-        """Answers come in the order of the requests, as Triton's do for models that answer each once."""
+        """Answers come in the order of the requests, as Triton's do for models that answer each once; those
+        of language models, which may answer one often, as they come."""
         caller = CALLER.get()
+        if self._generates:
+            call = CALL.get()
+            several = partial(self._generated, context, caller)
+            async for one in many_answers(request_iterator, several, self._serving):
+                alarm = self.unread.written(call)
+                try:
+                    yield one
+                finally:
+                    self.unread.read(call, alarm)
+            return
 
         async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:
             """An error ends its request, not the stream."""
@@ -129,6 +152,24 @@ class OipService:
 
         async for reply in answers(request_iterator, answer, self._serving, in_order=True):
             yield reply
+
+    async def _generated(
+        self, context: Any, caller: Caller, request: oip.ModelInferRequest
+    ) -> AsyncGenerator[oip.ModelStreamInferResponse, None]:
+        """A generation's replies. An error ends its request, not the stream."""
+        replies = generated(request, self._predictor, context.time_remaining(), caller, may_stream=True)
+        try:
+            async with aclosing(replies):
+                async for reply in replies:
+                    is_last = "finish_reason" in reply.parameters
+                    reply.parameters["triton_final_response"].bool_param = is_last
+                    yield oip.ModelStreamInferResponse(infer_response=reply)
+        except Exception as error:
+            yield stream_error(request, failure_of(error))
+
+    @property
+    def _generates(self) -> bool:
+        return self._serving.host is not None and self._serving.host.engine.model.task.generates
 
     async def RepositoryIndex(
         self, request: oip.RepositoryIndexRequest, context: Any
@@ -187,28 +228,31 @@ class OipService:
 
 
 def model_metadata(name: str, host: Host) -> oip.ModelMetadataResponse:
-    """Shapes with the batch dimension."""
+    """Shapes with the batch dimension, where there is one."""
+    has_batch = not host.engine.model.task.generates
     return oip.ModelMetadataResponse(
         name=name,
         versions=[VERSION],
         platform=SERVER_NAME,
-        inputs=[_with_batch(tensor) for tensor in _inputs(host)],
-        outputs=[_with_batch(tensor) for tensor in _outputs(host.engine)],
+        inputs=[_metadata(tensor, has_batch) for tensor in _inputs(host)],
+        outputs=[_metadata(tensor, has_batch) for tensor in _outputs(host.engine)],
     )
 
 
-def _with_batch(tensor: oip.ModelInput | oip.ModelOutput) -> oip.ModelMetadataResponse.TensorMetadata:
+def _metadata(
+    tensor: oip.ModelInput | oip.ModelOutput, has_batch: bool
+) -> oip.ModelMetadataResponse.TensorMetadata:
     is_text = tensor.data_type == oip.TYPE_STRING
     datatype = "BYTES" if is_text else oip.DataType.Name(tensor.data_type).removeprefix("TYPE_")
     return oip.ModelMetadataResponse.TensorMetadata(
-        name=tensor.name, datatype=datatype, shape=(-1, *tensor.dims)
+        name=tensor.name, datatype=datatype, shape=(-1, *tensor.dims) if has_batch else tensor.dims
     )
 
 
 def model_config(name: str, host: Host, choice: Choice) -> oip.ModelConfig:
     """Dimensions without that of the batch. choice: the variant that the name stands for."""
     engine = host.engine
-    limits = engine.limits.batch[choice.device]
+    limits, is_decoupled = engine.limits.batch[choice.device], engine.model.task.generates
     parameters = {
         "task": engine.model.task.name,
         "variant": choice.name,
@@ -218,7 +262,7 @@ def model_config(name: str, host: Host, choice: Choice) -> oip.ModelConfig:
         name=name,
         platform=SERVER_NAME,
         backend=SERVER_NAME,
-        max_batch_size=engine.limits.max_request,
+        max_batch_size=0 if is_decoupled else engine.limits.max_request,
         input=_inputs(host),
         output=_outputs(engine),
         dynamic_batching=oip.ModelDynamicBatching(
@@ -228,7 +272,7 @@ def model_config(name: str, host: Host, choice: Choice) -> oip.ModelConfig:
             default_priority_level=NORMAL_PRIORITY,
         ),
         parameters={key: oip.ModelParameter(string_value=value) for key, value in parameters.items()},
-        model_transaction_policy=oip.ModelTransactionPolicy(decoupled=False),
+        model_transaction_policy=oip.ModelTransactionPolicy(decoupled=is_decoupled),
     )
 
 
@@ -236,6 +280,8 @@ def _inputs(host: Host) -> list[oip.ModelInput]:
     """Token ids and texts are all optional, because either stands without the other: clients read of an input
     that is not that it must always be sent."""
     facts = host.engine.model.facts
+    if host.engine.model.task.generates:
+        return described_inputs(host.tokenizer is not None)
     if facts.pixel_shape:
         return [oip.ModelInput(name="pixel_values", data_type=oip.TYPE_FP32, dims=facts.pixel_shape)]
     inputs = [
@@ -250,6 +296,8 @@ def _inputs(host: Host) -> list[oip.ModelInput]:
 def _outputs(engine: Engine) -> list[oip.ModelOutput]:
     """Its width is -1 when the model's config does not say."""
     model = engine.model
+    if model.task.generates:
+        return described_outputs()
     width = len(model.labels) or getattr(model.config, "hidden_size", None) or -1
     return [oip.ModelOutput(name=model.task.output_name, data_type=oip.TYPE_FP32, dims=[width])]
 
@@ -299,13 +347,15 @@ def model_statistics(
             for size, duration in sorted(found.batches.items())
         ],
     )
-    if hosted is not None and hosted.variant is not None:
-        device = hosted.choice.device
-        message.memory_usage.add(
-            type="GPU" if device.type == "cuda" else "CPU",
-            id=device.index or 0,
-            byte_size=hosted.variant.parameter_bytes,
-        )
+    if hosted is not None and hosted.resident is not None:
+        copies = hosted.resident.siblings or {str(hosted.choice.device): hosted.resident.variant}
+        for device, variant in copies.items():
+            kind, _, number = device.partition(":")
+            message.memory_usage.add(
+                type="GPU" if kind == "cuda" else "CPU",
+                id=int(number or 0),
+                byte_size=variant.parameter_bytes,
+            )
     return message
 
 

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.reading import Source
 from wattserve_server.energy.receipt import Receipt
+from wattserve_server.meters.composite import joined
 from wattserve_server.service.inference import known_state, quality_word, unknown_reason
 from wattserve_server.service.oip_request import VERSION, classes_asked
 from wattserve_server.service.prediction import Answered, Host
+from wattserve_server.service.source import source_message
 from wattserve_server.service.status import Failure
+from wattserve_server.telemetry.observer import Times
 
 
 def response(request: oip.ModelInferRequest, host: Host, answered: Answered) -> oip.ModelInferResponse:
-    model = host.engine.model
+    model, receipt = host.engine.model, answered.receipt
     classes = classes_asked(request, model.task.output_name)
-    rows = np.stack(answered.rows)
-    message = oip.ModelInferResponse(
-        model_name=request.model_name,
-        model_version=VERSION,
-        id=request.id,
-        parameters=_parameters(answered, host.source_of(answered.receipt)),
-    )
+    rows = answered.rows[0][None] if len(answered.rows) == 1 else np.stack(answered.rows)
+    message = with_cost(request, host, receipt, answered.times)
+    if answered.cut_tokens:
+        message.parameters["cut_tokens"].int64_param = sum(answered.cut_tokens)
+    output = message.outputs.add(name=model.task.output_name)
     if classes:
         shape, data = _classification(rows, min(classes, rows.shape[1]), model.labels)
-        message.outputs.add(name=model.task.output_name, datatype="BYTES", shape=shape)
+        output.datatype = "BYTES"
     else:
-        data = np.ascontiguousarray(rows, dtype="<f4").tobytes()
-        message.outputs.add(name=model.task.output_name, datatype="FP32", shape=rows.shape)
+        shape, data = rows.shape, np.ascontiguousarray(rows, dtype="<f4").tobytes()
+        output.datatype = "FP32"
+    output.shape.extend(shape)
     message.raw_output_contents.append(data)
+    return message
+
+
+def with_cost(
+    request: oip.ModelInferRequest, host: Host, receipt: Receipt, times: Times
+) -> oip.ModelInferResponse:
+    """All of a reply but its outputs."""
+    message = oip.ModelInferResponse()
+    sources = tuple(host.sources_of(receipt).values())
+    message.CopyFrom(_alike(receipt.variant, receipt.proxy, receipt.is_unverified, sources))
+    message.model_name = request.model_name
+    message.id = request.id
+    _write_parameters(message.parameters, receipt, times)
+    _write_energy(message.parameters, receipt, source_message(joined(sources)))
     return message
 
 
@@ -63,61 +81,82 @@ def _classification(
         for index in np.argsort(-row, kind="stable")[:classes]:
             label = f":{labels[index]}" if labels else ""
             element = f"{row[index]:f}:{index}{label}".encode()
-            data += len(element).to_bytes(4, "little") + element
+            data += bytes_element(element)
     return (len(rows), classes), bytes(data)
 
 
-def _parameters(answered: Answered, source: pb.EnergySource) -> dict[str, oip.InferParameter]:
-    receipt, times = answered.receipt, answered.times
-    values = _energy(receipt, source) | {
-        "variant": receipt.variant,
-        "receipt_id": receipt.receipt_id,
-        "batch_size": max(line.batch_size for line in receipt.lines),
-        "tokens": sum(line.tokens for line in receipt.lines),
-        "padded_tokens": sum(line.padded_tokens for line in receipt.lines),
-        "queue_ns": times.queue_ns,
-        "compute_ns": times.compute_ns,
-    }
-    if receipt.proxy:
-        values["proxy"] = receipt.proxy
-    if receipt.is_unverified:
-        values["unverified"] = True
-    if answered.cut_tokens:
-        values["cut_tokens"] = sum(answered.cut_tokens)
-    return {name: parameter(value) for name, value in values.items()}
+def bytes_element(element: bytes) -> bytes:
+    """As it stands in a BYTES tensor."""
+    return len(element).to_bytes(4, "little") + element
 
 
-def _energy(receipt: Receipt, source: pb.EnergySource) -> dict[str, bool | int | str]:
-    """What is not known is left out, and `energy_unknown_reason` says why."""
-    whole = receipt.whole
-    values: dict[str, bool | int | str] = {
-        "energy_state": known_state(whole.state, source).value,
+@lru_cache(maxsize=256)
+def _alike(
+    variant: str, proxy: str, is_unverified: bool, sources: tuple[Source, ...]
+) -> oip.ModelInferResponse:
+    """What is the same in many replies: to be copied, which takes a tenth of making it."""
+    source = source_message(joined(sources))
+    values: dict[str, bool | str] = {
+        "variant": variant,
         "energy_source": source.name,
         "energy_method": source.method,
         "energy_quality": quality_word(source),
     }
     if source.boundary:
         values["energy_boundary"] = source.boundary
+    if proxy:
+        values["proxy"] = proxy
+    if is_unverified:
+        values["unverified"] = True
+    parameters = {name: parameter(value) for name, value in values.items()}
+    return oip.ModelInferResponse(model_version=VERSION, parameters=parameters)
+
+
+Parameters = MutableMapping[str, oip.InferParameter]
+
+
+def _write_parameters(parameters: Parameters, receipt: Receipt, times: Times) -> None:
+    parameters["receipt_id"].string_param = receipt.receipt_id
+    parameters["queue_ns"].int64_param = times.queue_ns
+    parameters["compute_ns"].int64_param = times.compute_ns
+    batch_size = tokens = padded_tokens = 0
+    for line in receipt.lines:
+        batch_size = max(batch_size, line.batch_size)
+        tokens += line.tokens
+        padded_tokens += line.padded_tokens
+    parameters["batch_size"].int64_param = batch_size
+    parameters["tokens"].int64_param = tokens
+    parameters["padded_tokens"].int64_param = padded_tokens
+
+
+def _write_energy(parameters: Parameters, receipt: Receipt, source: pb.EnergySource) -> None:
+    """What is not known is left out, and `energy_unknown_reason` says why."""
+    whole = receipt.whole
+    parameters["energy_state"].string_param = known_state(whole.state, source).value
     if whole.energy_uj is not None:
-        values["energy_uj"] = whole.energy_uj
+        parameters["energy_uj"].int64_param = whole.energy_uj
     else:
-        values["energy_unknown_reason"] = unknown_reason(receipt.variant, whole, source)
+        reason = unknown_reason(receipt.variant, whole, source)
+        parameters["energy_unknown_reason"].string_param = reason
     if whole.interval_uj is not None:
-        values["energy_low_uj"], values["energy_high_uj"] = whole.interval_uj
+        low_uj, high_uj = whole.interval_uj
+        parameters["energy_low_uj"].int64_param = low_uj
+        parameters["energy_high_uj"].int64_param = high_uj
     if whole.idle_share_uj is not None:
-        values["idle_share_uj"] = whole.idle_share_uj
+        parameters["idle_share_uj"].int64_param = whole.idle_share_uj
     if len(receipt.parts) > 1:
         for name in receipt.parts:
             if (part_uj := receipt.of_part(name).energy_uj) is not None:
-                values[f"{name}_energy_uj"] = part_uj
+                parameters[f"{name}_energy_uj"].int64_param = part_uj
     if receipt.warnings:
-        values["energy_warnings"] = "; ".join(receipt.warnings)
-    return values
+        parameters["energy_warnings"].string_param = "; ".join(receipt.warnings)
 
 
-def parameter(value: bool | int | str) -> oip.InferParameter:
+def parameter(value: bool | int | float | str) -> oip.InferParameter:
     if isinstance(value, bool):
         return oip.InferParameter(bool_param=value)
     if isinstance(value, int):
         return oip.InferParameter(int64_param=value)
+    if isinstance(value, float):
+        return oip.InferParameter(double_param=value)
     return oip.InferParameter(string_param=value)

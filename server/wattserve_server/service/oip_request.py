@@ -19,6 +19,7 @@ from wattserve_server.service.checks import (
     MAX_SHOWN,
     GivenTensor,
     check_count,
+    check_energy_limit,
     check_priority,
     check_rank,
     check_request_id,
@@ -88,6 +89,8 @@ _OF_SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 # Always sent by perf_analyzer: asks for what only models with several answers per request have.
 _HARMLESS = ("triton_enable_empty_final_response",)
 
+ENERGY_LIMIT = "max_energy_uj"
+
 _ENERGY = {"": False, "provisional": False, "settled": True}
 
 
@@ -104,7 +107,7 @@ def read_options(request: oip.ModelInferRequest) -> Options:
     if energy not in _ENERGY:
         raise InvalidRequest(f"{shown(energy)}; either 'provisional' or 'settled'", _parameter("energy"))
     timeout_us = whole_parameter(parameters, "timeout")
-    return Options(
+    options = Options(
         check_request_id(request.id, "id"),
         check_priority(whole_parameter(parameters, "priority"), _parameter("priority")),
         _ENERGY[energy],
@@ -115,6 +118,11 @@ def read_options(request: oip.ModelInferRequest) -> Options:
             _parameter("truncate"),
         ),
     )
+    if ENERGY_LIMIT not in parameters:
+        return options
+    place = _parameter(ENERGY_LIMIT)
+    most_uj = check_energy_limit(whole_parameter(parameters, ENERGY_LIMIT), place)
+    return options._replace(max_energy_uj=most_uj, limit_field=place)
 
 
 def bool_parameter(parameters: Parameters, name: str) -> bool:
@@ -162,6 +170,7 @@ _CONTENTS = {
     "INT32": "int_contents",
     "FP32": "fp32_contents",
     "BYTES": "bytes_contents",
+    "BOOL": "bool_contents",
 }
 """Where the elements of a datatype stand when they are not sent as bytes."""
 
@@ -195,7 +204,7 @@ def asked_of(request: oip.ModelInferRequest, host: Host) -> Asked:
         "inputs",
         variant_field="parameters[variant]" if "variant" in request.parameters else "model_name",
     )
-    tensors = _given(request)
+    tensors = given_tensors(request)
     if facts.pixel_shape:
         return asked._replace(items=[*images_of_tensors(tensors, "inputs", facts, limit)])
     if any(tensor.name == "text" for tensor in tensors):
@@ -227,7 +236,7 @@ def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
     return classes
 
 
-def _given(request: oip.ModelInferRequest) -> list[GivenTensor]:
+def given_tensors(request: oip.ModelInferRequest) -> list[GivenTensor]:
     """The inputs as they were sent: as bytes, all of them, or as elements."""
     raw = request.raw_input_contents
     check_tensors(len(request.inputs), "inputs")
@@ -291,13 +300,19 @@ def _texts(tensor: GivenTensor, limit: int) -> list[str]:
     if len(shape) not in (1, 2) or shape[0] < 1 or shape[1:] not in ([], [1]):
         raise InvalidRequest(f"shape {shape} is neither [texts] nor [texts, 1]", f"{tensor.field}.shape")
     check_count(shape[0], limit, f"{tensor.field}.shape")
+    return check_texts(texts_in(tensor, shape[0]), limit, tensor.data_field)
+
+
+def texts_in(tensor: GivenTensor, count: int) -> list[str]:
+    """The elements of a BYTES tensor of so many. Raises InvalidRequest."""
     elements: Sequence[Any] = tensor.data
     if isinstance(tensor.data, bytes):
-        elements = _elements(tensor.data, shape[0], tensor.data_field)
-    if len(elements) != shape[0]:
-        raise InvalidRequest(f"{len(elements)} elements; shape {shape} needs {shape[0]}", tensor.data_field)
-    texts = [_text(element, f"{tensor.data_field}[{index}]") for index, element in enumerate(elements)]
-    return check_texts(texts, limit, tensor.data_field)
+        elements = _elements(tensor.data, count, tensor.data_field)
+    if len(elements) != count:
+        raise InvalidRequest(
+            f"{len(elements)} elements; shape {list(tensor.shape)} needs {count}", tensor.data_field
+        )
+    return [_text(element, f"{tensor.data_field}[{index}]") for index, element in enumerate(elements)]
 
 
 def _elements(data: bytes, count: int, field: str) -> list[bytes]:

@@ -9,10 +9,10 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +21,28 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Source
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.engine import Engine
+from wattserve_server.engine.generation.port import TokenIds
 from wattserve_server.engine.policy import NORMAL_PRIORITY
+from wattserve_server.engine.queued import Order
 from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
-from wattserve_server.engine.tasks.tokens import Tokenizer
-from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, UnavailableError
-from wattserve_server.meters.composite import joined
+from wattserve_server.engine.tasks.tokens import REMEDY, Tokenizer
+from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, RequestError, UnavailableError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
+from wattserve_server.service.budgets import Budgets
 from wattserve_server.service.caller import Caller
-from wattserve_server.service.checks import check_ids
+from wattserve_server.service.checks import check_ids, check_scored
 from wattserve_server.service.methods import NO_DEADLINES, Deadlines
 from wattserve_server.service.quota import Quotas
-from wattserve_server.service.source import source_message
-from wattserve_server.service.status import REACTIONS, Reaction, reaction_of, when_cut
+from wattserve_server.service.spending import Spending
+from wattserve_server.service.status import REACTIONS, reaction_of, when_cut
+from wattserve_server.service.stored import StoredAccounts
 from wattserve_server.telemetry.observer import Observer, Times
 
-SETTLEMENT_LIMIT_S = 10.0  # for how long a call waits for settled energy at the most
+UNBOUNDED = Spending()  # by any budget; it holds nothing
 
-IN_FLIGHT = 1024  # requests of one stream without an answer yet: the server reads no more until some have one
+SETTLEMENT_LIMIT_S = 10.0  # for how long a call waits for settled energy at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,6 @@ class DeviceMeter:
     sampler: Together  # those that are booked
     info: pb.MeterInfo  # what MeterInfo says, except for what changes
     booked: Mapping[str, Sampler]  # whose ledgers its own is the sum of
-    charging: Mapping[str, Sampler]  # whose joules are on its device's receipts
 
 
 @dataclass(slots=True)
@@ -61,14 +63,15 @@ class Host:
     meters: dict[str, DeviceMeter]  # by device, that of the default variant first
     tokenizer: Tokenizer | None
     info: pb.ServerInfo  # what GetServerInfo says, except for what changes
-
-    def source_of(self, receipt: Receipt) -> pb.EnergySource:
-        """The source of a receipt's figures: that of the meter now, which says it where it was another."""
-        return source_message(joined(tuple(self.sources_of(receipt).values())))
+    stored: StoredAccounts | None = None  # those of the account book, where there is one
+    charging: dict[str, Mapping[str, Sampler]] = field(
+        default_factory=dict
+    )  # whose joules are on receipts, by device and part
 
     def sources_of(self, receipt: Receipt) -> dict[str, Source]:
-        """The same for each of its parts."""
-        return {part: sampler.source for part, sampler in self.meters[receipt.device].charging.items()}
+        """The sources of a receipt's figures, by part: those of the meters now, which say it where they were
+        others."""
+        return {part: sampler.source for part, sampler in self.charging[receipt.device].items()}
 
     async def until_settled(self, *receipts: Receipt) -> None:
         """Wait, but no longer than the settlement limit: then the receipts are given as they are."""
@@ -104,18 +107,17 @@ class Serving:
         if self.draining.is_set():
             raise UnavailableError("the server is shutting down")
 
-    @contextmanager
-    def accept(self) -> Iterator[Host]:
-        """As `get`, for a new request, which is being worked on until the block ends."""
+    def begin(self) -> Host:
+        """As `get`, for a new request, which is being worked on until `end`."""
         self.check_not_draining()
         host = self.get()
         self._accepted += 1
-        try:
-            yield host
-        finally:
-            self._accepted -= 1
-            if not self._accepted:
-                self._idle.set()
+        return host
+
+    def end(self) -> None:
+        self._accepted -= 1
+        if not self._accepted:
+            self._idle.set()
 
     async def until_idle(self) -> None:
         """Wait until no accepted request is being worked on. For a server that accepts no more."""
@@ -132,6 +134,8 @@ class Options(NamedTuple):
     waits_for_energy: bool = False
     timeout_ns: int | None = None  # for which it may wait in the queue, besides the call's own deadline
     truncates: bool = False  # texts that are too long are cut, not refused
+    max_energy_uj: int | None = None  # it is refused where the laws say that it will cost more
+    limit_field: str = "max_energy_uj"  # where the request says that
 
 
 class Asked(NamedTuple):
@@ -142,6 +146,18 @@ class Asked(NamedTuple):
     items: Sequence[Item] = ()
     texts: Sequence[str] = ()  # instead of items, which they become once they are tokenised
     variant_field: str = "variant"  # where the request names its variant
+    scores: bool = False  # how likely the model finds its sequences, rather than what it makes of them
+
+
+class Told(Protocol):
+    """What is told to a request that has run, as far as it is counted."""
+
+    @property
+    def receipt(self) -> Receipt: ...
+    @property
+    def times(self) -> Times: ...
+    @property
+    def sequences(self) -> int: ...
 
 
 class Answered(NamedTuple):
@@ -151,19 +167,65 @@ class Answered(NamedTuple):
     rows: list[NDArray[np.float32]]  # the model's output, one row for each sequence
     times: Times
     cut_tokens: Sequence[int] = ()  # of each text, where any was cut
+    items: Sequence[Item] = ()  # that have run
+
+    @property
+    def sequences(self) -> int:
+        return len(self.rows)
 
 
 class AcceptedRequest:
-    """One request that was accepted. `hosted` is its variant, from when it is known on."""
+    """One request, accepted when the block begins and counted when it ends, by how it does. `hosted` is its
+    variant, from when it is known on. What goes wrong in the block once the request has run names its
+    receipt.
 
-    def __init__(self, left_s: float | None, caller: Caller) -> None:
+    Entering raises UnavailableError, or OverloadedError where the caller, or his tenant, has used up what he
+    may.
+    """
+
+    __slots__ = (
+        "_last_token_ns",
+        "_predictor",
+        "answered",
+        "begun_ns",
+        "caller",
+        "deadline_ns",
+        "host",
+        "hosted",
+        "left_s",
+        "receipt",
+        "spending",
+    )
+
+    def __init__(self, predictor: Predictor, left_s: float | None, caller: Caller) -> None:
+        self._predictor = predictor
         self.caller = caller
         self.begun_ns = time.monotonic_ns()
         self.left_s = left_s
         self.deadline_ns = None if left_s is None else self.begun_ns + int(left_s * 1e9)
         self.host: Host
         self.hosted: HostedVariant | None = None
-        self.answered: Answered | None = None
+        self.receipt: Receipt | None = None  # once there is one
+        self.answered: Told | None = None
+        self.spending = predictor.spending_of(caller)
+        self._last_token_ns: int | None = None  # when a generation's last tokens came
+
+    def __enter__(self) -> AcceptedRequest:
+        try:
+            self.host = self._predictor.begin(self.caller)
+        except Exception as error:
+            self._predictor.failed(self, error)
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, way: object) -> None:
+        self._predictor.end(self.caller)
+        if self.spending is not None:
+            self.spending.ended(self.receipt)
+        if error is None:
+            self._predictor.succeeded(self)
+        else:
+            self._predictor.failed(self, error)
 
     @property
     def variant(self) -> str:
@@ -173,53 +235,89 @@ class AcceptedRequest:
     def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY) -> None:
         """Its variant is known. Raises OverloadedError, before anything else is done for it."""
         self.hosted = hosted
+        if self.spending is not None:
+            self.spending.check()
         self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name)
 
     async def answer(self, asked: Asked) -> Answered:
         """Raises WattserveError."""
         assert self.hosted is not None
         engine, options = self.host.engine, asked.options
-        items, cut_tokens, tokenize_ns = asked.items, [0], 0
+        items, tokenize_ns = asked.items, 0
+        cut_tokens: Sequence[int] = ()
         if asked.texts:
-            items, cut_tokens = await self._encode(asked)
+            most = self.host.engine.model.facts.max_tokens if options.truncates else None
+            remedy = "; shorten it" if asked.scores else REMEDY
+            items, cut_tokens = await self.encoded(asked.texts, most, asked.place, remedy)
             tokenize_ns = time.monotonic_ns() - self.begun_ns
-        waits_until_ns = None if options.timeout_ns is None else self.begun_ns + options.timeout_ns
+        if asked.scores:
+            check_scored(items, asked.place)
+        order = self.order(options)
+        self.allow(items, options.max_energy_uj, options.limit_field)
         try:
-            ran = await engine.predict(
-                items,
-                self.hosted,
-                options.request_id,
-                self.deadline_ns,
-                options.priority,
-                waits_until_ns,
-                self.caller.tenant,
-                self.caller.name,
-            )
-        except NotPossibleHere as error:
-            error.field = error.field or asked.variant_field
+            if asked.scores:
+                ran = await engine.score(items, self.hosted, order)
+            else:
+                ran = await engine.predict(
+                    items,
+                    self.hosted,
+                    options.request_id,
+                    self.deadline_ns,
+                    options.priority,
+                    order.waits_until_ns,
+                    self.caller.tenant,
+                    self.caller.name,
+                )
+        except RequestError as error:
+            is_its_variant = isinstance(error, NotPossibleHere)
+            error.field = error.field or (asked.variant_field if is_its_variant else asked.place)
             raise
         ran_ns = time.monotonic_ns()
+        self.receipt = ran.receipt
         if options.waits_for_energy:
             await self.host.until_settled(ran.receipt)
-        times = Times(
-            tokenize_ns=tokenize_ns,
-            queue_ns=ran.queue_ns,
-            compute_ns=ran.compute_ns,
-            output_ns=max(0, ran_ns - ran.accepted_ns - ran.queue_ns - ran.compute_ns),
-            total_ns=time.monotonic_ns() - self.begun_ns,
-        )
-        self.answered = Answered(ran.receipt, ran.rows, times, cut_tokens if any(cut_tokens) else ())
-        return self.answered
+        receipt, rows, accepted_ns, queue_ns, compute_ns = ran
+        output_ns = max(0, ran_ns - accepted_ns - queue_ns - compute_ns)
+        total_ns = time.monotonic_ns() - self.begun_ns
+        times = Times(tokenize_ns, queue_ns, compute_ns, output_ns, total_ns)
+        answered = Answered(receipt, rows, times, cut_tokens, items)
+        self.answered = answered
+        return answered
 
-    async def _encode(self, asked: Asked) -> tuple[Sequence[Item], list[int]]:
+    def allow(self, items: Sequence[Item], most_uj: int | None, field: str) -> None:
+        """Whether it may cost what these sequences will; see `Spending.allow`."""
+        if self.spending is not None or most_uj is not None:
+            assert self.hosted is not None
+            (self.spending or UNBOUNDED).allow(self.host.engine, self.hosted, items, most_uj, field)
+
+    def tokens_came(self, count: int) -> None:
+        """So many tokens of a generation, now."""
+        now_ns, last_ns = time.monotonic_ns(), self._last_token_ns
+        self._predictor.tokens_came(self, count, now_ns - (last_ns or self.begun_ns), last_ns is None)
+        self._last_token_ns = now_ns
+
+    def order(self, options: Options) -> Order:
+        """How the engine is to treat it."""
+        return Order(
+            options.request_id,
+            self.deadline_ns,
+            options.priority,
+            None if options.timeout_ns is None else self.begun_ns + options.timeout_ns,
+            self.caller.tenant,
+            self.caller.name,
+        )
+
+    async def encoded(
+        self, texts: Sequence[str], most: int | None, place: str, remedy: str
+    ) -> tuple[Sequence[TokenIds], Sequence[int]]:
+        """The token ids of each text, and how many were cut off; empty where none was. most, place: as of
+        `Tokenizer.encode`. remedy: what to do about one that is too long."""
+        model = self.host.engine.model
         if self.host.tokenizer is None:
-            name = self.host.engine.model.name
-            raise NotPossibleHere(f"{name} has no tokenizer: send token ids", asked.place)
-        facts = self.host.engine.model.facts
-        most = facts.max_tokens if asked.options.truncates else None
-        sequences, cut_tokens = await self.host.tokenizer.encode(asked.texts, most, asked.place)
-        check_ids(sequences, facts, asked.place, remedy="; shorten it, or ask for truncate")
-        return sequences, cut_tokens
+            raise NotPossibleHere(f"{model.name} has no tokenizer: send token ids", place)
+        sequences, cut_tokens = await self.host.tokenizer.encode(texts, most, place, remedy)
+        check_ids(sequences, model.facts, place, remedy=remedy)
+        return sequences, cut_tokens if any(cut_tokens) else ()
 
 
 class Unkeyed:
@@ -235,9 +333,8 @@ class Unkeyed:
     def __len__(self) -> int:
         return len(self._in_flight)
 
-    @contextmanager
-    def prediction(self, name: str) -> Iterator[None]:
-        """One that is in flight until the block ends. Raises OverloadedError."""
+    def begin(self, name: str) -> None:
+        """A prediction, which is in flight until `end`. Raises OverloadedError."""
         if self._in_flight[name] >= self._most:
             raise OverloadedError(
                 f"{name} has {self._in_flight[name]} predictions in flight, as many as a caller without a "
@@ -245,12 +342,11 @@ class Unkeyed:
                 "peer_in_flight",
             )
         self._in_flight[name] += 1
-        try:
-            yield
-        finally:
-            self._in_flight[name] -= 1
-            if not self._in_flight[name]:
-                del self._in_flight[name]
+
+    def end(self, name: str) -> None:
+        self._in_flight[name] -= 1
+        if not self._in_flight[name]:
+            del self._in_flight[name]
 
 
 class Predictor:
@@ -269,114 +365,77 @@ class Predictor:
         self._observer = observer
         self._quotas = quotas
         self._deadlines = deadlines
-        self._unkeyed = unkeyed or Unkeyed()
+        self._unkeyed = Unkeyed() if unkeyed is None else unkeyed  # an empty one is false
+        self.budgets: Budgets | None = None  # of tenants, once there is an account book to keep them in
 
-    @contextmanager
-    def accept(self, left_s: float | None, caller: Caller) -> Iterator[AcceptedRequest]:
-        """A request, counted when the block ends, by how it does. left_s: until its caller's deadline. What
-        goes wrong in the block after the request has run names its receipt.
-
-        Raises UnavailableError, or OverloadedError where the caller, or his tenant, has used up what he may.
-        """
+    def accept(self, left_s: float | None, caller: Caller) -> AcceptedRequest:
+        """left_s: until the caller's deadline."""
         own_s = self._deadlines.own_s(left_s)
-        left_s = left_s if own_s is None else own_s
-        prediction = AcceptedRequest(left_s, caller)
-        quota = (
-            self._unkeyed.prediction(caller.name) if caller.key is None else self._quotas.prediction(caller)
-        )
+        return AcceptedRequest(self, left_s if own_s is None else own_s, caller)
+
+    def begin(self, caller: Caller) -> Host:
+        """One more request of that caller is worked on, until `end`. Raises as AcceptedRequest."""
+        host = self._serving.begin()
         try:
-            with self._serving.accept() as prediction.host, quota:
-                yield prediction
-        except asyncio.CancelledError:  # grpc ends the handler so when the caller's deadline passes, too
+            if caller.key is None:
+                self._unkeyed.begin(caller.name)
+            else:
+                self._quotas.begin(caller)
+        except BaseException:
+            self._serving.end()
+            raise
+        return host
+
+    def spending_of(self, caller: Caller) -> Spending | None:
+        """None of a caller without budgets, to whom they cost nothing."""
+        if self.budgets is None or caller.key is None:
+            return None
+        return Spending(self.budgets, self._quotas.as_of_now(caller.key))
+
+    def count(self, caller: Caller) -> None:
+        """A message of that caller that is no request uses up one all the same. Raises OverloadedError."""
+        self._quotas.take(caller)
+
+    def count_more(self, caller: Caller, requests: int) -> None:
+        """A call of that caller costs as much as so many more."""
+        self._quotas.take_more(caller, requests)
+
+    def end(self, caller: Caller) -> None:
+        if caller.key is None:
+            self._unkeyed.end(caller.name)
+        else:
+            self._quotas.end(caller)
+        self._serving.end()
+
+    def succeeded(self, prediction: AcceptedRequest) -> None:
+        answered = prediction.answered
+        assert answered is not None
+        self._observer.answered(prediction.variant, answered.sequences, answered.times, answered.receipt)
+        self._observer.tenant_asked(prediction.caller.tenant, "OK")
+
+    def tokens_came(self, prediction: AcceptedRequest, count: int, waited_ns: int, is_first: bool) -> None:
+        """As of `Observer.tokens_came`."""
+        self._observer.tokens_came(prediction.variant, count, waited_ns, is_first)
+
+    def failed(self, prediction: AcceptedRequest, error: BaseException) -> None:
+        limit = ""
+        if isinstance(error, Exception):
+            if prediction.receipt is not None and prediction.receipt.ran:
+                error.receipt_id = prediction.receipt.receipt_id  # type: ignore[attr-defined]
+            limit = error.limit if isinstance(error, OverloadedError) else ""
+            reaction, why = reaction_of(error), str(error)
+        elif self._serving.is_cut:
+            reaction, why = REACTIONS[CutError], "the server has shut down"
+        else:  # cancelled: grpc ends the handler so when the caller's deadline passes, too
             own_left_s = None
             if prediction.deadline_ns is not None:
                 own_left_s = (prediction.deadline_ns - time.monotonic_ns()) / 1e9
-            reaction, why = when_cut(own_left_s, left_s)
-            if self._serving.is_cut:
-                reaction, why = REACTIONS[CutError], "the server has shut down"
-            self._failed(prediction, reaction, why)
-            raise
-        except Exception as error:
-            if prediction.answered is not None:
-                error.receipt_id = prediction.answered.receipt.receipt_id  # type: ignore[attr-defined]
-            limit = error.limit if isinstance(error, OverloadedError) else ""
-            self._failed(prediction, reaction_of(error), str(error), limit)
-            raise
-        answered = prediction.answered
-        assert answered is not None
-        self._observer.answered(prediction.variant, len(answered.rows), answered.times, answered.receipt)
-        self._observer.tenant_asked(caller.tenant, "OK")
+            reaction, why = when_cut(own_left_s, prediction.left_s)
+        duration_ns = time.monotonic_ns() - prediction.begun_ns
+        code = reaction.code.name
+        self._observer.failed(prediction.variant, code, reaction.reason, why, duration_ns, limit)
+        self._observer.tenant_asked(prediction.caller.tenant, code)
 
     def refused(self, error: OverloadedError) -> None:
         """What was refused is no prediction."""
         self._observer.refused(error.limit)
-
-    def _failed(self, prediction: AcceptedRequest, reaction: Reaction, message: str, limit: str = "") -> None:
-        duration_ns = time.monotonic_ns() - prediction.begun_ns
-        code, reason = reaction.code.name, reaction.reason
-        self._observer.failed(prediction.variant, code, reason, message, duration_ns, limit)
-        self._observer.tenant_asked(prediction.caller.tenant, code)
-
-
-Request = TypeVar("Request")
-Reply = TypeVar("Reply")
-
-
-async def answers(
-    requests: AsyncIterator[Request],
-    answer: Callable[[Request], Coroutine[Any, Any, Reply]],
-    serving: Serving,
-    in_order: bool,
-) -> AsyncIterator[Reply]:
-    """A stream's replies: in the order of the requests, or as they finish. Each is made by a task of its own.
-
-    answer: never raises; an error is a reply. When the server shuts down nothing more is read, what was read
-    is answered, and UnavailableError ends the stream. What `requests` raises ends it in the same way.
-    """
-    done: asyncio.Queue[asyncio.Task[Reply] | None] = asyncio.Queue()
-    room = asyncio.Semaphore(IN_FLIGHT)
-    running: set[asyncio.Task[Reply]] = set()
-
-    async def read() -> None:
-        async for request in requests:
-            await room.acquire()
-            task = asyncio.create_task(answer(request))
-            running.add(task)
-            task.add_done_callback(running.discard)
-            if in_order:
-                done.put_nowait(task)
-            else:
-                task.add_done_callback(done.put_nowait)
-
-    async def read_all() -> None:
-        draining = asyncio.create_task(serving.draining.wait())
-        try:
-            await asyncio.wait((reader, draining), return_when=asyncio.FIRST_COMPLETED)
-            was_cut_short = not reader.done()
-            reader.cancel()
-            if running:
-                await asyncio.wait(running)
-            if was_cut_short:
-                serving.check_not_draining()
-            else:
-                reader.result()
-        finally:
-            draining.cancel()
-            done.put_nowait(None)
-
-    reader = asyncio.create_task(read())
-    feeder = asyncio.create_task(read_all())
-    for task in (reader, feeder):  # whoever leaves early does not ask how they ended
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    try:
-        while (answered := await done.get()) is not None:
-            yield await answered
-            room.release()
-        await feeder
-    finally:
-        reader.cancel()  # first, or it might begin one more
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait((reader,))
-        feeder.cancel()
-        for answered in tuple(running):
-            answered.cancel()

@@ -127,7 +127,7 @@ def _report(host: Host, device: str, ledger: Ledger, status: MeterStatus) -> pb.
     message.until_unix_ns = run.unix_ns(ledger.until_ns)
     fill(message, ledger)
     for hosted in host.engine.roster:
-        if str(hosted.choice.device) == device or hosted.choice.name in ledger.active:
+        if device in map(str, hosted.choice.devices) or hosted.choice.name in ledger.active:
             message.active.append(_variant_energy(ledger, hosted.choice.name))
     gaps = [*ledger.recent_gaps, *([ledger.open_gap] if ledger.open_gap else [])]
     message.recent_gaps.extend(_gap_message(gap, run) for gap in gaps)
@@ -150,6 +150,7 @@ def variant_info(engine: Engine, hosted: HostedVariant) -> pb.VariantInfo:
         proxy=kind.proxy,
         state=_STATES[hosted.state],
         state_reason=hosted.reason,
+        other_devices=map(str, hosted.choice.others),
     )
     if (variant := hosted.variant) is not None:
         others = [other for other in engine.roster.ready if other is not variant]

@@ -23,6 +23,7 @@ DOMAIN = "wattserve"  # ErrorInfo.domain: whose reasons these are
 # That an overloaded server asks clients to wait where it cannot reckon it; gRPC's own retries honour it.
 RETRY_AFTER_MS = 100
 LEAST_RETRY_MS = 10
+MOST_RETRY_S = 30 * 86_400.0  # a month; a reply's field holds no more than 49 days
 
 SHORTAGE_MS = 1000  # the same of one that has no memory
 
@@ -44,12 +45,16 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.InvalidRequest: Reaction(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"),
     errors.NotFound: Reaction(grpc.StatusCode.NOT_FOUND, "NOT_FOUND"),
     errors.NotPossibleHere: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "NOT_POSSIBLE_HERE"),
+    errors.EnergyLimitError: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "ENERGY_LIMIT"),
+    errors.LawUnknownError: Reaction(grpc.StatusCode.FAILED_PRECONDITION, "LAW_UNKNOWN"),
     errors.UnauthenticatedError: Reaction(grpc.StatusCode.UNAUTHENTICATED, "NO_VALID_KEY"),
     errors.ForbiddenError: Reaction(grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
     errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
+    errors.SpentError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "BUDGET_SPENT", RETRY_AFTER_MS),
     errors.ShortageError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "SHORT_OF_MEMORY", SHORTAGE_MS),
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
     errors.CutError: Reaction(grpc.StatusCode.UNAVAILABLE, "CUT_BY_SHUTDOWN"),
+    errors.LaneLostError: Reaction(grpc.StatusCode.UNAVAILABLE, "DEVICE_FAILED"),
     errors.ExpiredError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "EXPIRED_IN_QUEUE"),
     errors.OverdueError: Reaction(grpc.StatusCode.DEADLINE_EXCEEDED, "SERVER_DEADLINE"),
     errors.UnsupportedError: Reaction(grpc.StatusCode.UNIMPLEMENTED, "NOT_OFFERED"),
@@ -74,6 +79,7 @@ class Failure:
     receipt_id: str = ""  # of what ran before, and is charged; empty: nothing did
     retry_after_ms: int = 0  # 0: it does not help
     in_time: bool = True  # whether that may be within the same call
+    predicted_energy_uj: int | None = None  # where it would have cost too much
 
     def metadata(self, left_s: float | None = None) -> Metadata:
         """The trailing metadata: the rich details, and gRPC's own push-back. left_s: until the call's
@@ -82,6 +88,8 @@ class Failure:
         info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
         if self.receipt_id:
             info.metadata["receipt_id"] = self.receipt_id
+        if self.predicted_energy_uj is not None:
+            info.metadata["predicted_energy_uj"] = str(self.predicted_energy_uj)
         status.details.add().Pack(info)
         if self.field:
             violation = error_details_pb2.BadRequest.FieldViolation(
@@ -144,8 +152,11 @@ def _failure_of(error: Exception) -> Failure:
     if isinstance(error, errors.OverloadedError):
         is_late = error.limit == "deadline"  # what is too late for this call stays too late for it
         if error.retry_after_s is not None:
-            after_ms = max(LEAST_RETRY_MS, round(error.retry_after_s * 1000))
-    return Failure(reaction, message + charged, field, description, receipt_id, after_ms, not is_late)
+            after_ms = max(LEAST_RETRY_MS, round(min(error.retry_after_s, MOST_RETRY_S) * 1000))
+    predicted_uj = getattr(error, "predicted_energy_uj", None)
+    return Failure(
+        reaction, message + charged, field, description, receipt_id, after_ms, not is_late, predicted_uj
+    )
 
 
 def when_cut(left_s: float | None, total_s: float | None) -> tuple[Reaction, str]:

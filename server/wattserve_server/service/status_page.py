@@ -223,20 +223,23 @@ def _template() -> jinja2.Template:
 def _variant_rows(page: PageFacts) -> list[VariantRow]:
     if page.info is None:
         return []
-    active: dict[str, list[pb.VariantEnergy]] = defaultdict(list)  # of each variant in every ledger
+    active: dict[str, dict[str, pb.VariantEnergy]] = defaultdict(dict)  # of each variant by ledger
     for device in page.devices:
         for energy in device.ledger.active:
-            active[energy.variant].append(energy)
+            active[energy.variant][device.ledger.device] = energy
     return [_variant_row(info, active[info.name], page.statistics or {}) for info in page.info.variants]
 
 
 def _variant_row(
-    info: pb.VariantInfo, energies: Sequence[pb.VariantEnergy], statistics: Mapping[str, VariantStatistics]
+    info: pb.VariantInfo,
+    energies: Mapping[str, pb.VariantEnergy],
+    statistics: Mapping[str, VariantStatistics],
 ) -> VariantRow:
     counts = statistics.get(info.name, VariantStatistics())
     per_request = counts.settled_uj / 1e6 / counts.settled if counts.settled else None
-    tokens = min((energy.tokens for energy in energies), default=0)
-    per_token = sum(energy.active_uj for energy in energies) / 1e6 / tokens if tokens else None
+    own = [energies[device] for device in (info.device, *info.other_devices) if device in energies]
+    tokens = sum(energy.tokens for energy in own)  # a ledger that they share holds them again
+    per_token = sum(each.active_uj for each in energies.values()) / 1e6 / tokens if tokens else None
     state = pb.VariantState.Name(info.state).removeprefix("VARIANT_STATE_").lower()
     return VariantRow(info, state, counts.success.count, counts.fail.count, per_request, per_token)
 

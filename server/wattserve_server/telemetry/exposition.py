@@ -1,8 +1,9 @@
 """The HTTP side of the metrics: a few pages, to be read only.
 
 Each connection is one request on a thread of its own, so that a slow reader keeps nobody waiting. A request
-has ASK_S to come and ANSWER_S to take its answer, however it trickles, and at most CONNECTIONS are served.
-Python's `http.server` keeps none of these limits, and answers requests whose end never came (ADR 11).
+has ASK_S to come and ANSWER_S to take its answer, however it trickles, and at most CONNECTIONS are served:
+where there is no room, who comes takes the place of who has been at asking for longest. Python's
+`http.server` keeps none of these limits, and answers requests whose end never came (ADR 11).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Route = Callable[[str], tuple[str, bytes]]
 
 MayRead = Callable[[str], bool]  # of the Authorization header. Called on any thread.
 
-CONNECTIONS = 32  # at the same time; more are closed unanswered
+CONNECTIONS = 32  # at the same time
 CONNECTIONS_OF_ONE = 8  # from one address
 ASK_S = 5.0
 ANSWER_S = 10.0
@@ -71,8 +72,8 @@ class Exposition:
         on_closed: Callable[[], object] = bool,
     ) -> None:
         """port: 0 picks a free one. may_read: None: everybody may. of_one_address: connections at once.
-        on_closed: called, on any thread, for each that found no room. Raises ConfigError when it cannot
-        listen there."""
+        on_closed: called, on any thread, for each that is closed unanswered to make room. Raises ConfigError
+        when it cannot listen there."""
         self.routes = dict(routes)  # more may be added at any time
         try:
             self._server = _Server(self.routes, host, port, may_read, of_one_address, on_closed)
@@ -117,6 +118,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self._keep_spare()
         self._lock = threading.Lock()
         self._open: Counter[str] = Counter()  # connections, by address
+        self._asking: dict[socket.socket, str] = {}  # those whose request has not come yet, and their address
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family, _, _, _, address = addresses[0]
         super().__init__(address, _Connection)  # type: ignore[arg-type]  # of IPv6 there are four
@@ -164,27 +166,46 @@ class _Server(ThreadingMixIn, TCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         address = client_address[0]
         with self._lock:
-            has_room = self._open.total() < CONNECTIONS and self._open[address] < self._of_one_address
+            of_one = self._open[address] >= self._of_one_address
+            is_full = of_one or self._open.total() >= CONNECTIONS
+            closed = self._slowest(address if of_one else None) if is_full else None
+            if closed is not None:
+                with suppress(OSError):  # its thread finds that it has ended, and leaves
+                    closed.shutdown(socket.SHUT_RDWR)
+                del self._asking[closed]
+            has_room = closed is not None or not is_full
             if has_room:
                 self._open[address] += 1
+                self._asking[request] = address
+        if is_full:
+            self._on_closed()
         if not has_room:
             self.shutdown_request(request)
-            self._on_closed()
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was to be had
-            self._leave(address)
+            self._leave(request, address)
             raise
+
+    def _slowest(self, address: str | None) -> socket.socket | None:
+        """Who has been at asking for longest, of this address or of all; None where nobody is."""
+        return next((each for each, whose in self._asking.items() if address in (None, whose)), None)
+
+    def has_asked(self, request: socket.socket) -> bool:
+        """False where it was too late, and another has its place."""
+        with self._lock:
+            return self._asking.pop(request, None) is not None
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._leave(client_address[0])
+            self._leave(request, client_address[0])
 
-    def _leave(self, address: str) -> None:
+    def _leave(self, request: socket.socket, address: str) -> None:
         with self._lock:
+            self._asking.pop(request, None)
             self._open[address] -= 1
             if not self._open[address]:
                 del self._open[address]
@@ -198,7 +219,7 @@ class _Connection(BaseRequestHandler):
 
     def handle(self) -> None:
         head = self._read_head()
-        if not head:
+        if not head or not self.server.has_asked(self.request):
             return
         status, kind, body = HTTPStatus.BAD_REQUEST, "", b""
         line, _, fields = head.partition("\n")
@@ -243,8 +264,9 @@ class _Connection(BaseRequestHandler):
 
     def _read_head(self) -> str:
         """Up to the empty line; nothing of a request that does not come in time, or never ends."""
-        head, until = b"", time.monotonic() + ASK_S
-        while not _END_OF_HEAD.search(head):
+        head, seen, until = b"", 0, time.monotonic() + ASK_S
+        while not _END_OF_HEAD.search(head, max(0, seen - 3)):  # an end may have begun in what was seen
+            seen = len(head)
             left_s = until - time.monotonic()
             if left_s <= 0 or len(head) > MAX_HEAD_BYTES:
                 return ""

@@ -19,7 +19,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from wattserve_server.energy.receipt import Receipt, Window
-from wattserve_server.errors import REFUSALS
+from wattserve_server.errors import REFUSALS, OverloadedError
 from wattserve_server.telemetry import scrape, table
 from wattserve_server.telemetry.series import Counter, Counters, Histogram, Histograms
 from wattserve_server.telemetry.state import ServerState
@@ -114,6 +114,7 @@ class _Answered(NamedTuple):
     requests: Counter
     duration: Histogram
     stages: tuple[Histogram, ...]
+    statistics: VariantStatistics
 
 
 class MethodCalls:
@@ -138,6 +139,11 @@ class MethodCalls:
             self._duration = self._observer.call_durations.of(*self._labels)
         self._started.add()
         return time.monotonic_ns()
+
+    def refused(self, tenant: str, code: str, reason: str, error: OverloadedError) -> None:
+        """One was refused before its message was read, and counts as a request."""
+        self._observer.failed("", code, reason, str(error), 0, error.limit)
+        self._observer.tenant_asked(tenant, code)
 
     def end(self, begun_ns: int, code: str) -> None:
         """code: the name of gRPC's status code, in capitals."""
@@ -185,6 +191,9 @@ class Observer:
         self._energy = histograms[table.REQUEST_ENERGY]
         self._unknown = counters[table.UNKNOWN_RECEIPTS]
         self._not_finite = counters[table.NOT_FINITE]
+        self._output_tokens = counters[table.OUTPUT_TOKENS]
+        self._first_token = histograms[table.FIRST_TOKEN]
+        self._inter_token = histograms[table.INTER_TOKEN]
         self._provisional_error = histograms[table.PROVISIONAL_ERROR]
         self.calls_started = counters[table.CALLS_STARTED]
         self.calls_handled = counters[table.CALLS_HANDLED]
@@ -200,7 +209,7 @@ class Observer:
         if answered is None:
             stages = tuple(self._stages.of(variant, stage) for stage in STAGES)
             series = self._requests.of(variant, "OK"), self._durations.of(variant), stages
-            answered = self._answered[variant] = _Answered(*series)
+            answered = self._answered[variant] = _Answered(*series, self._statistics[variant])
         answered.requests.add()
         answered.duration.observe(times.total_ns / 1e9, receipt)
         tokenize, queue, compute, output = answered.stages
@@ -208,7 +217,7 @@ class Observer:
         queue.observe(times.queue_ns / 1e9)
         compute.observe(times.compute_ns / 1e9)
         output.observe(times.output_ns / 1e9)
-        statistics = self._statistics[variant]
+        statistics = answered.statistics
         statistics.sequences += sequences
         statistics.last_unix_ms = time.time_ns() // 1_000_000
 
@@ -239,6 +248,16 @@ class Observer:
         if not has_failed:
             self._statistics[variant].batches[sequences].add(window.duration_ns)
 
+    def tokens_came(self, variant: str, count: int, waited_ns: int, is_first: bool) -> None:
+        """So many tokens of a generation, so long after the last, or after its request was received."""
+        self._output_tokens.of(variant).add(count)
+        if is_first:
+            self._first_token.of(variant).observe(waited_ns / 1e9)
+            count, waited_ns = count - 1, 0  # those that its caller is given with the first
+        series = self._inter_token.of(variant)
+        for _ in range(count):
+            series.observe(waited_ns / count / 1e9)
+
     def declare_tenants(self, tenants: Iterable[str]) -> None:
         """Whose series there are, so that rates see the first request, too."""
         for tenant in tenants:
@@ -252,9 +271,11 @@ class Observer:
             self._tenant_requests.of(tenant, code).add()
 
     def receipt_final(self, receipt: Receipt) -> None:
-        energy_uj, provisional_uj = receipt.energy_uj, receipt.provisional_uj
+        figures = receipt.whole
+        energy_uj, provisional_uj = figures.energy_uj, figures.provisional_uj
         if receipt.tenant:
-            self._tenant_tokens.of(receipt.tenant).add(sum(line.tokens for line in receipt.ran))
+            tokens = sum(line.tokens for line in receipt.ran if not line.is_overhead)
+            self._tenant_tokens.of(receipt.tenant).add(tokens)
             self._tenant_energy.of(receipt.tenant).add((energy_uj or 0) / 1e6)
         if energy_uj is None:
             self._unknown.of(receipt.variant).add()

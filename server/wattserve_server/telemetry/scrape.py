@@ -2,11 +2,13 @@
 
 It is plain text, or OpenMetrics with exemplars. The boards' four gauges are Triton's, which perf_analyzer
 reads. Its pattern takes digits and a point and stops before an exponent, which prometheus_client prints from
-a million on: so these gauges are printed here.
+a million on: so what boards say is printed here.
 """
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -91,25 +93,45 @@ def wants_openmetrics(accept: str) -> bool:
 
 def render(registry: CollectorRegistry, boards: Sequence[BoardGauges], accept: str) -> tuple[str, bytes]:
     """The content type, and the page. Only OpenMetrics has exemplars: plain text has no room for them."""
-    board_lines = _board_lines(boards).encode()
-    if not wants_openmetrics(accept):
+    is_openmetrics = wants_openmetrics(accept)
+    board_lines = "".join(_board_lines(boards, is_openmetrics)).encode()
+    if not is_openmetrics:
         return TEXT, as_text(registry) + board_lines
     page: bytes = as_openmetrics(registry)
     return OPENMETRICS, page.removesuffix(_END) + board_lines + _END
 
 
-def _board_lines(boards: Sequence[BoardGauges]) -> str:
-    """In the text format and in OpenMetrics, which are the same for gauges."""
+def _board_lines(boards: Sequence[BoardGauges], is_openmetrics: bool) -> Iterable[str]:
     figures = [(board.uuid, board.figures()) for board in boards]
-    lines = []
-    for metric, read in table.BOARDS.rows.items():
-        values = [(uuid, read(board)) for uuid, board in figures] if read is not None else []
+    host = socket.gethostname()
+    numbered = [
+        ((str(told.index), uuid, told.name, host), told) for uuid, told in figures if told.index is not None
+    ]
+    yield from _lines(table.BOARDS, [((uuid,), told) for uuid, told in figures], is_openmetrics)
+    yield from _lines(table.DCGM, numbered, is_openmetrics)
+
+
+def _lines(
+    section: table.Section[BoardFigures],
+    boards: Sequence[tuple[table.Labels, BoardFigures]],
+    is_openmetrics: bool,
+) -> Iterable[str]:
+    """boards: with the values of their labels."""
+    for metric, read in section.rows.items():
+        values = [(labels, read(told)) for labels, told in boards] if read is not None else []
         samples = [
-            f'{metric}{{{metric.labels[0]}="{uuid}"}} {value if isinstance(value, int) else f"{value:.3f}"}\n'
-            for uuid, value in values
+            f"{metric}{{{_printed(metric, labels)}}} {value if isinstance(value, int) else f'{value:.3f}'}\n"
+            for labels, value in values
             if value is not None
         ]
         if samples:
-            heading = f"# HELP {metric} {metric.meaning}\n# TYPE {metric} {metric.type.value}\n"
-            lines += [heading, *samples]
-    return "".join(lines)
+            is_no_counter = is_openmetrics and metric.is_dcgm and metric.type is table.SeriesType.COUNTER
+            kind = "unknown" if is_no_counter else metric.type.value
+            yield f"# HELP {metric} {metric.meaning}\n# TYPE {metric} {kind}\n"
+            yield from samples
+
+
+def _printed(metric: table.MetricSpec, labels: table.Labels) -> str:
+    """JSON escapes a text as both formats do."""
+    pairs = zip(metric.labels, labels, strict=True)
+    return ",".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in pairs)

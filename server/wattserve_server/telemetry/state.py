@@ -27,11 +27,28 @@ class ServedVariant:
     is_verified: bool = False
     parameter_bytes: int | None = None
     warmup_s: float | None = None
+    cache_used_bytes: int | None = None  # of keys and values; None: it does not generate, or has not yet
+    cache_limit_bytes: int | None = None
+    other_devices: Sequence[str] = ()  # that run it too
+
+    @property
+    def devices(self) -> Sequence[str]:
+        return (self.device, *self.other_devices)
 
     def labels(self) -> Mapping[tuple[str, ...], int]:
         """What it really runs, as the values of labels."""
         trust = (self.proxy, "true" if self.is_verified else "false")
-        return {(self.device, self.dtype, self.kernels, *trust): 1} if self.is_ready else {}
+        ran_by = self.devices if self.is_ready else ()
+        return {(device, self.dtype, self.kernels, *trust): 1 for device in ran_by}
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """A device as it runs batches."""
+
+    device: str
+    busy_ns: int  # for how long it has
+    is_up: bool = True  # it takes more; one of several may have failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +60,6 @@ class DeviceState:
     meter: MeterStatus
     probe: SensorProbe | None = None  # what start-up found
     parts: Sequence[MeterPart] = ()  # of a sum of meters
-    busy_ns: int | None = 0  # for how long it has run batches; None: it is of several devices
     raw_energy: Energy | None = None  # what the sensor itself counted, where its figures are corrected
     is_shared: bool = False  # it holds a counter on which other devices draw too
     receipts_residual_uj: int = 0  # the active account, less what receipts were charged
@@ -67,12 +83,12 @@ class DeviceState:
 
     def holds(self, variant: ServedVariant) -> bool:
         """Whether a variant's joules are in this ledger."""
-        return variant.device == self.device or (self.is_shared and variant.name in self.ledger.active)
+        return self.device in variant.devices or (self.is_shared and variant.name in self.ledger.active)
 
     def totals_of(self, variant: ServedVariant) -> VariantTotals:
         """Its sequences and tokens are told with its own device only, so that sums over devices are right."""
         totals = self.ledger.active.get(variant.name, VariantTotals())
-        return totals if variant.device == self.device else VariantTotals(totals.active_uj)
+        return totals if self.device in variant.devices else VariantTotals(totals.active_uj)
 
     def by_account(self) -> Mapping[tuple[str, ...], float]:
         """Joules by account, without the pending ones."""
@@ -95,6 +111,34 @@ class DeviceState:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountBookState:
+    """What the writer of an account book says of it. Receipts are counted since the server's start."""
+
+    is_writing: bool  # the last transaction succeeded
+    written: int  # receipts
+    waiting: int  # receipts that are not written yet
+    left_out: int  # receipts that are in sums alone
+    removed: int  # receipts that were too old, or too many
+    kept_bytes: int  # of receipts in the book, about
+    written_unix_ns: int  # until when all is in it
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBudget:
+    """One of a tenant's budgets, and what is used of it in the period of now."""
+
+    tenant: str
+    kind: str
+    period: str
+    limit_uj: int
+    spent_uj: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.tenant, self.kind, self.period
+
+
+@dataclass(frozen=True, slots=True)
 class ServerState:
     queued: int  # sequences that wait, for all devices together
     queue_limit: int  # of these
@@ -110,6 +154,12 @@ class ServerState:
     watchers: int = 0  # of all receipts
     lines_left_out: int = 0  # of the log
     in_flight: Mapping[str, int] = field(default_factory=dict)  # predictions, by tenant
+    preemptions: int | None = None  # of generations; None: there are none to preempt
+    account_book: AccountBookState | None = None
+    is_audited: bool | None = None  # what accountants are told is recorded; None: nobody asked for it
+    audit_bytes: int | None = None  # of the file
+    budgets: Sequence[TenantBudget] = ()
+    lanes: Sequence[LaneState] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +170,7 @@ class BoardFigures:
     power_watts: float | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    # The rest only where DCGM's names are asked for.
+    index: int | None = None  # among the boards of this machine
+    name: str = ""  # of its model
+    energy_mj: int | None = None  # that it counted since its driver was loaded

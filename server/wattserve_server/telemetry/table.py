@@ -15,7 +15,14 @@ from prometheus_client.metrics_core import Metric
 
 from wattserve_server.energy.ledger import VariantTotals
 from wattserve_server.energy.probe import SensorProbe
-from wattserve_server.telemetry.state import BoardFigures, DeviceState, ServedVariant, ServerState
+from wattserve_server.telemetry.state import (
+    AccountBookState,
+    BoardFigures,
+    DeviceState,
+    LaneState,
+    ServedVariant,
+    ServerState,
+)
 
 T = TypeVar("T")
 
@@ -52,7 +59,7 @@ class MetricSpec:
     has_exemplars: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name.endswith(SUFFIXES.get(self.type, "")):
+        if not (self.is_dcgm or self.name.endswith(SUFFIXES.get(self.type, ""))):
             raise ValueError(f"{self.name}: a {self.type.value} ends with {SUFFIXES[self.type]}")
         is_histogram = self.type is SeriesType.HISTOGRAM
         if bool(self.buckets) != is_histogram or list(self.buckets) != sorted(self.buckets):
@@ -60,6 +67,11 @@ class MetricSpec:
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_dcgm(self) -> bool:
+        """Whether it is named as NVIDIA's DCGM names it, whose counters have no `_total`."""
+        return self.name.startswith("DCGM_")
 
     @property
     def family(self) -> str:
@@ -155,8 +167,8 @@ _refusals = Section[None]("Refusals", ("limit",), "never")
 REFUSED = _refusals.add(COUNTER, "wattserve_refused_requests_total", COUNTED,
     "Requests for which there was no room, by the limit that they met: `sequences` and `time` of the queue, "
     "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be, what "
-    "their tenant may use: `tenant_rate`, `tenant_in_flight`, what a caller without a key may: "
-    "`peer_in_flight`; and `metrics_connections`, which were closed.")
+    "their tenant may use: `tenant_rate`, `tenant_in_flight`, `tenant_budget`, what a caller without a key "
+    "may: `peer_in_flight`; and `metrics_connections`, which were closed.")
 
 _tenants = Section[None]("Tenants", ("tenant",), "without --keys-file")
 TENANT_REQUESTS = _tenants.add(COUNTER, "wattserve_tenant_requests_total", COUNTED,
@@ -178,6 +190,15 @@ PADDED_TOKENS = _batches.add(COUNTER, "wattserve_padded_tokens_total", COUNTED,
 NOT_FINITE = _batches.add(COUNTER, "wattserve_not_finite_answers_total", COUNTED,
     "Sequences whose answer was NaN or infinity. Their callers got an error.", unit="sequences")
 
+_generations = Section[None]("Generations", ("variant",), "until the first of this variant")
+OUTPUT_TOKENS = _generations.add(COUNTER, "wattserve_output_tokens_total", COUNTED,
+    "Tokens that were generated and given to callers.")
+FIRST_TOKEN = _generations.add(HISTOGRAM, "wattserve_time_to_first_token_seconds", COUNTED,
+    "Time from receiving a request to having the first token of its answer.", buckets=SECONDS)
+INTER_TOKEN = _generations.add(HISTOGRAM, "wattserve_inter_token_seconds", COUNTED,
+    "Time from a token to the next, as a caller is given them: of one who reads slowly, who gets several at "
+    "once, their mean; with the first, 0.", buckets=SECONDS)
+
 _methods = Section[None](
     "gRPC methods", ("grpc_type", "grpc_service", "grpc_method"), "until the first call of this method")
 CALLS_STARTED = _methods.add(COUNTER, "grpc_server_started_total", COUNTED,
@@ -192,6 +213,8 @@ CALL_DURATION = _methods.add(HISTOGRAM, "grpc_server_handling_seconds", COUNTED,
 _build = Section[None]("Build")
 BUILD = _build.add(INFO, "wattserve_build_info", COUNTED, "The server's version, and Python's.",
     labels=("version", "python"))
+
+_NOT_AUDITED = "unless `wattserve audit record` serves"
 
 _server = Section[ServerState]("Queue and model", subjects=lambda server: [((), server)])
 QUEUE = _server.add(GAUGE, "wattserve_queue_sequences", lambda server: server.queued,
@@ -215,9 +238,17 @@ RECEIPT_BYTES = _server.add(GAUGE, "wattserve_kept_receipt_bytes", lambda server
     "Memory of the final receipts that are kept, about.")
 WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: server.watchers,
     "Who watches all receipts now.")
+PREEMPTIONS = _server.add(COUNTER, "wattserve_preemptions_total", lambda server: server.preemptions,
+    "Generations that lost their place in the cache to others, and had to be read again.", unit="preemptions",
+    absent="for a model that does not generate")
 LINES_LEFT_OUT = _server.add(COUNTER, "wattserve_log_lines_left_out_total",
     lambda server: server.lines_left_out,
     "Lines that the log leaves out because enough of their kind were in it in the last minute.", unit="lines")
+AUDITED = _server.add(GAUGE, "wattserve_audit_recording", lambda server: server.is_audited,
+    "1 while what the energy accounts are told is recorded. 0 once its file could not be written: it is good "
+    "up to there, and the log says why.", unit="0 or 1", absent=_NOT_AUDITED)
+AUDIT_BYTES = _server.add(GAUGE, "wattserve_audit_file_bytes", lambda server: server.audit_bytes,
+    "Size of the audit's file.", absent=_NOT_AUDITED)
 MODEL = _server.add(INFO, "wattserve_model_info", lambda server: {server.model: 1},
     "The hosted model.", labels=("name", "source", "task"))
 
@@ -226,6 +257,39 @@ TENANT_IN_FLIGHT = _quotas.add(GAUGE, "wattserve_tenant_in_flight_requests",
     lambda server: {(tenant,): count for tenant, count in server.in_flight.items()},
     "Predictions of a tenant that are being worked on.", labels=("tenant",), unit="requests",
     absent="without --keys-file; until the tenant's first")
+
+BUDGET = _quotas.add(GAUGE, "wattserve_tenant_budget_joules",
+    lambda server: {budget.labels: budget.limit_uj / 1e6 for budget in server.budgets},
+    "What a tenant may use in a period of UTC, as its keys say. Beyond a `hard` one it is refused, beyond a "
+    "`soft` one warned.", labels=("tenant", "kind", "period"), absent="for a tenant without budgets")
+BUDGET_SPENT = _quotas.add(GAUGE, "wattserve_tenant_budget_spent_joules",
+    lambda server: {budget.labels: budget.spent_uj / 1e6 for budget in server.budgets},
+    "What it has used of that in the period of now: active and shared idle, of all parts and servers, what "
+    "is not settled by its provisional figure.", labels=("tenant", "kind", "period"),
+    absent="for a tenant without budgets")
+
+_account_book = Section[AccountBookState]("Account book", (), "without --account-book",
+    lambda server: [((), server.account_book)] if server.account_book is not None else [])
+BOOK_UP = _account_book.add(GAUGE, "wattserve_account_book_up", lambda book: book.is_writing,
+    "1 when the last transaction of the account book succeeded. While it is 0, receipts wait in memory.",
+    unit="0 or 1")
+BOOK_RECEIPTS = _account_book.add(COUNTER, "wattserve_account_book_receipts_total", lambda book: book.written,
+    "Receipts that were written to the account book.")
+BOOK_WAITING = _account_book.add(GAUGE, "wattserve_account_book_waiting_receipts", lambda book: book.waiting,
+    "Receipts that are final and not in the account book yet.")
+BOOK_LEFT_OUT = _account_book.add(COUNTER, "wattserve_account_book_left_out_receipts_total",
+    lambda book: book.left_out,
+    "Receipts for which there was no room to wait while the account book could not be written: they are in "
+    "what it adds up, and cannot be found one by one.")
+BOOK_REMOVED = _account_book.add(COUNTER, "wattserve_account_book_removed_receipts_total",
+    lambda book: book.removed,
+    "Receipts that left the account book because they were older or more than it keeps. What they add up to "
+    "stays.")
+BOOK_BYTES = _account_book.add(GAUGE, "wattserve_account_book_kept_bytes", lambda book: book.kept_bytes,
+    "Room that single receipts take in the account book, about.")
+BOOK_WRITTEN = _account_book.add(GAUGE, "wattserve_account_book_written_timestamp_seconds",
+    lambda book: book.written_unix_ns / 1e9, "Until when all that was settled is in the account book.",
+    unit="seconds since 1970")
 
 _variants = Section[ServedVariant]("Variants", ("variant",), "while the variant is not in memory",
     lambda server: [((variant.name,), variant) for variant in server.variants])
@@ -239,12 +303,20 @@ VARIANT_BYTES = _variants.add(GAUGE, "wattserve_variant_parameter_bytes",
 VARIANT_WARMUP = _variants.add(GAUGE, "wattserve_variant_warmup_seconds", lambda variant: variant.warmup_s,
     "How long the variant's warm-up took.")
 
-_devices = Section[DeviceState]("Devices", ("device",),
-    subjects=lambda server: [((device.device,), device) for device in server.devices])
-DEVICE_BUSY = _devices.add(COUNTER, "wattserve_device_busy_seconds_total",
-    lambda device: None if device.busy_ns is None else device.busy_ns / 1e9,
-    "How long the device ran batches, warm-up included. Its rate is the share of time in which it was busy.",
-    absent="for `host`, which several devices share")
+CACHE_USED = _variants.add(GAUGE, "wattserve_cache_used_bytes", lambda variant: variant.cache_used_bytes,
+    "Keys and values that the generations of a variant hold now; 0 while there are none.",
+    absent="for a model that does not generate; until its first")
+CACHE_LIMIT = _variants.add(GAUGE, "wattserve_cache_limit_bytes", lambda variant: variant.cache_limit_bytes,
+    "How much of them there may be (--kv-cache-bytes).",
+    absent="for a model that does not generate; until its first")
+
+_lanes = Section[LaneState]("Devices", ("device",), "never",
+    lambda server: [((lane.device,), lane) for lane in server.lanes])
+DEVICE_BUSY = _lanes.add(COUNTER, "wattserve_device_busy_seconds_total", lambda lane: lane.busy_ns / 1e9,
+    "How long the device ran batches, warm-up included. Its rate is the share of time in which it was busy.")
+DEVICE_UP = _lanes.add(GAUGE, "wattserve_device_up", lambda lane: lane.is_up,
+    "1 while the device takes work. 0 once it has failed, where others run the same variants; where none "
+    "does, the server ends.", unit="0 or 1")
 
 _NO_LEDGER = "until the meter's first reading; for ever without a meter"
 
@@ -288,7 +360,8 @@ METER_GAP_SECONDS = _energy.add(COUNTER, "wattserve_meter_gap_seconds_total",
     lambda device: device.ledger.gap_ns / 1e9,
     "How long these intervals lasted, without one that has not ended.")
 
-_meters = Section[DeviceState]("Meters", ("device",), "never", _devices.subjects)
+_meters = Section[DeviceState]("Meters", ("device",), "never",
+    lambda server: [((device.device,), device) for device in server.devices])
 METER = _meters.add(INFO, "wattserve_meter_info", DeviceState.source_labels,
     "Where the energy figures come from. `quality` says what the sum is that the meter counted: measured, "
     "estimated, simulated or none. `method` says how it became a request's: apportioned.",
@@ -379,11 +452,22 @@ GPU_MEMORY_USED = BOARDS.add(GAUGE, "nv_gpu_memory_used_bytes", lambda board: bo
 GPU_MEMORY_TOTAL = BOARDS.add(GAUGE, "nv_gpu_memory_total_bytes", lambda board: board.memory_total_bytes,
     "The GPU's memory.")
 
+# Named, labelled and in units as those of NVIDIA's dcgm-exporter, for whatever reads that. AIPerf waits for
+# ever for a board without `Hostname`.
+DCGM = Section[BoardFigures]("GPU boards, as DCGM names them", ("gpu", "UUID", "modelName", "Hostname"),
+    "unless --dcgm-metrics is given and the board offers it")
+DCGM_ENERGY = DCGM.add(COUNTER, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", lambda board: board.energy_mj,
+    "Energy that the GPU's board counted since its driver was loaded, uncorrected. In OpenMetrics, where a "
+    "counter's name ends with `_total`, its type is unknown.", unit="millijoules")
+DCGM_POWER = DCGM.add(GAUGE, "DCGM_FI_DEV_POWER_USAGE", lambda board: board.power_watts,
+    "Power of the GPU's board, mostly the mean of the last second.", unit="watts")
+
 # fmt: on
 
 SECTIONS: tuple[Section[Any], ...] = (
-    _requests, _refusals, _tenants, _batches, _methods, _build, _server, _quotas, _variants, _devices,
-    _active, _energy, _meters, _probes, BOARDS,
+    _requests, _refusals, _tenants, _batches, _generations, _methods, _build, _server, _quotas, _account_book,
+    _variants, _lanes, _active, _energy, _meters, _probes, BOARDS,
+    DCGM,
 )  # fmt: skip
 
 

@@ -115,7 +115,9 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
     plan = make_plan(config)
     if len(plan.devices) > 1:
         names = ", ".join(str(device.device) for device in plan.devices)
-        raise ConfigError(f"--variants {config.variants}: a meter is verified on one device, not on {names}")
+        raise ConfigError(
+            f"a meter is verified on one device, not on {names}: name one with --device, and --variants of it"
+        )
     device = plan.devices[0]
     counter = verified(device)
     if not counter.tells_joules:

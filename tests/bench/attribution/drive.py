@@ -33,9 +33,9 @@ class VirtualMeter:
     most_watts: float | None = None
     idle_watts: float | None = None
 
-    def __init__(self, poll_period_s: float, counts_server: bool = False) -> None:
-        method = "apportioned simulation"
-        self.source = Source("virtual", method, Quality.SIMULATED, counts_server=counts_server)
+    def __init__(self, poll_period_s: float, counts_server: bool = False, averages_s: float = 0.0) -> None:
+        method, quality = "apportioned simulation", Quality.SIMULATED
+        self.source = Source("virtual", method, quality, counts_server=counts_server, averages_s=averages_s)
         self.poll_period_s = poll_period_s
         self._now_ns = 0
         self._uj = 0
@@ -185,7 +185,7 @@ def _paused(case: Realisation) -> tuple[float, float]:
 def drive(case: Realisation) -> Outcome:
     """Poll from start to end. CPU time is that of `tick` and `provisional_uj` alone."""
     world, history, published = case.world, case.history, case.published
-    meter, feed = VirtualMeter(world.polls.period_s, world.counts_server), Feed()
+    meter, feed = VirtualMeter(world.polls.period_s, world.counts_server, world.counter.declared_s), Feed()
     sampler = Sampler(
         meter, feed.drain, feed.take, poll_period_s=world.polls.period_s, clock_ns=meter.clock_ns
     )

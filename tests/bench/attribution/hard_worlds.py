@@ -36,7 +36,7 @@ A_TENTH_BUSY = Workload(Poisson(45), 60)
 SENSORS = {
     "lag 150 ms": CounterModel(lag_s=0.15),
     "average of 100 ms": CounterModel(box_s=0.1),
-    "average of 1 s": CounterModel(box_s=1.0),
+    "average of 1 s": CounterModel(box_s=1.0, declares_average=True),
     "samples 25 of 100 ms": CounterModel(sampled_s=0.025),
 }
 

@@ -38,7 +38,8 @@ class Run:
 def calibration(world: World, workload: Workload) -> list[Run]:
     """The trials of one variant, by the server's own plan."""
     high, most = workload.lengths.high, workload.max_batch
-    plan = plan_trials(high, most, most * high, world.counter.period_s, CALIBRATION_BUDGET_S)
+    counter = world.counter
+    plan = plan_trials(high, most, most * high, counter.period_s, CALIBRATION_BUDGET_S, counter.declared_s)
     return [Run((length,) * count, for_s=plan.trial_s, pause_s=plan.pause_s) for count, length in plan.shapes]
 
 

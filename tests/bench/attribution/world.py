@@ -84,13 +84,18 @@ class CounterModel:
 
     box_s: it adds up a trailing average of the power over so much time (0: the power itself). sampled_s: it
     looks at the power for the last so many seconds before each publication and takes that for the whole
-    time since the one before (0: it looks all the time)."""
+    time since the one before (0: it looks all the time). declares_average: its meter does."""
 
     period_s: float = 0.1
     jitter_s: float = 0.002
     lag_s: float = 0.02
     box_s: float = 0.0
     sampled_s: float = 0.0
+    declares_average: bool = False
+
+    @property
+    def declared_s(self) -> float:
+        return self.box_s if self.declares_average else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,10 @@ class Request:
     caller: str = ""
 
     @property
+    def tokens(self) -> int:
+        return sum(sequence.length for sequence in self.sequences)
+
+    @property
     def leaves_ns(self) -> int | None:
         """When it leaves the queue without having run."""
         return self.deadline_ns

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.speed import __doc__ as about
-from tests.bench.speed import machine, quiet, rows, scenes
+from tests.bench.speed import machine, paths, quiet, rows, scenes
 from tests.bench.speed.figures import BenchError, Line
 from tests.bench.speed.options import MANY, PLAIN_VARIANTS, VARIANTS, Options
 from tests.bench.speed.table import markdown, record
 
-ROWS = ("engine", "limit", "tiny", "echo", "latency", "tail", "padding", "energy", "int8")
+ROWS = ("engine", "limit", "tiny", "echo", "calls", "latency", "tail", "padding", "energy", "int8")
 ECHO_CONCURRENCY = 64
 
 
@@ -37,9 +37,12 @@ def measure(options: Options) -> tuple[list[Line], dict[str, Sequence[float]]]:
     if "tiny" in options.rows:
         figures |= scenes.model_figures("tiny", options, rows.tiny_turns())
         lines += rows.limit_lines(figures, "tiny", "tiny", (64,))
+    if {"echo", "calls"} & options.rows:
+        figures |= call_figures(options)
     if "echo" in options.rows:
-        figures |= echo_figures(options)
         lines += rows.echo_lines(figures, ECHO_CONCURRENCY)
+    if "calls" in options.rows:
+        lines += rows.call_lines(figures, ECHO_CONCURRENCY)
     for row, lines_of in (
         ("latency", rows.latency_lines), ("tail", rows.tail_lines), ("padding", rows.padding_lines),
     ):  # fmt: skip
@@ -58,18 +61,22 @@ def measure(options: Options) -> tuple[list[Line], dict[str, Sequence[float]]]:
     return [replace(line, is_disturbed=quiet.is_disturbed(figures, line.turns)) for line in lines], figures
 
 
-def echo_figures(options: Options) -> dict[str, Sequence[float]]:
-    """Requests per second of an empty call and of our server without a model, by `tests.bench.echo`."""
+def call_figures(options: Options) -> dict[str, Sequence[float]]:
+    """Of an empty call and of our server without a model, by `tests.bench.echo`: requests per second, and
+    microseconds of the server's CPU for each."""
     from tests.bench import echo  # which imports torch
 
     watch = quiet.Watch()
-    load = echo.Load(f"unary at {ECHO_CONCURRENCY}", False, ECHO_CONCURRENCY)
-    turns = echo.measure([load], options.rounds, options.seconds / 2)
-    return {
-        "echo.server": [turn.per_second for turn in turns[load.name, echo.METERED]],
-        "echo.empty": [turn.per_second for turn in turns[load.name, echo.EMPTY]],
-        "echo" + quiet.FOREIGN: [watch.foreign_cores()],
-    }
+    loads = echo.loads_of(ECHO_CONCURRENCY)
+    programs = echo.metered_programs()
+    turns = echo.measure(loads, programs, options.rounds, options.seconds / 2)
+    figures: dict[str, Sequence[float]] = {"echo" + quiet.FOREIGN: [watch.foreign_cores()]}
+    for load in loads:
+        for server in programs:
+            name = f"echo.{load.kind}.{'empty' if server == echo.EMPTY else 'ours'}"
+            figures[name] = [turn.per_second for turn in turns[load.name, server]]
+            figures[f"{name}.cpu_us"] = [turn.cpu_us for turn in turns[load.name, server]]
+    return figures
 
 
 def parsed(arguments: Sequence[str] | None = None) -> tuple[Options, Path | None]:
@@ -107,9 +114,10 @@ def main() -> int:
     options, out = parsed()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no process is left behind
     described: dict[str, Any] = machine.describe()
-    stolen, ticks = machine.stolen_and_all()
     begun = time.monotonic()
     try:
+        described |= paths.describe()
+        stolen, ticks = machine.stolen_and_all()
         lines, figures = measure(options)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -15,7 +15,10 @@ from typing import IO, Any, cast
 from tests.bench.speed.figures import BenchError
 from tests.fixtures.server import environment
 
-PLAIN_LACKS = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PLAIN_LACKS = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
+    *("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"),
+)
 """How variables begin that a script which knows of no such thing would not have set."""
 
 LAST_WORDS = 15

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("torch", "transformers", "grpcio", "protobuf", "numpy")
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+FEATURES = (
+    "avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+    "amx_tile", "amx_bf16", "amx_int8",
+)  # fmt: skip
 PREFIXES = (
     "OMP_",
     "GOMP_",
@@ -20,6 +23,7 @@ PREFIXES = (
     "OPENBLAS_",
     "ONEDNN_",
     "DNNL_",
+    "LRU_CACHE_",
     "MALLOC_",
     "LD_PRELOAD",
     "WATTSERVE_",
@@ -35,7 +39,9 @@ def describe() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _commit(),
         "cpu": _cpu("model name") or platform.processor() or platform.machine(),
+        "family, model, stepping": ", ".join(map(_cpu, ("cpu family", "model", "stepping"))),
         "cores": usable_cores(),
+        "MHz that the kernel tells": _cpu("cpu MHz"),
         "features": " ".join(feature for feature in FEATURES if feature in flags),
         "kernel": platform.release(),
         "load average at the start": f"{os.getloadavg()[0]:.2f}",

@@ -33,11 +33,11 @@ class Watch:
     def __init__(self) -> None:
         self._begun = time.monotonic()
         self._busy = _busy_ticks()
-        self._ours = _our_ticks()
+        self._ours = ticks_below(os.getpid())
 
     def foreign_cores(self) -> float:
         """Cores that were busy, on average, but not with this process or those below it that are alive."""
-        ours = _our_ticks()
+        ours = ticks_below(os.getpid())
         mine = sum(ticks - self._ours.get(pid, 0) for pid, ticks in ours.items())
         busy = _busy_ticks() - self._busy
         took = (time.monotonic() - self._begun) * os.sysconf("SC_CLK_TCK")
@@ -65,8 +65,8 @@ def _busy_ticks() -> int:
     return sum(int(fields[column]) for column in _BUSY)
 
 
-def _our_ticks() -> dict[int, int]:
-    """User and system time of this process and of every one below it, by pid."""
+def ticks_below(root: int) -> dict[int, int]:
+    """User and system time of a process and of every one below it, by pid."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in PROC.glob("[0-9]*/stat"):
@@ -76,7 +76,7 @@ def _our_ticks() -> dict[int, int]:
             continue
         pid = int(path.parent.name)
         parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-    ours = {os.getpid()}
+    ours = {root}
     while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= more
     return {pid: ticks[pid] for pid in ours if pid in ticks}

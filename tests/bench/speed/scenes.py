@@ -20,11 +20,10 @@ from tests.bench.speed.machine import usable_cores
 from tests.bench.speed.options import MANY, MODELS, PLAIN_VARIANTS, Options
 from tests.bench.speed.quiet import FOREIGN, Watch
 from tests.bench.speed.sequences import LONGEST, Ids, requests_of, sequences_like_sst2, sequences_of
-from tests.fixtures.server import running_server
+from tests.fixtures.server import python_path, running_server
 from wattserve_client import Client, VariantState
 
 LOOK_S = 0.5
-HOUSES = ("proto", "common", "client", "server", "loadgen", "tools")
 
 ALONE, CHUNK = 64, 16
 """Sequences sent one by one in a turn, and how many before the next process has its go."""
@@ -252,7 +251,7 @@ def _server(*flags: str, tree: str = "") -> Iterator[str]:
     say(f"starting wattserve serve {' '.join(flags)}" + (f" of {tree}" if tree else ""))
     extra: dict[str, str] = {}
     if tree:
-        extra["PYTHONPATH"] = ":".join(f"{tree}/{house}" for house in HOUSES)
+        extra["PYTHONPATH"] = python_path(tree)
     with ExitStack() as stack:
         try:
             server = stack.enter_context(running_server(*flags, extra=extra, fresh=True, waits_for_all=False))

@@ -16,8 +16,8 @@ def markdown(lines: Sequence[Line], machine: Mapping[str, Any], notes: Sequence[
         goals = "; ".join(_written(goal, line) for goal in line.goals)
         verdicts = "; ".join(line.verdict(goal) for goal in line.goals)
         rows.append(_row([line.what, _value(line), str(len(line.values)), goals, verdicts, line.detail]))
-    described = [f"- {name}: {_described(value)}" for name, value in machine.items()]
-    return "\n".join([*rows, "", *notes, "", *described]) + "\n"
+    words = [f"- {name}: {described(value)}" for name, value in machine.items()]
+    return "\n".join([*rows, "", *notes, "", *words]) + "\n"
 
 
 def record(
@@ -57,7 +57,8 @@ def _written(goal: Goal, line: Line) -> str:
     return f"{sign} {limit}{line.unit}{' ' + goal.words if goal.words else ''}"
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
+    """A fact of the machine, for people."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_described(part)}" for name, part in value.items()) or "none"
+        return ", ".join(f"{name} {described(part)}" for name, part in value.items()) or "none"
     return str(value)

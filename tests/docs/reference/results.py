@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.docs.reference import NOTE, table
 from wattserve_common import stats
-from wattserve_loadgen.model import cells, results
+from wattserve_loadgen.model import cells, ratios, results
 from wattserve_loadgen.plan import load, schedule
 from wattserve_loadgen.results.csv_table import columns
 from wattserve_loadgen.results.json_schema import meanings_of
@@ -58,6 +58,7 @@ measured; whether they are measured, estimated or simulated, `targets[].meter.so
 """
 _CLASSES: tuple[tuple[Any, str], ...] = (
     (cells.Record, "A line of `records.jsonl`: one request, those outside the window included."),
+    (cells.RecordedGeneration, "`generation` of a record: the tokens of a language model."),
     (results.Results, "`results.json`."),
     (schedule.Plan, "`plan`: what the sweep was to do."),
     (load.Arm, "`plan.arms`: what is compared."),
@@ -66,6 +67,7 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
     (results.TargetSummary, "`targets`: a server of the sweep."),
     (results.Ceiling, "`ceilings`: what this client alone can do, against a server that does nothing."),
     (results.Accuracy, "`accuracy`, by arm: rows whose highest logit is at the label. Each counts once."),
+    (results.Perplexity, "`perplexity`, by arm: how well it foresees the rows held out."),
     (results.Search, "`searches`: what `--find-max` found for one arm."),
     (results.Trial, "`trials` of a search: one rate that it tried."),
     (results.Check, "`checks`: a line of `loadgen validate`."),
@@ -74,7 +76,7 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
         results.Figures,
         "`figures` or `withheld` of a point. Percentiles pool the blocks.",
     ),
-    (results.Ratios, "`ratios`: a figure over the baseline's under the same load, paired block by block."),
+    (ratios.Ratios, "`ratios`: a figure over the baseline's under the same load, paired block by block."),
     (stats.Interval, "Where a type says so: a mean over blocks with its two-sided 95 % interval."),
     (
         cells.Percentiles,
@@ -84,6 +86,8 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
     (cells.CellResult, "`cells`, as they ran. Latencies: of requests of the window that were answered."),
     (cells.CellEnergy, "`energy` of a cell. Accounts: the ledger's growth over it, settlement included."),
     (cells.MeterWindow, "`meter`: the meter's own count over a window, interpolated at both edges."),
+    (cells.GeneratedCell, "`generated` of a cell: when tokens came, and what they cost."),
+    (cells.ServerPart, "`servers` of a cell: what each server of a fleet did."),
     (cells.Slices, "`slices`: a window in equal parts; null where one has no answer."),
     (cells.Conditions, "`conditions`: the client's machine when the cell began; null: it does not say."),
 )

@@ -14,6 +14,10 @@ _OTHERS = {
     "`loadgen`, where none is given ([API keys](../how-to/keys.md)).",
     "WATTSERVE_CACHE": "A folder for a copy of the demo model, which is then the one that serves (default: "
     "no copy; the package's own files serve).",
+    "WATTSERVE_CARBON": "`--carbon` of `wattserve usage`.",
+    "WATTSERVE_EMBODIED": "`--embodied` of `wattserve usage`.",
+    "WATTSERVE_PRICE": "`--price` of `wattserve usage`.",
+    "WATTSERVE_PUE": "`--pue` of `wattserve usage`.",
     "WATTSERVE_TARGET": "The server that `wattserve-client` asks, where `--target` is not given; "
     "several with commas (default: `127.0.0.1:50051`).",
 }

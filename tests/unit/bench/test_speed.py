@@ -143,7 +143,7 @@ def test_the_server_is_compared_with_the_limit_and_with_its_own_engine() -> None
     }
     lines = rows.limit_lines(figures, "tiny", "tiny", (64,))
     assert [list(line.values) for line in lines] == [[0.5, 0.4], [2.0, 1.0], [0.5, 0.25], [0.25, 0.4]]
-    assert [line.goals for line in lines] == [(Goal(0.45, True),), (), (), ()]
+    assert [line.goals for line in lines] == [(Goal(0.55, True),), (), (), ()]
     assert lines[0].detail == "65 of 150 per second"
 
 
@@ -200,7 +200,7 @@ def test_a_set_is_cut_without_losing_its_end() -> None:
 
 
 def test_plain_torch_runs_without_our_settings_of_threads() -> None:
-    ours = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "OPENBLAS_NUM_THREADS": "1"}
+    ours = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "LRU_CACHE_CAPACITY": "64"}
     assert plain({**ours, "PATH": "/bin", "OPENBLAS_CORETYPE": "Haswell"}) == {
         "PATH": "/bin",
         "OPENBLAS_CORETYPE": "Haswell",
@@ -226,12 +226,14 @@ def test_every_line_names_turns_that_were_watched() -> None:
     endings = (
         "", ".foreign_cores", ".threads", ".tail", ".padding", ".p50_ms", ".server_ms", ".engine_ms",
         ".torch_ms", ".over_engine_ms", ".over_torch_ms", ".of_allowed_engine", ".of_allowed_torch",
-        ".estimate", ".none", ".server", ".empty", ".this", ".other", ".this_ms", ".other_ms",
+        ".estimate", ".none", ".this", ".other", ".this_ms", ".other_ms",
+        *(f".Predict.{who}{unit}" for who in ("ours", "empty") for unit in ("", ".cpu_us")),
     )  # fmt: skip
     figures = {name + ending: [1.0] for name in names for ending in endings}
     lines = [
         *rows.engine_lines(figures), *rows.limit_lines(figures, "limit", "base", (32, 64)),
         *rows.limit_lines(figures, "tiny", "tiny", (64,)), *rows.echo_lines(figures, 64),
+        *rows.call_lines(figures, 64),
         *rows.latency_lines(figures), *rows.tail_lines(figures), *rows.padding_lines(figures),
         *rows.metering_lines(figures, "base", "bf16", 32), *rows.int8_lines(figures),
         *rows.against_lines(figures),
@@ -240,6 +242,23 @@ def test_every_line_names_turns_that_were_watched() -> None:
     for line in lines:
         assert line.turns
         assert quiet.is_disturbed(figures, line.turns), line.what  # 1.0 of a core
+
+
+def test_calls_are_compared_by_kind_with_the_empty_call_of_their_round() -> None:
+    figures = {
+        "echo.Predict.empty.cpu_us": [100.0, 200.0],
+        "echo.Predict.ours.cpu_us": [150.0, 400.0],
+        "echo.Predict.ours": [2000.0, 1000.0],
+        "echo.ModelInfer.empty.cpu_us": [100.0, 100.0],
+        "echo.ModelInfer.ours.cpu_us": [60.0, 80.0],
+        "echo.foreign_cores": [0.0],
+    }
+    predict, open_inference = rows.call_lines(figures, 64)
+    assert predict.values == [1.5, 2.0]
+    assert predict.goals == (Goal(1.5, is_floor=False),)
+    assert predict.detail == "275 of 150 us"
+    assert "ModelInfer" in open_inference.what
+    assert open_inference.values == [0.6, 0.8]
 
 
 def test_a_machine_that_others_use_is_told() -> None:

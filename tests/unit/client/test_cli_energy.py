@@ -22,7 +22,7 @@ from wattserve_client import (
     cli,
 )
 from wattserve_client._cli import commands
-from wattserve_client._cli.show import ledger, rates
+from wattserve_client._cli.show import ledger, rates, together
 from wattserve_client.testing import FakeServer
 
 Output = pytest.CaptureFixture[str]
@@ -56,6 +56,16 @@ LATER = replace(
     active=(VariantEnergy("fp32", 320_000_000, 148, 0, 0), VariantEnergy("int8", 0, 0, 0, 0)),
     idle_uj=840_000_000,
 )
+
+
+def test_the_ledgers_of_several_devices_add_up_in_one_line() -> None:
+    other = replace(LATER, device="cuda:1", source=replace(LATER.source, quality=EnergyQuality.ESTIMATED))
+    assert together((REPORT, other)) == (
+        "on cuda:0, cuda:1 together: measured and estimated 2,260.000 J = active 520.000 + warm-up 100.000 + "
+        "idle 1,540.000 + unattributed 40.000 + gap 20.000 + pending 40.000"
+    )
+    lost = replace(other, measured_uj=None)
+    assert together((REPORT, lost)) == "on cuda:0, cuda:1 together: unknown, as is what cuda:1 used"
 
 
 def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:

@@ -34,7 +34,15 @@ from wattserve_client import (
     Variant,
     VariantEnergy,
 )
-from wattserve_client.results import EnergySource
+from wattserve_client.generations import (
+    GenerationPiece,
+    Scores,
+    SequenceScore,
+    TokenLogprob,
+    TokenScore,
+)
+from wattserve_client.results import EnergySource, GenerationEnergy, Usage
+from wattserve_client.usage import AccountBreak, CounterUsage, UsageReport, UsageRow
 from wattserve_client.wire import from_message, to_message
 from wattserve_proto.v1 import inference_pb2 as pb
 
@@ -45,20 +53,38 @@ PLACES: dict[type[Message], type] = {
     pb.EnergySource: EnergySource,
     pb.FindReceiptsResponse: FoundReceipts,
     pb.Gap: Gap,
+    pb.GenerationEnergy: GenerationEnergy,
+    pb.GenerationPiece: GenerationPiece,
     pb.Limits: Limits,
     pb.MeterInfo: Meter,
     pb.Receipt: Receipt,
     pb.ReceiptLine: ReceiptLine,
     pb.ReceiptPart: ReceiptPart,
+    pb.ScoreResponse: Scores,
     pb.SensorProbe: SensorProbe,
+    pb.SequenceScore: SequenceScore,
     pb.ServerInfo: ServerInfo,
     pb.Timing: Timing,
+    pb.TokenLogprob: TokenLogprob,
+    pb.TokenScore: TokenScore,
+    pb.Usage: Usage,
     pb.VariantEnergy: VariantEnergy,
     pb.VariantInfo: Variant,
+    pb.UsageReport: UsageReport,
+    pb.UsageRow: UsageRow,
+    pb.CounterUsage: CounterUsage,
+    pb.AccountBreak: AccountBreak,
 }
-IN_PARTS: tuple[type[Message], ...] = (pb.Tensor, pb.PredictResponse)  # a tensor is an array and its name
-ASKED = ("Request", "Input", "TokenIds")  # what a client sends
+# A tensor is an array and its name; a Generation is put together of a whole stream.
+IN_PARTS: tuple[type[Message], ...] = (
+    *(pb.Tensor, pb.PredictResponse),
+    *(pb.GenerateResponse, pb.GenerationEnd),
+)
+ASKED = ("Request", "Input", "TokenIds", "Sampling")  # what a client sends
 ON_A_STREAM: tuple[type[Message], ...] = (pb.PredictError, pb.PredictStreamResponse)  # an Answer, or an error
+
+
+MAY_LACK = ("wattserve.v1.MeterInfo.probe", "wattserve.v1.Receipt.generation")  # messages
 
 
 def test_every_message_has_a_place_or_is_known_to_have_none() -> None:
@@ -138,7 +164,7 @@ def compare(value: Any, message: Any) -> None:
         read, said = getattr(value, field.name), getattr(message, field.name)
         if field.has_presence and field.message_type is None and not message.HasField(field.name):
             assert read is None, field.full_name
-        elif field.full_name == "wattserve.v1.MeterInfo.probe" and not message.HasField("probe"):
+        elif field.full_name in MAY_LACK and not message.HasField(field.name):
             assert read is None
         elif field.full_name == "wattserve.v1.Gap.end_unix_ns":
             assert read == (said or None)

@@ -70,7 +70,7 @@ def test_a_prediction_carries_the_label_the_scores_the_logits_and_the_joules() -
     assert answer.classifications[0].scores.dtype == np.float32
     assert answer.classifications[0].scores.tolist() == [0.25, 0.75]
     assert answer.energy_joules == 0.012345
-    assert dataclasses.astuple(answer.timing) == (1, 2, 3, 6)
+    assert dataclasses.astuple(answer.timing) == (1, 2, 3, 6, None)
 
 
 def test_label_refuses_to_choose_among_several_sequences() -> None:

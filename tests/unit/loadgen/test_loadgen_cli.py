@@ -97,8 +97,8 @@ def test_help_and_version_import_nothing_heavy() -> None:
         ),
         (
             ["prepare", "--out", "o"],
-            "one of the arguments --input --random-rows --random-images is required"
-            " (see `loadgen prepare --help`)",
+            "one of the arguments --input --random-rows --random-images --prompts --random-prompts is"
+            " required (see `loadgen prepare --help`)",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from wattserve_server.config import ServerConfig, read_config, unknown_variables
+from wattserve_server.config import OFF, ServerConfig, read_config, unknown_variables
 from wattserve_server.errors import ConfigError
 
 
@@ -15,13 +15,14 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
     flags = {"config": str(file), "port": "3"}
     config = read_config(flags, {"WATTSERVE_PORT": "4", "WATTSERVE_METRICS_PORT": "5"})
     assert (config.port, config.metrics_port, config.model) == (3, 5, "file")
-    assert config.host == "127.0.0.1"
+    assert (config.host, config.http_port) == ("127.0.0.1", OFF)
 
 
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [
         ({"port": "99999"}, {}, "--port 99999: must be between 0 and 65535"),
+        ({"http_port": "-2"}, {}, "--http-port -2: must be between 0 and 65535"),
         ({"variants": ""}, {}, "--variants is empty; leave it out for its default"),
         ({"port": "many"}, {}, "--port 'many': must be a whole number"),
         ({}, {"WATTSERVE_PORT": "x"}, "WATTSERVE_PORT 'x': must be a whole number"),
@@ -68,6 +69,9 @@ def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, 
         ("port = ", "Invalid value"),
         ("port = true", "must be a whole number"),
         ("model = 3", "model 3: must be text"),
+        (f"port = {'9' * 5000}", "wattserve.toml: "),
+        (f"model = {'[' * 5000}", "wattserve.toml: "),
+        (f"max-queue-ms = {'9' * 400}", "must be a number"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -113,3 +117,11 @@ def test_the_image_lets_nobody_administer_from_elsewhere() -> None:
     root = Path(__file__).parents[3]
     for file in ("Dockerfile", "deploy/compose.yaml"):
         assert "admin" not in (root / file).read_text().lower()
+
+
+@pytest.mark.parametrize(
+    "name", ["max_message_bytes", "max_connection_calls", "max_connection_age_seconds", "drain_seconds"]
+)
+def test_what_grpc_takes_as_a_c_int_is_refused_beyond_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"10000000000.*: must be at most "):
+        ServerConfig(**{name: 10_000_000_000})  # type: ignore[arg-type]

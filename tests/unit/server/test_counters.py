@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,8 +10,11 @@ import torch
 
 from tests.fixtures.meter_fakes import Clock
 from wattserve_server import counters
+from wattserve_server.audit.recorder import Recorder
 from wattserve_server.counters import Counter
 from wattserve_server.devices import Account, accounts_of
+from wattserve_server.energy.attribution import BUSY_TIME, BY_TIME, IDLE_POLICIES, NONE
+from wattserve_server.energy.inflight import Visit
 from wattserve_server.energy.probe import SensorProbe
 from wattserve_server.energy.reading import Energy, Quality, Reading, Source
 from wattserve_server.energy.receipt import ACCELERATOR, HOST, Charge, Line, Outcome, Receipt, State, Window
@@ -59,10 +62,17 @@ class PowerMeter:
 class Machine:
     """Devices that each run one variant, named as the key, with an accelerator of their own and one host."""
 
-    def __init__(self, variants: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        variants: Sequence[str],
+        monkeypatch: pytest.MonkeyPatch,
+        recorder: Recorder | None = None,
+        idle_policy: str = BUSY_TIME,
+    ) -> None:
+        self.idle_policy = idle_policy
         monkeypatch.setattr(counters, "probe_with_parts", lambda meter: ProbedMeter(SensorProbe(0.0, 0)))
         self.clock = Clock()
-        self.book = ReceiptBook(1e6, 10**6, lambda receipt: None)
+        self.book = ReceiptBook(1e6, 10**6, recorder.put if recorder else lambda receipt: None)
         self.host = Counter(HOST, PowerMeter("rapl", self.clock), self.clock)
         self.boards = {
             name: Counter(ACCELERATOR, PowerMeter(f"nvml:{name}", self.clock), self.clock)
@@ -71,12 +81,13 @@ class Machine:
         self.counters = [*self.boards.values(), self.host]
         self._finished: dict[tuple[str, str], list[Window]] = {}
         self._running: dict[str, Window] = {}
+        self._visits: list[tuple[str, list[Visit]]] = []  # of a device, for each who drains them
         self.truth_uj: dict[tuple[Receipt, str], float] = {}
         for name, board in self.boards.items():
             self._draw(board, name)
             self._draw(self.host, name)
         for counter in self.counters:
-            counter.probe(self.book.settle, "shapley")
+            counter.probe(self.book.settle, self.book.share_idle, "shapley", idle_policy, recorder)
         self.tick()
 
     def _draw(self, counter: Counter, name: str) -> None:
@@ -88,7 +99,22 @@ class Machine:
             running = self._running.get(name)
             return given, self.clock.now_ns if running is None else running.start_ns
 
-        counter.draw(name, drain)
+        visits: list[Visit] = []
+        self._visits.append((name, visits))
+
+        def drain_visits() -> list[Visit]:
+            given = list(visits)
+            visits.clear()
+            return given
+
+        counter.draw(name, drain, drain_visits)
+
+    def visit(self, receipt: Receipt, *, has_left: bool = False) -> None:
+        if self.idle_policy == BY_TIME:
+            for name, visits in self._visits:
+                if name != receipt.device:
+                    continue
+                visits.append(Visit(receipt, self.clock.now_ns, has_left, has_left and bool(receipt.ran)))
 
     def tick(self) -> None:
         for counter in self.counters:
@@ -98,7 +124,7 @@ class Machine:
 
     @property
     def whole(self) -> Together:
-        return Account("all", self.counters, None).together
+        return Account("all", self.counters).together
 
     def pass_ms(self, ms: int) -> None:
         """Tick by tick; what has run its time ends."""
@@ -114,6 +140,7 @@ class Machine:
                     meter.uj += WATTS[name, part] * TICK_MS * 1e3
                 if window.end_ns <= self.clock.now_ns:
                     del self._running[name]
+                    self.visit(window.lines[0].receipt, has_left=True)
                     for part in (ACCELERATOR, HOST):
                         self._finished[name, part].append(window)
             self.tick()
@@ -121,6 +148,8 @@ class Machine:
     def run(self, name: str, ms: int) -> Receipt:
         """Begin a batch of one request."""
         receipt = self.book.open("", name, name, (ACCELERATOR, HOST))
+        receipt.idle_policy = self.idle_policy
+        self.visit(receipt)
         line = Line(receipt, 8)
         line.enter(1)
         line.ran(8, ms * MS, (None, None))
@@ -131,6 +160,19 @@ class Machine:
         for part in receipt.parts:
             self.truth_uj[receipt, part] = WATTS[name, part] * ms * 1e3
         return receipt
+
+    def wait(self, name: str) -> Callable[[], None]:
+        """A request is in flight until what is returned is called, and leaves without having run."""
+        receipt = self.book.open("", name, name, (ACCELERATOR, HOST))
+        receipt.idle_policy = self.idle_policy
+        self.visit(receipt)
+
+        def leave() -> None:
+            receipt.end(Outcome.CANCELLED)
+            self.visit(receipt, has_left=True)
+            self.book.ended(receipt)
+
+        return leave
 
     def is_running(self, name: str) -> bool:
         return name in self._running
@@ -219,6 +261,28 @@ def test_a_gap_of_one_part_is_its_own_and_what_comes_after_is_known_again(machin
     assert after.state is State.SETTLED
     assert machine.boards["a"].sampler.ledger.gap_count == 1
     assert machine.host.sampler.ledger.gap_count == 0
+
+
+@pytest.mark.parametrize("policy", IDLE_POLICIES)
+def test_receipts_show_the_idle_draw_that_ledgers_say_they_do(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two boards and their host, under each policy, also where requests leave without having run."""
+    machine = Machine(["a", "b"], monkeypatch, idle_policy=policy)
+    receipts = machine.serve(3.0)
+    leave = machine.wait("a")
+    receipts += machine.serve(1.0)
+    leave()
+    receipts += machine.serve(2.0)
+    assert all(receipt.state is State.SETTLED for receipt in receipts)
+    shown_uj = 0
+    for counter in machine.counters:
+        ledger = counter.sampler.ledger
+        assert 0 <= ledger.idle_shared_uj <= ledger.idle_uj
+        shown_uj += ledger.idle_shared_uj
+    assert sum(receipt.idle_share_uj or 0 for receipt in receipts) == shown_uj
+    assert (shown_uj > 0) == (policy != NONE)
+    assert machine.book.pending == 0
 
 
 def test_parts_are_wrong_each_for_itself() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -10,12 +12,17 @@ import torch
 
 from wattserve_server import devices
 from wattserve_server.config import ServerConfig
-from wattserve_server.devices import MeteredDevice, open_devices
+from wattserve_server.devices import MeteredDevice, accounts_of, check_alike, open_devices
 from wattserve_server.energy.reading import ZERO, Quality, Reading, Source
 from wattserve_server.energy.receipt import HOST
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.errors import ConfigError
 from wattserve_server.meters.choose import ChosenMeter
 from wattserve_server.meters.composite import CompositeMeter
 from wattserve_server.meters.port import Meter, NoMeter
+from wattserve_server.meters.sampler import Sampler
+
+MODEL: Any = SimpleNamespace(facts=SimpleNamespace(max_tokens=512), task=SimpleNamespace(generates=False))
 
 
 @pytest.mark.parametrize(("device", "learned"), [("cuda:0", ["GPU-7"]), ("cpu", [])])
@@ -58,7 +65,7 @@ def test_the_host_is_counted_once_by_the_meter_that_was_asked_for(
 
     monkeypatch.setattr(devices, "open_meter", open_meter)
     monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
-    monkeypatch.setattr(devices, "boards_of", lambda _: [])
+    monkeypatch.setattr(devices, "boards_of", lambda *_, **__: [])
     found = open_devices(ServerConfig(), [torch.device(name) for name in names], torch.device("cuda"))
     assert [str(each.device) for each in found] == names
     (host,) = {counter for each in found for counter in each.counters if counter.part == HOST}
@@ -69,6 +76,45 @@ def test_the_host_is_counted_once_by_the_meter_that_was_asked_for(
     assert {each.chosen.notice for each in found if each.device.type == "cpu"} <= {
         "joules are measured by estimate: the boundary of estimate ()"
     }
+
+
+def test_devices_with_one_counter_between_them_have_one_account_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "open_meter", lambda *_, **__: ChosenMeter(cast("Meter", Named("rapl")), ""))
+    lanes = [torch.device("cpu", 0), torch.device("cpu", 1)]
+    (account,) = accounts_of(open_devices(ServerConfig(), lanes, lanes[0]))
+    (host,) = account.counters
+    assert (account.name, host.devices) == ("cpu:0", ["cpu:0", "cpu:1"])
+
+
+def test_devices_of_one_queue_are_metered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    meters = [Named("rapl"), CompositeMeter(cast("list[Meter]", [Named("nvml:GPU-7"), Named("rapl")]))]
+    found = iter(cast("list[Meter]", meters))
+    monkeypatch.setattr(devices, "open_meter", lambda *_, **__: ChosenMeter(next(found), ""))
+    monkeypatch.setattr(devices, "boards_of", lambda *_, **__: [])
+    lanes = [MeteredDevice(ServerConfig(), torch.device("cpu", index), True) for index in range(2)]
+    check_alike(lanes[:1], "--device cpu:0")
+    with pytest.raises(
+        ConfigError, match=r"--device a,b: .* \(cpu:0 by its host, cpu:1 by its accelerator and host"
+    ):
+        check_alike(lanes, "--device a,b")
+
+
+def test_trials_outlast_the_mean_that_a_meter_of_the_device_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    board, host = Named("nvml:GPU-7"), Named("rapl")
+    board.source = replace(board.source, averages_s=1.0)
+    both: Any = CompositeMeter(cast("list[Meter]", [board, host]))
+    assert both.source.averages_s == 1.0
+    monkeypatch.setattr(devices, "open_meter", lambda *_, **__: ChosenMeter(both, ""))
+    monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
+    monkeypatch.setattr(devices, "boards_of", lambda *_, **__: [])
+    device = MeteredDevice(ServerConfig(), torch.device("cuda:0"), True)
+    for counter in device.counters:
+        counter.sampler = cast("Sampler", None)
+    trials = device.metering(MODEL, BatchLimits(32, 4096)).trials
+    assert trials is not None
+    assert min(trials.trial_s, trials.pause_s) > 1.0
 
 
 class Named:

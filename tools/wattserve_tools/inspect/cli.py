@@ -70,6 +70,21 @@ def add_inspection_commands(commands: Any) -> None:
     )  # fmt: skip
     add("memory", _memory, "bytes of each variant: in theory, its tensors, the process")
     _add_dataset(add("accuracy", _accuracy, "accuracy, agreement with fp32 and errors, on a dataset"))
+    perplexity = add(
+        "perplexity",
+        _perplexity,
+        "how well each variant of a language model foresees a text, and what reading it costs",
+        BENCH_SETTINGS,
+    )
+    perplexity.add_argument(
+        "--text",
+        required=True,
+        metavar="FILE",
+        help="documents separated by empty lines; or .jsonl, one a line in the field `text`",
+    )
+    _add_number(perplexity, "--documents", None, "the first N documents only", least=1)
+    _add_number(perplexity, "--window", None, "tokens seen at once (default: what the model takes)", least=2)
+    _add_number(perplexity, "--stride", None, "tokens by which a window moves on (default: half)", least=1)
     add("kernels", _kernels, "the kernels that each variant runs, as the profiler sees them")
     _add_bench(commands)
 
@@ -166,6 +181,27 @@ def _accuracy(config: ServerConfig, arguments: argparse.Namespace) -> int:
     subject, dataset, calibration = _open(config, arguments)
     assert dataset is not None  # --dataset is required
     emit(inspect_accuracy(subject, examples_of(dataset, arguments.rows), calibration), arguments.json)
+    return 0
+
+
+def _perplexity(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    from wattserve_tools.inspect.perplexity import Reading, inspect_perplexity
+    from wattserve_tools.inspect.report import emit
+    from wattserve_tools.inspect.texts import read_documents, spans, tokenised
+
+    path = Path(arguments.text)
+    texts = read_documents(path, arguments.documents)
+    subject, _, _ = _open(config, arguments)
+    facts = subject.model.facts
+    window = arguments.window or facts.max_tokens
+    stride = arguments.stride or max(1, window // 2)
+    if window > facts.max_tokens:
+        raise ConfigError(f"--window {window}: the model takes at most {facts.max_tokens} tokens")
+    if stride >= window:
+        raise ConfigError(f"--stride {stride}: must be less than the window, which is {window}")
+    documents = tokenised(texts, subject.model.tokenizer, facts.vocabulary_size)
+    reading = Reading(path.name, documents, spans(documents, window, stride), window, stride)
+    emit(inspect_perplexity(config, subject, reading), arguments.json)
     return 0
 
 

@@ -14,9 +14,8 @@ from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
 from wattserve_server.engine.checkpoint import without_path
 from wattserve_server.engine.device import resolve_device, usable_cores
-from wattserve_server.engine.model import LoadedModel, kinds_of, load_model
+from wattserve_server.engine.model import LoadedModel, kinds_of, load_model, task_of
 from wattserve_server.engine.rows import calibrated_scales
-from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice, choice_of, choose
 from wattserve_server.engine.variants.port import Kind, Materials
 from wattserve_server.engine.variants.variant import Variant, build_variant
@@ -137,7 +136,7 @@ def open_model(config: ServerConfig) -> LoadedModel:
         cores = counted(usable_cores(), "core")
         raise ConfigError(f"--threads {config.threads}: this process may use {cores}")
     torch.set_num_threads(config.threads or usable_cores())
-    task = task_named(config.task)
+    task = task_of(config.model, config.task)
     return load_model(config.model, task, trust_remote_code=config.trust_remote_code)
 
 
@@ -159,7 +158,7 @@ def choose_subject(
         raise ConfigError(f"--calibration: {only}, which is not calibrated again")
     chosen: list[Chosen] = []
     if not (config.variants and allow_emulated):
-        choices = choose(config.variants or None, device, is_calibrated, kinds, only)
+        choices = choose(config.variants or None, device, is_calibrated, kinds, only, model.task.generates)
         chosen = [Chosen(choice) for choice in choices]
     else:
         for name in (part.strip() for part in config.variants.split(",")):

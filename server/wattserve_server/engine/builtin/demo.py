@@ -1,15 +1,10 @@
-"""The `demo` model: files of this package, or a copy of them in $WATTSERVE_CACHE; known by their digests."""
+"""The `demo` model: a small classifier, files of this package."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import secrets
-import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
-from wattserve_server.errors import ConfigError
+from wattserve_server.engine.builtin.shipped import shipped_folder
 
 SHIPPED = Path(__file__).with_name("demo")
 HELDOUT = "heldout.jsonl"
@@ -24,66 +19,7 @@ SHA256 = {
     "tokenizer_config.json": "f0c9d6389f7bbc05ef51605a9c1db499b00e8b053aa6cba23212247f22d41423",
 }  # fmt: skip
 
-_sound: set[tuple[tuple[int, ...], str]] = set()  # versions of files that have their digest
-
 
 def demo_folder() -> Path:
-    """The folder that holds it. Where $WATTSERVE_CACHE is set that is a copy in there, made once; else the
-    package's own, which may be read-only.
-
-    Raises ConfigError where a file is not what was shipped, or the copy cannot be written.
-    """
-    cache = os.environ.get("WATTSERVE_CACHE")
-    if not cache:
-        return _shipped()
-    folder = Path(cache) / f"demo-{digest(SHA256)[:12]}"
-    try:
-        if not folder.is_dir():
-            _copy(_shipped(), folder)
-        return _checked(folder, f"delete {folder}, and it is copied again")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot keep the demo model in the folder {cache}: {error.strerror or error}; set "
-            "WATTSERVE_CACHE to a folder that can be written, or leave it unset"
-        ) from error
-
-
-def digest(files: Mapping[str, str]) -> str:
-    """One SHA-256 of those of several files."""
-    return hashlib.sha256("".join(f"{files[name]}  {name}\n" for name in sorted(files)).encode()).hexdigest()
-
-
-def _shipped() -> Path:
-    return _checked(SHIPPED, "install wattserve again (in a checkout: git checkout -- of that file)")
-
-
-def _checked(folder: Path, remedy: str) -> Path:
-    """A file is read once, and again when it was written since."""
-    for name, expected in SHA256.items():
-        path = folder / name
-        if not path.is_file():
-            raise ConfigError(f"the demo model is damaged: {path} is missing; {remedy}")
-        state = path.stat()
-        version = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-        if (version, expected) in _sound:
-            continue
-        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-            raise ConfigError(f"the demo model is damaged: {path} is not the file that was shipped; {remedy}")
-        _sound.add((version, expected))
-    return folder
-
-
-def _copy(source: Path, folder: Path) -> None:
-    """Into a sibling that is renamed: under its final name a folder is whole or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = folder.with_name(f"{folder.name}.partial-{secrets.token_hex(4)}")
-    try:
-        partial.mkdir()
-        for name in SHA256:
-            shutil.copyfile(source / name, partial / name)
-        os.replace(partial, folder)
-    except OSError:
-        if not folder.is_dir():  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    """Raises ConfigError, as `shipped_folder`."""
+    return shipped_folder("demo", SHIPPED, SHA256)

@@ -1,10 +1,11 @@
-"""Real architectures with seeded random weights: right for speed and energy, meaningless as classifiers."""
+"""Real architectures with seeded random weights: right for speed and energy, their answers mean nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import (
@@ -14,6 +15,8 @@ from transformers import (
     ResNetForImageClassification,
 )
 
+from wattserve_server.engine.builtin import random_llms
+from wattserve_server.engine.builtin.byte_tokenizer import byte_tokenizer
 from wattserve_server.errors import ConfigError
 
 
@@ -21,6 +24,7 @@ from wattserve_server.errors import ConfigError
 class RandomModel:
     make: Callable[[], torch.nn.Module]  # with weights from torch's own randomness
     tasks: tuple[str, ...]  # that it can be served for, by name, the usual one first
+    make_tokenizer: Callable[[Any], Any | None] = lambda config: None  # None: it takes token ids only
 
 
 def _distilbert_base() -> torch.nn.Module:
@@ -50,10 +54,20 @@ def _resnet18() -> torch.nn.Module:
     return model
 
 
+def _llm(make: Callable[[], torch.nn.Module]) -> RandomModel:
+    return RandomModel(make, ("text-generation",), byte_tokenizer)
+
+
 RANDOM_MODELS: dict[str, RandomModel] = {
     "distilbert-base": RandomModel(_distilbert_base, ("sequence-classification", "feature-extraction")),
     "distilbert-tiny": RandomModel(_distilbert_tiny, ("sequence-classification", "feature-extraction")),
     "resnet18": RandomModel(_resnet18, ("image-classification",)),
+    "gpt2": _llm(random_llms.gpt2),
+    "gpt2-tiny": _llm(random_llms.gpt2_tiny),
+    "llama-tiny": _llm(random_llms.llama_tiny),
+    "qwen-tiny": _llm(random_llms.qwen_tiny),
+    "mistral-tiny": _llm(random_llms.mistral_tiny),
+    "gemma-tiny": _llm(random_llms.gemma_tiny),
 }
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 from transformers.utils import cached_file
 
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
@@ -25,7 +26,16 @@ class ImageClassification(LabelAnswers):
 
     name = "image-classification"
     auto_class = "AutoModelForImageClassification"
+    architectures = frozenset(
+        name
+        for names in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.values()
+        for name in ([names] if isinstance(names, str) else names)
+    )
     takes_text = False
+    generates = False
+
+    def refusal(self, config: Mapping[str, Any]) -> str:
+        return ""
 
     def facts(self, source: str, config: Any, tokenizer: Any | None) -> InputFacts:
         vision = getattr(config, "vision_config", config)  # of models that pair images with text

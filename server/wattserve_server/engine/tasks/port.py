@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 # What one sequence consists of, as a request brings it; its task knows the shape and the dtype.
 Item = NDArray[Any]
+
+# From a row of the answer, float32 [labels], to one score per label.
+Scoring = Callable[[NDArray[np.float32]], list[float]]
 
 # A batch, by the model's argument names, the first dimension being the sequences.
 Inputs = dict[str, torch.Tensor]
@@ -32,9 +35,16 @@ class Task(Protocol):
 
     name: str  # as `--task` takes it
     auto_class: str  # the transformers class that loads its models
+    architectures: frozenset[str]  # classes of models that are made for it, by which it is found
     output_name: str  # of the array in the answer
     unused_weights: tuple[str, ...]  # prefixes of those that it does not use: a checkpoint may lack them
     takes_text: bool  # whether its items can be made from text by the model's tokenizer
+    generates: bool  # whether it runs in steps, each of which chooses the next tokens
+
+    def refusal(self, config: Mapping[str, Any]) -> str:
+        """Why a model with that config.json cannot do this task, where its weights could be loaded for it all
+        the same; empty otherwise."""
+        ...
 
     def facts(self, source: str, config: Any, tokenizer: Any | None) -> InputFacts:
         """What a model of that config takes. Raises ConfigError when it cannot do this task."""
@@ -60,6 +70,6 @@ class Task(Protocol):
         """[sequences, width]"""
         ...
 
-    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        """What a caller reads off each row: one score per label; empty for a task without labels."""
+    def scoring(self, config: Any) -> Scoring | None:
+        """What a caller reads off each row; None for a task without labels."""
         ...

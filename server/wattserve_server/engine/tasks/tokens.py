@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from numpy.typing import NDArray
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from wattserve_common.positions import longest_sequence
-from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
-from wattserve_server.errors import ConfigError, InvalidRequest, OverloadedError
+from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item, Scoring
+from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere, OverloadedError
+
+T = TypeVar("T")
 
 # Characters of all texts that may wait, the ones under way included: about a second's work.
 MOST_WAITING = 2_000_000
@@ -23,6 +27,8 @@ CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026
 HEAD_CHARACTERS = 32  # per token that the model takes, after which a text is looked at
 SPECIAL = 8  # tokens around a text, which may fall away with its end
 
+REMEDY = "; shorten it, or ask for truncate"
+
 _FEW = 16  # labels for which numpy's calls take longer than the arithmetic
 
 
@@ -30,6 +36,10 @@ class TokenItems:
     """The methods of a Task that concern its items."""
 
     takes_text = True
+    generates = False
+
+    def refusal(self, config: Mapping[str, Any]) -> str:
+        return ""
 
     def facts(self, source: str, config: Any, tokenizer: Any | None) -> InputFacts:
         size = getattr(config, "vocab_size", None)
@@ -93,15 +103,31 @@ class Tokenizer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
 
     async def encode(
-        self, texts: Sequence[str], most: int | None = None, place: str = ""
+        self, texts: Sequence[str], most: int | None = None, place: str = "", remedy: str = REMEDY
     ) -> tuple[list[NDArray[np.int64]], list[int]]:
         """Token ids of each text, special tokens included; and how many tokens each lost. most: to which they
-        are cut; None: to none. place: of the texts in the request.
+        are cut; None: to none. place: of the texts in the request. remedy: what to do about one too long.
 
         Raises OverloadedError when too much waits already; InvalidRequest for a text so long that only its
         head was looked at.
         """
-        characters = sum(map(len, texts))
+        return await self._run(sum(map(len, texts)), self._encode, list(texts), most, place, remedy)
+
+    async def encode_chat(self, messages: Sequence[Mapping[str, str]], place: str) -> NDArray[np.int64]:
+        """Token ids of a conversation, `role` and `content` each, up to where the model is to answer, by the
+        tokenizer's own template. What spells a special token in a message is text.
+
+        Raises NotPossibleHere where there is no template; InvalidRequest for what it refuses; OverloadedError
+        as `encode`.
+        """
+        if getattr(self._tokenizer, "chat_template", None) is None:
+            raise NotPossibleHere(
+                "this model's tokenizer has no chat template: send a prompt to /v1/completions", place
+            )
+        characters = sum(len(message["content"]) for message in messages)
+        return await self._run(characters, self._encode_chat, list(messages), place)
+
+    async def _run(self, characters: int, work: Callable[..., T], *arguments: Any) -> T:
         if self.waiting and self.waiting + characters > self._most_waiting:
             raise OverloadedError(
                 f"the tokeniser's queue is full: {self.waiting} of {self._most_waiting} characters wait, and "
@@ -112,7 +138,7 @@ class Tokenizer:
         self.waiting += characters
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._encode, list(texts), most, place)
+            return await loop.run_in_executor(self._thread, work, *arguments)
         finally:
             self.waiting -= characters
 
@@ -120,11 +146,11 @@ class Tokenizer:
         self._thread.shutdown(wait=False)
 
     def _encode(
-        self, texts: list[str], most: int | None, place: str
+        self, texts: list[str], most: int | None, place: str, remedy: str
     ) -> tuple[list[NDArray[np.int64]], list[int]]:
         if most is None:
             for index, text in enumerate(texts):
-                self._check_head(text, f"{place}[{index}]")
+                self._check_head(text, f"{place}[{index}]", remedy)
         whole = self._tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
         kept = [
             ids if most is None or len(ids) <= most else self._cut(text, most)
@@ -133,16 +159,26 @@ class Tokenizer:
         cut = [len(ids) - len(left) for ids, left in zip(whole, kept, strict=True)]
         return [np.array(ids, dtype=np.int64) for ids in kept], cut
 
-    def _check_head(self, text: str, field: str) -> None:
+    def _encode_chat(self, messages: list[Mapping[str, str]], place: str) -> NDArray[np.int64]:
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
+            )
+        except TemplateError as error:
+            raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
+        return np.array(ids, dtype=np.int64)
+
+    def _check_head(self, text: str, field: str, remedy: str) -> None:
         """So that one which cannot fit is not tokenised for nothing, to its end."""
         if len(text) <= HEAD_CHARACTERS * self._longest:
             return
-        head, _, _ = text[: HEAD_CHARACTERS * self._longest].rpartition(" ")
+        head = text[: HEAD_CHARACTERS * self._longest]
+        head = head.rpartition(" ")[0] or head
         ids = self._tokenizer(head, truncation=False, padding=False, verbose=False)["input_ids"]
         if len(ids) > self._longest + SPECIAL:
             raise InvalidRequest(
                 f"of the text's {len(text)} characters the first {len(head)} are {len(ids)} tokens already; "
-                f"this model takes at most {self._longest}; shorten it, or ask for truncate",
+                f"this model takes at most {self._longest}{remedy}",
                 field,
             )
 
@@ -165,41 +201,44 @@ class LabelAnswers:
         logits: torch.Tensor = module(**inputs).logits
         return logits
 
-    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+    def scoring(self, config: Any) -> Scoring:
         """Softmax; sigmoid for multi-label models; the raw value for a regression."""
         kind = getattr(config, "problem_type", None)
         if kind == "regression" or (kind is None and config.num_labels == 1):
-            return list(rows)
-        if kind == "multi_label_classification":
-            return [_sigmoid(row) for row in rows]
-        return [_softmax(row) for row in rows]
+            return _raw
+        return _sigmoid if kind == "multi_label_classification" else _softmax
 
 
-def _softmax(row: NDArray[np.float32]) -> NDArray[np.float32]:
+def _raw(row: NDArray[np.float32]) -> list[float]:
+    numbers: list[float] = row.tolist()
+    return numbers
+
+
+def _softmax(row: NDArray[np.float32]) -> list[float]:
     if len(row) <= _FEW:
-        numbers = row.tolist()
+        numbers: list[float] = row.tolist()
         highest = max(numbers)
         powers = [math.exp(number - highest) for number in numbers]
         total = sum(powers)
-        return np.array([power / total for power in powers], dtype=np.float32)
+        return [power / total for power in powers]
     exponentials: NDArray[np.float32] = np.exp(row - row.max())
-    scores: NDArray[np.float32] = exponentials / exponentials.sum()
-    return scores
+    return _raw(exponentials / exponentials.sum())
 
 
-def _sigmoid(row: NDArray[np.float32]) -> NDArray[np.float32]:
-    scores: NDArray[np.float32] = np.reciprocal(1 + np.exp(-row), dtype=np.float32)
-    return scores
+def _sigmoid(row: NDArray[np.float32]) -> list[float]:
+    return _raw(np.reciprocal(1 + np.exp(-row), dtype=np.float32))
 
 
 class SequenceClassification(TokenItems, LabelAnswers):
     name = "sequence-classification"
     auto_class = "AutoModelForSequenceClassification"
+    architectures = frozenset(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.values())
 
 
 class FeatureExtraction(TokenItems):
     name = "feature-extraction"
     auto_class = "AutoModel"
+    architectures: frozenset[str] = frozenset()  # any encoder may do it: it is asked for by name
     output_name = "embedding"
     unused_weights: tuple[str, ...] = ("pooler.",)
 
@@ -212,5 +251,5 @@ class FeatureExtraction(TokenItems):
         mean: torch.Tensor = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
         return mean
 
-    def scores(self, config: Any, rows: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        return []
+    def scoring(self, config: Any) -> None:
+        return None

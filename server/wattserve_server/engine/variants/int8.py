@@ -1,4 +1,5 @@
-"""The kinds whose weights are quantised to int8 per output channel; `llm_int8` builds upon them.
+"""The kinds that multiply in int8, weights quantised per output channel; `llm_int8` and `weight_only` build
+upon them.
 
 They share what stands first: symmetric quantisation to 127 levels either side of zero, the integer product
 (`torch._int_mm`: VNNI or AMX on a CPU, Tensor Cores on a GPU; oneDNN's with AVX2), and the way back.
@@ -18,7 +19,6 @@ from wattserve_server.engine.variants.hardware import (
     int8_sums_saturate,
     int8_support,
     own_int8_support,
-    with_kernels,
 )
 from wattserve_server.engine.variants.linears import QuantisedLinear, convert_linears, rest_dtype
 from wattserve_server.engine.variants.port import OPERANDS, ActivationScales, Built, Kind, Materials, Support
@@ -223,49 +223,6 @@ def _static_support(device: torch.device) -> Support:
 
 INT8_STATIC = Kind(
     "int8-static", weights="int8", support=_static_support, build=_build_static, needs_calibration=True
-)
-
-
-# -- int8-weight-only (W8A16)
-
-
-class WeightOnlyInt8Linear(Int8Weights):
-    """Weights are widened for every product, which runs in the dtype of the activations. It saves memory, not
-    arithmetic."""
-
-    def product(self, rows: torch.Tensor) -> torch.Tensor:
-        dtype = rows.dtype
-        if dtype == torch.float16:  # sums of whole levels would leave fp16's range: scale the weights first
-            widened = torch.empty_like(self.weight, dtype=dtype)
-            weight = torch.mul(self.weight, self.weight_scale[:, None], out=widened)
-            return nn.functional.linear(rows, weight, None if self.bias is None else self.bias.to(dtype))
-        product = nn.functional.linear(rows, self.weight.to(dtype))  # whole levels are exact even in bf16
-        return scale_back(product, None, self.weight_scale, self.bias, dtype)
-
-
-def _widened_support(device: torch.device) -> Support:
-    """Everywhere in what the device multiplies best: fp16 on a GPU, bf16 or else fp32 on a CPU."""
-    support = fp16_support(device) if device.type == "cuda" else bf16_support(device)
-    if device.type == "cpu" and not support.native:
-        support = fp32_support(device)
-    return with_kernels(support, "weights widened from int8")
-
-
-def _build_weight_only(materials: Materials, device: torch.device) -> Built:
-    name = _widened_support(device).dtype
-    how = f"weights per channel, widened to {name} for every product"
-    return convert_linears(
-        materials,
-        device,
-        OPERANDS[name],
-        "int8-weight-only",
-        how,
-        lambda _, layer: WeightOnlyInt8Linear.of(layer),
-    )
-
-
-INT8_WEIGHT_ONLY = Kind(
-    "int8-weight-only", weights="int8", support=_widened_support, build=_build_weight_only
 )
 
 

@@ -70,5 +70,6 @@ class Kind:
     build: Callable[[Materials, torch.device], Built]  # raises ConfigError for a model that it cannot convert
     proxy: str = ""  # for what only stands in for a precision: what really runs
     needs_calibration: bool = False  # see ActivationScales
-    # Of its device; entered around every batch.
+    gains_by_decoding: bool = False  # and by nothing else: offered where a model generates
+    # Of its device; entered around every batch, but for those on a CPU, which none concerns.
     running: Callable[[torch.device], AbstractContextManager[object]] = field(default=nullcontext)

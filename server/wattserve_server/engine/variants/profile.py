@@ -197,7 +197,7 @@ def _profiled(variant: Variant, batch: Batch, with_cupti: bool) -> list[dict[str
 def _linears(built: Built) -> list[str]:
     """The paths of a variant's linear layers, whatever stands in the place of those that are converted."""
     parts = dict(built.module.named_modules())
-    return [*built.converted, *(path for path in built.kept if isinstance(parts.get(path), nn.Linear))]
+    return [*built.converted, *(path for path in built.kept if hasattr(parts.get(path), "out_features"))]
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def _plain(left: Sequence[int], right: Sequence[int], dims: Dims, texts: Sequenc
 
 
 def _transposed(left: Sequence[int], right: Sequence[int], dims: Dims, texts: Sequence[str]) -> int:
-    """[..., k] x [n, k]"""
+    """[..., k] x [n, k], whatever k numbers are packed in"""
     return math.prod(left) * right[0]
 
 
@@ -89,6 +89,7 @@ _OPERATORS: dict[str, _Operator] = {
         (_Operator(0, 1, _plain), "aten::_grouped_mm aten::_scaled_grouped_mm"),
         (_Operator(1, 2, _plain), "aten::addmv aten::addmm aten::_addmm_activation"),
         (_Operator(0, 1, _transposed), "aten::linear aten::_weight_int8pack_mm"),
+        (_Operator(0, 1, _transposed), "aten::_weight_int4pack_mm_for_cpu"),
         (_Operator(0, 1, _transposed), "aten::mkldnn_linear mkldnn::_linear_pointwise"),
         (_Operator(0, 2, _transposed), "mkl::_mkl_linear"),
         (_Operator(0, 3, _plain), "onednn::qlinear_pointwise"),

@@ -55,6 +55,11 @@ class Variant:
         floating = (tensor.dtype for tensor in self.built.module.parameters() if tensor.is_floating_point())
         self._input_dtype = next(floating, torch.float32)
 
+    @property
+    def activation_bytes(self) -> int:
+        """Of one number between its layers."""
+        return self._input_dtype.itemsize
+
     def prepare(self, items: Sequence[Item]) -> Batch:
         """A batch of items as this variant takes it, still on the host."""
         task = self.model.task
@@ -75,8 +80,9 @@ class Variant:
         """
         if self.threads and torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
+        running = nullcontext() if self.device.type == "cpu" else self.kind.running(self.device)
         packed = nullcontext() if self.packing is None else self.packing.using(batch.layout)
-        with torch.inference_mode(), self.kind.running(self.device), packed:
+        with torch.inference_mode(), running, packed:
             with timed or nullcontext():
                 on_device = {
                     name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.inputs.items()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from wattserve_server.engine.tasks import Item
+from wattserve_server.engine.variants.phase import decoding
 from wattserve_server.engine.variants.port import OPERANDS, Built, Kind
 from wattserve_server.engine.variants.profile import (
     NOT_REPORTED,
@@ -36,6 +37,8 @@ LEAST_OVERALL = 0.5
 
 # What libraries pack several weights in, as GPTQ does its int8.
 _CONTAINERS = (torch.int32, torch.uint8)
+# Operators that multiply by code of torch's own on a CPU, whatever library computes other products meanwhile.
+_BY_TORCH = ("aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm_for_cpu")
 _SEQUENCES = 2
 _TOKENS = 32
 _KERNEL_NAME = 60  # characters of a kernel's name that words show
@@ -52,32 +55,44 @@ UNVERIFIED = Verification(False, "not verified")
 
 
 def verify(variant: Variant) -> Verification:
-    """Profile one small batch, on the calling thread. Raises ConfigError, which says what ran instead, for a
+    """Profile one small batch, on the calling thread; of a model that generates one of prompts and one that
+    decodes, for a kind may multiply otherwise there. Raises ConfigError, which says what ran instead, for a
     variant that does not multiply or store weights as its kind declares, or whose batch fails.
 
     It leaves the process as it was, so that on a GPU it goes without the kernels' names: torch's flags alone
     tell tf32 from fp32, and `wattserve inspect kernels` adds the names.
     """
+    if not variant.model.task.generates:
+        return _verified(variant, sample(variant))
+    prompts = _verified(variant, sample(variant), "prompts: ")
+    with decoding(_SEQUENCES):
+        decoded = _verified(variant, sample(variant, tokens=1), "decoding: ")
+    return Verification(True, f"{prompts.words}; {decoded.words}")
+
+
+def _verified(variant: Variant, items: Sequence[Item], phase: str = "") -> Verification:
+    """phase: of what is computed, for people."""
     try:
-        profile = profile_batch(variant, variant.prepare(sample(variant)))
+        profile = profile_batch(variant, variant.prepare(items))
     except Exception as error:  # whatever a model may raise
         raise ConfigError(
-            f"variant {variant.name!r} failed the batch by which it was to be verified: "
+            f"variant {variant.name!r} failed the batch by which it was to be verified: {phase}"
             f"{type(error).__name__}: {error}"
         ) from error
     verification = judge(variant, profile)
     if not verification.verified:
         raise ConfigError(
-            f"variant {variant.name!r} declares {declared(variant)} products, but {verification.words}: "
-            "refused; --no-verify serves it anyway, and every receipt then says unverified"
+            f"variant {variant.name!r} declares {declared(variant)} products, but {phase}"
+            f"{verification.words}: refused; --no-verify serves it anyway, and every receipt then says "
+            "unverified"
         )
-    return verification
+    return replace(verification, words=phase + verification.words)
 
 
-def sample(variant: Variant) -> list[Item]:
-    """A small batch of made-up items."""
+def sample(variant: Variant, tokens: int = _TOKENS) -> list[Item]:
+    """A small batch of made-up items of so many tokens each."""
     model = variant.model
-    length = min(model.facts.max_tokens, _TOKENS)
+    length = min(model.facts.max_tokens, tokens)
     return [model.task.example(model.facts, model.tokenizer, length, seed) for seed in range(_SEQUENCES)]
 
 
@@ -167,6 +182,8 @@ def _hardware(profile: Profile, right: Sequence[MatrixCall], operands: str) -> s
         if operands in ("fp32", "tf32"):
             return f"TF32 {'on' if profile.flags.products == 'tf32' else 'off'} by torch's flag"
         return f"kernels {NOT_REPORTED}"
+    if all(call.op in _BY_TORCH for call in right):
+        return "torch's own code"
     wanted = f"{operands} x {operands}"
     matching = [code for code in profile.implementations if code.operands == wanted]
     if any(call.op.startswith("mkldnn::") for call in right):  # attention may use another

@@ -16,13 +16,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.fixtures.loadgen_results import FP32, TWIN, make_cell_of
+from tests.fixtures.loadgen_results import FP32, TWIN, make_cell_of, make_generated
 from wattserve_common.stats import Interval, effective_samples, ratio_interval
+from wattserve_loadgen.figures.generated import GeneratedSamples
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.figures.points import make_points
 from wattserve_loadgen.model.cells import CellResult
-from wattserve_loadgen.model.results import Ratios
+from wattserve_loadgen.model.ratios import Ratios
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import closed
 
@@ -54,7 +55,8 @@ class Rig:
             if not cell.discarded:
                 level = states[cell.block - 1] * (1 + (self.difference if cell.arm == TWIN else 0.0))
                 latency = self._latencies(level)
-                samples[cell.position] = CellSamples(latency, None, None)
+                tokens = GeneratedSamples(latency // 5, latency // 10, latency // 10)
+                samples[cell.position] = CellSamples(latency, None, None, tokens)
                 cells.append(self._cell(cell, level, latency))
         points = make_points(plan, cells, samples, {}, {})
         assert [point.verdicts for point in points] == [[], []]
@@ -84,6 +86,7 @@ class Rig:
                 "active_uj_per_request": 20_000.0 * level * self._noise(),
                 "idle_uj_per_request": 5e6 / rate,
             },
+            generated=make_generated(640_000.0 * level * self._noise()),
         )
 
 
@@ -92,7 +95,8 @@ def flagged(blocks: int, difference: float, seed: int) -> dict[str, float]:
     """By figure: the share of sweeps whose 95 % interval does not hold 1."""
     rig = Rig(blocks, difference, np.random.default_rng(seed))
     ratios = [rig.sweep() for _ in range(SWEEPS)]
-    return {name: float(np.mean([not _holds_one(getattr(one, name)) for one in ratios])) for name in FIGURES}
+    names = (*FIGURES, "token_energy")
+    return {name: float(np.mean([not _holds_one(getattr(one, name)) for one in ratios])) for name in names}
 
 
 def _holds_one(ratio: Interval) -> bool:
@@ -115,6 +119,12 @@ def test_five_blocks_find_a_difference_of_five_percent(figure: str) -> None:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_three_blocks_find_it_less_often(figure: str) -> None:
     assert 0.4 <= flagged(3, 0.05, seed=43)[figure] < flagged(5, 0.05, seed=42)[figure]
+
+
+def test_the_default_preset_finds_eight_percent_of_the_joules_of_a_token() -> None:
+    blocks = schedule.PRESETS["quick"].blocks
+    assert flagged(blocks, 0.08, seed=44)["token_energy"] >= 0.9
+    assert flagged(blocks, 0.0, seed=41)["token_energy"] <= 0.06
 
 
 def test_without_interleaving_a_drifting_machine_makes_differences() -> None:

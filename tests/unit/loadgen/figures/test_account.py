@@ -264,6 +264,17 @@ def test_a_host_that_two_gpus_share_is_in_the_growth_of_each_ones_variants() -> 
     assert (other.active_uj, other.other_active_uj, other.idle_uj) == (0, 500, 4_000)
 
 
+def test_sequences_of_two_lanes_are_others_of_a_lane_and_its_host_the_same() -> None:
+    def two_lanes(seconds: float, board_uj: int) -> EnergyReport:
+        report = shared_host(seconds, board_uj, board_uj // 10)
+        _, host = report.other_devices
+        return replace(report, other_devices=(replace(report, device="cuda:1", other_devices=()), host))
+
+    found = growth_of(two_lanes(100, 8_000), two_lanes(104, 10_000), "cuda:0", "fp32", lanes=("cuda:1",))
+    assert found.sequences == 20 + 20
+    assert found.active_uj == 2 * 2_000 + 200
+
+
 def test_a_ledger_of_the_host_that_says_nothing_leaves_no_growth_and_its_reason() -> None:
     after = shared_host(104, 10_000, 800)
     board, host = after.other_devices

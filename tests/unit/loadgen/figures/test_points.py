@@ -12,7 +12,8 @@ from tests.fixtures.loadgen_results import ARMS, FP32, INT8, OPEN, TWIN, make_ce
 from wattserve_loadgen.figures.measure import CellSamples
 from wattserve_loadgen.figures.points import make_points
 from wattserve_loadgen.model.cells import CellResult
-from wattserve_loadgen.model.results import Ceiling, Point, Ratios
+from wattserve_loadgen.model.ratios import Ratios
+from wattserve_loadgen.model.results import Ceiling, Point
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import OFFLINE, Arm, Load, closed
 

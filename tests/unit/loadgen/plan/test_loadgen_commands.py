@@ -306,7 +306,7 @@ def test_resuming_reads_the_plan_of_the_folder(ask: Ask, tmp_path: Path) -> None
     ("text", "message"),
     [
         ("target = ", ": not a TOML file ("),
-        ("targt = 'h:1'", ": unknown key 'targt'; known: target, dataset, out, variants, scenario"),
+        ("targt = 'h:1'", ": unknown key 'targt'; known: target, dataset, out, held-out, variants, scenario"),
         ("target = 5", ": target: 5 is not text in quotes"),
         ("target = 'localhost'", ": target: 'localhost' is not HOST:PORT, like 127.0.0.1:50051"),
         ("blocks = true", ": blocks: True is not a whole number"),

@@ -9,7 +9,8 @@ import pytest
 from tests.fixtures.loadgen_pages import Page, default_html, default_page, make_sheet
 from tests.fixtures.loadgen_results import ARMS, FP32, make_results
 from wattserve_common.stats import Interval
-from wattserve_loadgen.model.results import Ratios, Results
+from wattserve_loadgen.model.ratios import Ratios
+from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.report.charts import opening
 from wattserve_loadgen.report.page import render

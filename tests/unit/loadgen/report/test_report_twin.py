@@ -9,7 +9,8 @@ import pytest
 from tests.fixtures.loadgen_pages import Page, default_page
 from tests.fixtures.loadgen_results import ARMS, FP32, TWIN, make_point, make_results
 from wattserve_common.stats import Interval
-from wattserve_loadgen.model.results import Ratios, Results, Verdict
+from wattserve_loadgen.model.ratios import Ratios
+from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report.page import render
 from wattserve_loadgen.report.scene import ACTIVE, resolved

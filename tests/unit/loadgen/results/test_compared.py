@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.loadgen_results import INT8, make_results, with_made_points
 from wattserve_common.stats import Interval
 from wattserve_loadgen.figures import points
-from wattserve_loadgen.model.results import COMPARED, Compared, Ratios, compared_figures
+from wattserve_loadgen.model.ratios import COMPARED, Compared, Ratios, compared_figures
 from wattserve_loadgen.results.compare import compare
 from wattserve_loadgen.results.csv_table import columns, csv_text
 from wattserve_loadgen.results.rig_checks import twins

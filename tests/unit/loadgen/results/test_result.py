@@ -100,7 +100,7 @@ def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
     line = json.loads((folder.path / "records.jsonl").read_text())
     wanted = "cell block arm load rows tokens scheduled_ns sent_ns done_ns in_window ok code message"
     energy = "energy_uj energy_low_uj energy_high_uj energy_state energy_reason"
-    rest = "batch_size padded_tokens queue_ns compute_ns"
+    rest = "batch_size padded_tokens queue_ns compute_ns generation server"
     assert list(line) == f"{wanted} predicted labels receipt_id {energy} {rest}".split()
 
 

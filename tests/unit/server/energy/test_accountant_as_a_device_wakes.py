@@ -54,3 +54,33 @@ def test_what_it_draws_awake_is_booked_as_idle(asleep_w: float, awake_w: float) 
 def test_receipts_are_right_all_the_same(asleep_w: float, awake_w: float) -> None:
     """Batches of 0.15 to 0.4 J beside 8.5 J of idle draw an interval."""
     assert abs(np.mean(_serve(asleep_w, awake_w).errors())) < 0.07
+
+
+def _sleep(device: LawfulDevice, asleep_w: float, awake_w: float) -> None:
+    """It rests, and after 8 s goes to sleep; both last until a step of the counter."""
+    device.rest(8000.0 - device.now_ms % 100.0)
+    device.idle_w = asleep_w
+    device.rest(4000.0)
+    device.idle_w = awake_w
+
+
+@STATES
+def test_a_device_that_goes_to_sleep_while_it_rests_is_no_stranger(asleep_w: float, awake_w: float) -> None:
+    device = _serve(asleep_w, awake_w)
+    before = len(device.charges)
+    for _ in range(3):
+        _sleep(device, asleep_w, awake_w)
+        for _ in range(10):
+            device.run("fp32", (4, 24), 12.0, rested_ms=2000.0)
+            device.rest(2000.0)
+    device.rest(1500.0)
+    assert not any(charge.warning for charge in device.charges[before:])
+    assert abs(np.mean(device.errors(before))) < 0.1
+
+
+@STATES
+def test_what_a_device_draws_awake_is_known_after_its_sleep(asleep_w: float, awake_w: float) -> None:
+    device = _serve(asleep_w, awake_w)
+    before_w = device.books.idle_watts
+    _sleep(device, asleep_w, awake_w)
+    assert device.books.idle_watts == pytest.approx(before_w, rel=0.01)

@@ -128,8 +128,9 @@ CPU_W = 8.0
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_where_cpu_time_is_counted_a_busy_machine_takes_nothing_from_the_split(seed: int) -> None:
-    # Requests cost the server 0.06 ms each beside their batches, of which trials have nothing, and others on
-    # the machine keep batches waiting, those of one variant for longer.
+    # Requests cost the server 0.06 ms each beside their batches, of which trials have nothing; what others
+    # leave in the caches makes work longer or shorter, the newcomer's trials longest; and others keep batches
+    # waiting, those of one variant for longer.
     rng = np.random.default_rng(seed)
     device = LawfulDevice(5.0, 5.0, period_ms=100, laws=dict.fromkeys(MS, Coefficients(0.0, 0.0)))
     device.books = Accountant(declared_idle_w=5.0, counts_server=True)
@@ -137,7 +138,9 @@ def test_where_cpu_time_is_counted_a_busy_machine_takes_nothing_from_the_split(s
 
     def batch(variant: str, tokens: int, kind: str = "request") -> Window:
         fixed_ms, per_token_ms = MS[variant]
-        cpu_ms = 0.1 * (fixed_ms + per_token_ms * tokens) + (0.06 if kind == "request" else 0.0)
+        cold = 1.6 if (variant, kind) == ("bf16", "warm-up") else 1.0
+        cpu_ms = 0.1 * (fixed_ms + per_token_ms * tokens) * cold * float(np.exp(0.3 * rng.standard_normal()))
+        cpu_ms += 0.06 if kind == "request" else 0.0
         longest = 1 if kind == "warm-up" else {"fp32": 2, "bf16": 6}[variant]
         ms = cpu_ms * (1 + (longest - 1) * float(rng.random()))
         return device.run(variant, (1, tokens), ms, kind, joules=CPU_W * cpu_ms / 1e3, cpu_ms=cpu_ms)

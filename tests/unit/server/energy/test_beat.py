@@ -81,6 +81,37 @@ def test_a_missed_update_does_not_put_the_beat_off() -> None:
     assert np.sqrt(np.mean(errors**2)) < 0.5 * 21.7 / 12**0.5
 
 
+@pytest.mark.parametrize(("poll_ms", "guess_ms", "seed"), [(45.0, 85.0, 2), (48.0, 88.0, 3), (50.0, 92.0, 2)])
+def test_a_period_guessed_wrongly_is_not_mended_by_updates_that_were_not_there(
+    poll_ms: float, guess_ms: float, seed: int
+) -> None:
+    """Polls so rare see each update, but place none well: a beat that is too short fitted, with a skip here
+    and there."""
+    beat = Beat(guess_ms * MS)
+    beat.start(990 * MS, 1030 * MS)
+    polls_ms = 1030.0 + np.cumsum(poll_ms * np.random.default_rng(seed).uniform(0.75, 1.25, 800))
+    updates_ms = np.floor(polls_ms / 100.0) * 100.0
+    for at in np.flatnonzero(np.diff(updates_ms)) + 1:
+        placed_ns, deviation_ns = beat.place(round(polls_ms[at - 1] * MS), round(polls_ms[at] * MS))
+    assert beat.period_ns == pytest.approx(100 * MS, rel=0.01)
+    assert abs(placed_ns - updates_ms[at] * MS) < 2 * deviation_ns
+
+
+def test_polls_further_apart_than_its_period_leave_the_beat_as_it_is_and_say_how_little_they_know() -> None:
+    board = Board(21.7, 2.0, 4)
+    beat = acquired(board)
+    rng = np.random.default_rng(4)
+    off = []
+    for _ in range(400):
+        at_ns, _, _ = board.update(beats=int(rng.integers(2, 4)))
+        next_ns, _, _ = board.update()
+        late_ns = round(rng.uniform(at_ns, next_ns))
+        placed_ns, deviation_ns = beat.place(late_ns - round(beat.period_ns), late_ns)
+        off.append((placed_ns - at_ns) / deviation_ns)
+    assert np.abs(off).max() < 3
+    assert beat.period_ns == pytest.approx(100 * MS, rel=1e-3)
+
+
 def test_a_beat_whose_phase_shifts_is_found_again() -> None:
     board = Board(21.7, 1.0, 3)
     beat = acquired(board)

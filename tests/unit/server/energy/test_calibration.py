@@ -19,7 +19,7 @@ from wattserve_server.energy.calibration import (
     find_response,
     fit,
 )
-from wattserve_server.energy.costlaw import CLASSES, SIZE, Array
+from wattserve_server.energy.costlaw import CLASSES, SIZE, Array, of_rows
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.openbatches import TimedWindow
 from wattserve_server.energy.receipt import Window
@@ -158,6 +158,12 @@ def test_energy_that_is_lost_or_found_between_intervals_is_counted_at_random() -
     assert at_random(disturbed(history, by_j), truth) > 0.2
 
 
+def test_what_batches_alike_deviate_by_is_nothing_at_random() -> None:
+    """Where an interval holds one batch or two, and the device hardly rests between them."""
+    history = warm_up(Response(0.02, 0.02), period_s=0.02, noise=0.05)
+    assert at_random(history, Response(0.02, 0.02)) < 0.02
+
+
 def test_a_misplaced_edge_is_nothing_at_random() -> None:
     """What one interval lacks the next one has: edges are 3 ms off."""
     truth, history = Response(0.02, 0.025), warm_up(Response(0.02, 0.025))
@@ -205,12 +211,12 @@ def test_intervals_whose_batches_are_forgotten_already_are_left_out() -> None:
 @pytest.mark.parametrize("response", [Response(), Response(0.02, 0.04)], ids=str)
 def test_known_laws_and_idle_draw_are_recovered(response: Response) -> None:
     result = fitted(warm_up(response), response)
-    assert result.variants == ("fp32", "bf16")
+    assert result.laws == ("fp32", "bf16")
     assert result.values[:2] == pytest.approx([IDLE_W, IDLE_W], rel=0.05)  # two classes seen
     for base, law in zip(result.bases, LAWS, strict=True):
         for count, length in (*SHAPES, (8, 48)):
             tokens = count * length
-            said = float(base @ [1.0, tokens, tokens * length])
+            said = float(base @ of_rows(tokens, length))
             assert said == pytest.approx(cost_j(law, tokens, length), rel=0.04)
 
 

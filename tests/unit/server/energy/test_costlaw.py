@@ -7,6 +7,7 @@ import pytest
 
 from tests.fixtures.windows import window
 from wattserve_server.energy.costlaw import (
+    FIRST_NODE,
     LEAST,
     NODES,
     SIZE,
@@ -22,15 +23,15 @@ from wattserve_server.energy.costlaw import (
 )
 from wattserve_server.energy.receipt import Window
 
-BASE = (1.0, 0.25, 0.01)
+BASE = (1.0, 0.25, 0.01, 0.0, 0.0)
 
 
 def with_corrections(**at_node: float) -> Coefficients:
     """BASE, corrected at some powers of two: n16=0.5 is half as much again at 16 tokens."""
     corrections = [0.0] * NODES
     for name, value in at_node.items():
-        corrections[int(name[1:]).bit_length() - 3] = value
-    return Coefficients(*BASE, BASE, tuple(corrections))
+        corrections[int(name[1:]).bit_length() - 1 - FIRST_NODE] = value
+    return Coefficients.of(BASE, BASE, corrections)
 
 
 def test_the_smooth_part_is_fixed_per_token_and_per_square() -> None:
@@ -39,7 +40,7 @@ def test_the_smooth_part_is_fixed_per_token_and_per_square() -> None:
 
 def test_a_correction_holds_at_its_power_of_two_and_fades_towards_the_next() -> None:
     law = with_corrections(n16=0.5)
-    smooth = Coefficients(*BASE)
+    smooth = Coefficients(*BASE[:3])
     assert law.cost_j(of_rows(16, 4)) == pytest.approx(1.5 * smooth.cost_j(of_rows(16, 4)))
     assert law.cost_j(of_rows(8, 4)) == pytest.approx(smooth.cost_j(of_rows(8, 4)))
     assert law.cost_j(of_rows(32, 4)) == pytest.approx(smooth.cost_j(of_rows(32, 4)))
@@ -49,11 +50,11 @@ def test_a_correction_holds_at_its_power_of_two_and_fades_towards_the_next() -> 
     )
 
 
-@pytest.mark.parametrize(("tokens", "node"), [(1, 4), (4, 4), (32768, 32768), (10**6, 32768)])
+@pytest.mark.parametrize(("tokens", "node"), [(1, 8), (8, 8), (16384, 16384), (10**6, 16384)])
 def test_beyond_the_first_and_the_last_node_the_correction_stays(tokens: int, node: int) -> None:
     law = with_corrections(**{f"n{node}": 0.5})
     assert law.cost_j(of_rows(tokens, 1)) == pytest.approx(
-        1.5 * Coefficients(*BASE).cost_j(of_rows(tokens, 1))
+        1.5 * Coefficients(*BASE[:3]).cost_j(of_rows(tokens, 1))
     )
 
 
@@ -73,12 +74,13 @@ def test_the_law_and_its_features_say_the_same() -> None:
         theta, base = rng.random(SIZE), rng.random(SMOOTH)
         theta[SMOOTH:] -= 0.5
         tokens, length = int(rng.integers(1, 60_000)), int(rng.integers(1, 4096))
-        (row,) = factors_of(base, np.array([of_rows(tokens, length)]))
+        chosen, read = int(rng.integers(0, 64)), int(rng.integers(0, 4096))
+        features = of_rows(tokens, length)._replace(chosen=chosen, read=read)
+        (row,) = factors_of(base, np.array([features]))
         said = float(row @ theta)
-        fixed, per_token, per_square = theta[:SMOOTH].tolist()
-        law = Coefficients(fixed, per_token, per_square, tuple(base.tolist()), tuple(theta[SMOOTH:].tolist()))
+        law = Coefficients.of(theta[:SMOOTH].tolist(), base.tolist(), theta[SMOOTH:].tolist())
         least = LEAST * float(row[:SMOOTH] @ theta[:SMOOTH])
-        assert law.cost_j(of_rows(tokens, length)) == pytest.approx(max(said, least))
+        assert law.cost_j(features) == pytest.approx(max(said, least))
 
 
 def test_corrections_are_believed_alike_at_near_sizes_and_less_so_far_apart() -> None:
@@ -102,6 +104,14 @@ def test_provisional_shares_sum_to_what_the_law_says_of_the_batch() -> None:
 def test_a_batch_after_a_rest_is_told_what_such_batches_cost_more(rested_ms: int, more: float) -> None:
     (share,) = provisional_uj(VIEW, window(0, 10, lengths=(100,), rested_ms=rested_ms))
     assert share == round((2000 + 30 * 100) * (1 + more))
+
+
+def test_where_cpu_time_is_counted_a_batch_costs_what_it_took_of_that() -> None:
+    view = replace(VIEW, cpu_second_j=8.0)
+    assert provisional_uj(view, window(0, 10, lengths=(100,), rested_ms=4001, cpu_ms=2.5)) == [20_000]
+    first = window(0, 10, lengths=(10, 30), variant="int8", first_run=True, cpu_ms=1.0)
+    shares = provisional_uj(view, first)  # of a variant that was never heard
+    assert sum(share or 0 for share in shares) == 8000
 
 
 def test_of_an_unknown_variant_there_is_no_provisional_figure() -> None:

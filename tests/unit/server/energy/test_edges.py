@@ -75,6 +75,18 @@ def test_a_step_seen_late_by_a_starved_poll_happened_within_its_own_period() -> 
     assert edges.ledger.gap_count == 0
 
 
+def test_steps_that_few_polls_see_are_placed_by_the_beat_of_those_before() -> None:
+    edges = finder()
+    stepped(edges, 40)
+    polls_ms = range(4060, 60_000, 270)
+    found = seen(edges, *((at, 1000 * ((at + 5) // 100)) for at in polls_ms))
+    assert edges.period_ns > 200 * MS
+    off_ms = [((edge.at_ns / MS + 55) % 100 - 50) for edge in found]
+    assert all(abs(off) <= 50 for off in off_ms)
+    assert all(abs(off) < 3 * edge.deviation_ns / MS for off, edge in zip(off_ms, found, strict=True))
+    assert all(at - 101 <= edge.at_ns / MS <= at for at, edge in zip(polls_ms[1:], found, strict=True))
+
+
 def test_edges_never_come_out_of_their_order() -> None:
     edges = finder()
     stepped(edges, 10)

@@ -24,7 +24,7 @@ def idle_filter(watts: float = 50.0) -> EnergyFilter:
 def knowing(variant: str = "fp32", fixed_j: float = 0.5, per_token_j: float = 0.02) -> EnergyFilter:
     """Idle draw of 50 W and one law, both well known."""
     energy = idle_filter()
-    smooth = np.array([fixed_j, per_token_j, 0.0])
+    smooth = np.array([fixed_j, per_token_j, 0.0, 0.0, 0.0])
     covariance = np.zeros((CLASSES + SIZE, CLASSES + SIZE))
     covariance[:CLASSES, :CLASSES] = 0.1**2 * np.eye(CLASSES)
     covariance[CLASSES : CLASSES + SMOOTH, CLASSES : CLASSES + SMOOTH] = np.diag((0.02 * smooth) ** 2)
@@ -61,8 +61,8 @@ def edge(energy: EnergyFilter, batch_j: float | None, foreign_w: float = 0.0, to
 
 def first_idea(cost_j: float, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Of a law, by one batch of so many tokens, none longer than 64."""
-    alone = cost_j * np.array([1.0, 1 / tokens, 1 / tokens / 64])
-    return alone * [0.5, 0.5, 0.0], alone
+    alone = cost_j * np.array([1.0, 1 / tokens, 1 / tokens / 64, 0.0, 0.0])
+    return alone * [0.5, 0.5, 0.0, 0.0, 0.0], alone
 
 
 def test_the_idle_draw_is_that_of_the_intervals_without_work() -> None:
@@ -185,8 +185,8 @@ def test_a_group_of_batches_alike_is_the_sum_of_them() -> None:
 
 def test_a_calibration_leaves_a_declared_idle_draw_alone() -> None:
     energy = EnergyFilter(declared_idle_w=10.0)
-    values = np.concatenate([np.full(CLASSES, 50.0), [0.5, 0.02, 0.0], np.zeros(SIZE - SMOOTH)])
-    smooth = np.array([0.5, 0.02, 0.0])
+    values = np.concatenate([np.full(CLASSES, 50.0), [0.5, 0.02], np.zeros(SIZE - 2)])
+    smooth = np.array([0.5, 0.02, 0.0, 0.0, 0.0])
     energy.start_from(Fit(("fp32",), (smooth,), values, np.eye(CLASSES + SIZE)))
     assert energy.estimate.idle_w.tolist() == [10.0] * CLASSES
     assert energy.estimate.knows("fp32")

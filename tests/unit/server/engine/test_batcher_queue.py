@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tests.fixtures.queued import request
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchCost, BatchLimits
 from wattserve_server.engine.queued import Request
+from wattserve_server.errors import OverloadedError
 
 
 def asked(
@@ -120,3 +123,39 @@ def test_a_learned_limit_counts_the_sum_of_lengths_where_the_variant_packs() -> 
     queue.set_cost("fp32", BatchCost(1000.0, packs=True, width=768))
     queue.limit_tokens("fp32", 150)
     assert lengths_taken(queue) == [20, 30, 100]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_looking_at_all_that_waits_first_lets_nobody_in_or_out(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that is told at once that there is room decides as one that always reckons exactly."""
+
+    def fates() -> list[str]:
+        draws = random.Random(seed)
+        queue = Batcher(BatchLimits(4, 100), 40, lambda *request: None, max_queue_ns=4e6)
+        queue.set_cost("fp32", BatchCost(overhead_tokens=20.0))
+        told, now_ns = [], 0
+        for _ in range(300):
+            now_ns += draws.randrange(200_000)
+            deadline_ns = now_ns + draws.randrange(8_000_000) if draws.random() < 0.7 else None
+            lengths = [draws.randrange(1, 60) for _ in range(draws.randrange(1, 4))]
+            made = request(
+                lengths, "fp32", deadline_ns, now_ns, draws.randrange(1, 4), caller=draws.choice("ab")
+            )
+            try:
+                told.append(f"{len(queue.put(made, now_ns))} left")
+            except OverloadedError as error:
+                told.append(error.limit)
+            if draws.random() < 0.5:
+                queue.ended(now_ns)
+                batch = queue.take(now_ns)
+                if isinstance(batch, list):
+                    queue.began(batch, now_ns)
+                    now_ns += 30_000 * sum(sequence.length for sequence in batch)
+        return told
+
+    found = fates()
+    assert {"0 left", "time", "deadline"} <= set(found)
+    monkeypatch.setattr(Batcher, "_has_room_behind_all", lambda *_: False)
+    assert fates() == found

@@ -37,7 +37,10 @@ def test_ids_are_unique_and_carry_the_instance() -> None:
     receipts = book(Clock())
     first, second = receipts.open("", "fp32", "cpu"), receipts.open("", "fp32", "cpu")
     assert first.receipt_id != second.receipt_id
-    assert len(first.receipt_id.partition("-")[2]) * 5 >= 128, "bits that nobody guesses"
+    ends = [receipts.open("", "fp32", "cpu").receipt_id.partition("-")[2] for _ in range(200)]
+    assert len(set(ends)) == 200
+    assert min(map(len, ends)) * 5 >= 128, "bits that nobody guesses"
+    assert len(set("".join(ends))) == 32, "of so many characters"
     assert first.receipt_id.startswith(receipts.run.instance_id)
     assert book(Clock()).run.instance_id != receipts.run.instance_id
 
@@ -160,6 +163,20 @@ def test_receipts_are_found_by_their_requests_id_newest_first() -> None:
     assert receipts.find("theirs", 10) == [other]
 
 
+def test_who_looks_for_his_own_receipts_passes_nobody_elses() -> None:
+    receipts, looked = book(Clock()), list[str]()
+    for tenant in ("shop", "bank", "shop"):
+        ran(receipts, tenant=tenant)
+
+    def sees(tenant: str) -> bool:
+        looked.append(tenant)
+        return tenant == "bank"
+
+    assert [receipt.tenant for receipt in receipts.find("mine", 10, sees)] == ["bank"]
+    assert sorted(looked) == ["bank", "shop"]  # a word for each tenant, not for each receipt
+    assert [receipt.tenant for receipt in receipts.find("mine", 10)] == ["shop", "bank", "shop"]
+
+
 def test_what_runs_is_found_and_what_waits_or_never_ran_is_not() -> None:
     receipts = book(Clock())
     receipt = receipts.open("mine", "fp32", "cpu")
@@ -257,12 +274,37 @@ async def test_a_watcher_that_falls_behind_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(book_module, "WATCH_QUEUE", 2)
-    receipts = book(Clock())
-    watch = receipts.watch()
+    receipts, told = book(Clock()), list[OverloadedError]()
+    watch = receipts.watch(on_overrun=told.append)
+    for _ in range(4):
+        ran(receipts)
+    (error,) = told  # once, and at once
+    assert "fell 2 receipts or 64 MiB of them behind" in str(error)
+    assert not watch._queue.qsize()
+
+
+async def test_what_waits_for_a_watcher_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    each_bytes = book_module.RECEIPT_BYTES + len("mine") + book_module.LINE_BYTES
+    monkeypatch.setattr(book_module, "WATCH_BYTES", 2 * each_bytes)
+    receipts, told = book(Clock()), list[OverloadedError]()
+    watch = receipts.watch(on_overrun=told.append)
+    for _ in range(4):  # who reads makes room
+        ran(receipts)
+        await anext(watch)
+    assert not told
     for _ in range(3):
         ran(receipts)
-    with pytest.raises(OverloadedError, match="fell 2 receipts behind"):
-        await anext(watch)
+    assert len(told) == 1
+
+
+def test_no_caller_takes_all_places_of_those_who_watch() -> None:
+    receipts = ReceiptBook(60.0, 100, lambda receipt: None, Clock(), max_watchers=8)
+    for _ in range(2):
+        receipts.watch(who="shop")
+    with pytest.raises(OverloadedError, match="shop watches all receipts that he may 2 times already"):
+        receipts.watch(who="shop")
+    receipts.watch(who="bank")
+    assert receipts.watchers == 3
 
 
 async def test_a_watch_of_a_closed_book_ends_at_once() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from wattserve_server.engine.builtin import demo
+from wattserve_server.engine.builtin import demo, shipped
 from wattserve_server.engine.builtin.demo import HELDOUT, SHA256, SHIPPED, demo_folder
 from wattserve_server.errors import ConfigError
 
@@ -75,7 +75,7 @@ def test_a_copy_in_the_cache_serves_where_one_is_named(cache: Path) -> None:
 
 def test_a_copy_is_made_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = demo_folder()
-    monkeypatch.setattr(demo, "_copy", lambda source, folder: pytest.fail("it is there"))
+    monkeypatch.setattr(shipped, "_copy", lambda source, folder, names: pytest.fail("it is there"))
     assert demo_folder() == folder
     assert list(cache.iterdir()) == [folder]
 

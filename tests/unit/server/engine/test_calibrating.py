@@ -51,6 +51,10 @@ class World:
         model = SimpleNamespace(task=task, facts=None, tokenizer=None)
         self.variant: Any = SimpleNamespace(name="fp32", model=model)
 
+    @property
+    def is_wanted(self) -> bool:
+        return len(self) > 0
+
     def __len__(self) -> int:
         """Who waits: a neighbour, once its last answer has come."""
         return int(self._has_traffic)

@@ -53,9 +53,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> EventGpu:
 @pytest.fixture
 def lane(gpu: EventGpu) -> Lane:
     batcher: Any = SimpleNamespace(limits=None)
-    laws: Any = None
+    laws: Any = {}
     timing = GpuTime("cuda:0", gpu, gpu.clock_ns)
-    return Lane(batcher, RunLog(), laws, timing, lambda result: None, lambda error: None)
+    return Lane("cpu", batcher, RunLog(), laws, timing, lambda result: None, lambda error: None)
 
 
 def test_a_window_is_the_gpus_and_the_hosts_stays_known(gpu: EventGpu, lane: Lane) -> None:

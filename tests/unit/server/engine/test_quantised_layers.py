@@ -15,7 +15,6 @@ from wattserve_server.engine.variants.fp8 import Fp8Linear, quantise_rows
 from wattserve_server.engine.variants.int8 import (
     Int8Linear,
     StaticInt8Linear,
-    WeightOnlyInt8Linear,
     integer_product,
     ordered,
     ordered_product,
@@ -23,6 +22,10 @@ from wattserve_server.engine.variants.int8 import (
     to_levels,
 )
 from wattserve_server.engine.variants.llm_int8 import THRESHOLD, LLMInt8Linear
+from wattserve_server.engine.variants.weight_only import (
+    WeightOnlyInt4Linear,
+    WeightOnlyInt8Linear,
+)
 from wattserve_server.engine.weights import tensor_bytes
 
 Array = NDArray[np.float64]
@@ -52,6 +55,7 @@ OF_A_LAYER: dict[str, Callable[[nn.Linear], nn.Module]] = {
     "int8": Int8Linear.of,
     "int8-static": some_static,
     "int8-weight-only": WeightOnlyInt8Linear.of,
+    "int4-weight-only": WeightOnlyInt4Linear.of,
     "llm-int8": LLMInt8Linear.of,
     "fp8": Fp8Linear.of,
 }
@@ -297,6 +301,7 @@ def test_an_empty_layer_filled_from_a_state_dict_is_the_same_to_the_last_bit(nam
         ("int8", 64 * 48 + 4 * 48 + 4 * 48),
         ("int8-static", 64 * 48 + 4 * 48 + 4 * 48 + 4),
         ("int8-weight-only", 64 * 48 + 4 * 48 + 4 * 48),
+        ("int4-weight-only", 64 * 64 // 2 + 2 * 2 * 64 * 64 // 32 + 2 * 48),  # in whole blocks of 64
         ("llm-int8", 3 * 64 * 48 + 4 * 48 + 4 * 48),
         ("fp8", 64 * 48 + 4 * 48 + 2 * 48),
     ],

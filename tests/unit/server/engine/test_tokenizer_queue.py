@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ LONGEST = 16
 
 
 class Words:
-    """A tokenizer of a token for each word, which can be held. `read`: characters that it looked at."""
+    """A tokenizer of a token for each word, which can be held. `read`: characters that it looked at. tokens:
+    how many a text has."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Callable[[str], int] = lambda text: len(text.split())) -> None:
+        self._tokens = tokens
         self.read = 0
         self.is_open = threading.Event()
         self.is_open.set()
@@ -26,7 +29,7 @@ class Words:
         assert self.is_open.wait(30)
         if isinstance(texts, str):
             self.read += len(texts)
-            ids = [1] * len(texts.split())
+            ids = [1] * self._tokens(texts)
             return {"input_ids": ids[: given.get("max_length", len(ids))]}
         return {"input_ids": [self(text)["input_ids"] for text in texts]}
 
@@ -58,6 +61,15 @@ async def test_a_text_that_cannot_fit_is_refused_by_its_head() -> None:
     with pytest.raises(InvalidRequest, match="this model takes at most 16; shorten it") as caught:
         await tokenizer.encode(["a b", "a " * 50_000], place="text.texts")
     assert caught.value.field == "text.texts[1]"
+    assert words.read <= HEAD_CHARACTERS * LONGEST
+    tokenizer.close()
+
+
+async def test_a_text_without_spaces_has_a_head_too() -> None:
+    words = Words(len)  # of a script that has a token for each sign
+    tokenizer = Tokenizer(words, LONGEST)
+    with pytest.raises(InvalidRequest, match="this model takes at most 16; shorten it"):
+        await tokenizer.encode(["\u5b57" * 200_000])
     assert words.read <= HEAD_CHARACTERS * LONGEST
     tokenizer.close()
 

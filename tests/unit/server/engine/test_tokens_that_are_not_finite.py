@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from wattserve_server.engine.exported import LAYERS
-from wattserve_server.engine.variants.fp8 import Fp8Linear
-from wattserve_server.engine.variants.int8 import Int8Weights, StaticInt8Linear, rounded
+from wattserve_server.engine.variants.int8 import StaticInt8Linear, rounded
+from wattserve_server.engine.variants.linears import QuantisedLinear
 from wattserve_server.engine.variants.llm_int8 import LLMInt8Linear
 
 FAULTS = {"NaN": float("nan"), "infinity": float("inf"), "minus infinity": -float("inf")}
@@ -18,7 +18,7 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BROKEN = 2
 
 
-def made(layer_class: type[Int8Weights] | type[Fp8Linear]) -> Callable[[nn.Linear], nn.Module]:
+def made(layer_class: type[QuantisedLinear]) -> Callable[[nn.Linear], nn.Module]:
     def of(layer: nn.Linear) -> nn.Module:
         converted = layer_class.of(layer)
         if isinstance(converted, StaticInt8Linear):

@@ -19,8 +19,8 @@ from wattserve_server.errors import ConfigError
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 NAMES = [
-    "fp32", "tf32", "bf16", "fp16", "int8", "int8-static", "int8-weight-only", "llm-int8", "fp8",
-    "int8-simulated", "fp16-as-int8-proxy",
+    "fp32", "tf32", "bf16", "fp16", "int8", "int8-static", "int8-weight-only", "int4-weight-only",
+    "llm-int8", "fp8", "int8-simulated", "fp16-as-int8-proxy",
 ]  # fmt: skip
 
 
@@ -74,6 +74,7 @@ def test_a_gpu_runs_what_its_tensor_cores_multiply(
 ) -> None:
     pretend_gpu(monkeypatch, *capability)
     supports = {name: kind.support(CUDA) for name, kind in KINDS.items()}
+    assert not supports.pop("int4-weight-only").native  # made for CPUs so far
     assert {name for name, support in supports.items() if not support.native} == refused
     for name in refused:
         assert f"compute capability {capability[0]}.{capability[1]}" in supports[name].why
@@ -111,7 +112,8 @@ def test_a_library_override_of_tf32_refuses_the_kind_that_it_would_falsify(
 
 def test_the_default_is_every_native_variant_that_is_no_proxy_and_fp32_is_always_one() -> None:
     native = [name for name, kind in KINDS.items() if kind.support(CPU).native and not kind.proxy]
-    assert [choice.name for choice in choose(None, CPU, is_calibrated=True)] == native
+    chosen = choose(None, CPU, is_calibrated=True, generates=True)
+    assert [choice.name for choice in chosen] == native
     assert native[0] == "fp32"
 
 

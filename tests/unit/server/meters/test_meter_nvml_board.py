@@ -85,6 +85,7 @@ def test_without_both_the_one_second_average_is_integrated_and_called_an_average
     board.counter_return, board.instant_return, board.average_mw = NOT_SUPPORTED, code, 50_000
     meter = opened(clock=clock)
     assert meter.source.note.startswith("1 s trailing average power, integrated between readings")
+    assert meter.source.averages_s == 1.0
     clock.advance_s(0.5)
     assert meter.read().energy == Energy.from_joules(25)
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,12 @@ class Host:
         given = list(self.windows)
         self.windows.clear()
         return given, self.known_until_ns
+
+
+def test_the_average_that_a_meter_declares_is_known_before_anything_ran() -> None:
+    meter = ScriptedMeter(reading(0, 0))
+    meter.source = replace(meter.source, averages_s=1.0)
+    assert Host(meter).sampler.status.average_s == 1.0
 
 
 def test_a_tick_settles_what_the_reading_covers_and_publishes_the_ledger() -> None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health_pb2
 
 from wattserve_client.aio import AsyncClient
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.errors import OverloadedError
 from wattserve_server.service.gate import Gate
-from wattserve_server.service.listen import ConnectionLimits
-from wattserve_server.service.methods import Deadlines, OpenCalls, handlers
+from wattserve_server.service.listen import ConnectionLimits, HealthService, _why_not
+from wattserve_server.service.methods import CALL, CountedCall, Deadlines, OpenCalls, _read_all, handlers
 from wattserve_server.service.quota import Quotas
 from wattserve_server.telemetry.observer import Observer
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 BYTES = 1 << 20
 
 
@@ -30,6 +34,7 @@ class Servicer:
         self.may_end = asyncio.Event()
         self.entered = asyncio.Semaphore(0)
         self.peers: set[str] = set()
+        self.writing: CountedCall | None = None
 
     async def Predict(self, request: Any, context: Any) -> Any:
         self.entered.release()
@@ -42,13 +47,17 @@ class Servicer:
 
     async def WatchReceipts(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.entered.release()
+        if request.receipt_ids[0] == "many":  # more than waits on the way, for who does not read
+            self.writing = CALL.get()
+            while True:
+                yield pb.Receipt(receipt_id="x" * 100_000)
         await self.may_end.wait()
         yield pb.Receipt()
 
 
 class Rig:
-    def __init__(self, address: str, channel: grpc.aio.Channel, servicer: Servicer) -> None:
-        self.address, self.channel, self.servicer = address, channel, servicer
+    def __init__(self, address: str, channel: grpc.aio.Channel, servicer: Servicer, calls: OpenCalls) -> None:
+        self.address, self.channel, self.servicer, self.calls = address, channel, servicer, calls
 
     def predict(self, **given: Any) -> Any:
         method = self.channel.unary_unary(
@@ -58,29 +67,34 @@ class Rig:
         )
         return method(pb.PredictRequest(), **given)
 
-    def watch(self) -> Any:
+    def watch(self, receipt_id: str = "one") -> Any:
         method = self.channel.unary_stream(
             f"/{SERVICE.full_name}/WatchReceipts", pb.WatchReceiptsRequest.SerializeToString,
             pb.Receipt.FromString,
         )  # fmt: skip
-        return method(pb.WatchReceiptsRequest(receipt_ids=["one"]))
+        return method(pb.WatchReceiptsRequest(receipt_ids=[receipt_id]))
 
 
 @asynccontextmanager
 async def rig(
     deadlines: Deadlines = Deadlines(),  # noqa: B008  it is frozen
     limits: ConnectionLimits = ConnectionLimits(BYTES),  # noqa: B008
+    most_streams: float = 100,
 ) -> AsyncIterator[Rig]:
     servicer = Servicer()
     server = grpc.aio.server(options=limits.options())
     gate = Gate(None, Quotas())
+    calls, observer = OpenCalls(deadlines, most_streams), Observer("test")
     server.add_generic_rpc_handlers(
-        (handlers(SERVICE.full_name, SERVICE, servicer, Observer("test"), gate, OpenCalls(deadlines)),)
+        (
+            handlers(SERVICE.full_name, SERVICE, servicer, observer, gate, calls),
+            handlers(HEALTH.full_name, HEALTH, HealthService(()), observer, gate, calls),
+        )
     )
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
-        yield Rig(address, channel, servicer)
+        yield Rig(address, channel, servicer, calls)
     await server.stop(0)
 
 
@@ -118,6 +132,69 @@ async def test_a_stream_and_a_sooner_deadline_have_the_time_that_they_ask_for() 
         assert [reply async for reply in watching] == [pb.Receipt()]
 
 
+async def read_all(call: Any) -> None:
+    async for _ in call:
+        pass
+
+
+async def test_who_does_not_read_is_cut_and_told_why_once_he_does() -> None:
+    async with rig() as running:
+        call = running.watch("many")
+        await running.servicer.entered.acquire()
+        await asyncio.sleep(0.1)  # what fits on the way is written; earlier is as good
+        assert running.servicer.writing is not None
+        running.servicer.writing.cut(OverloadedError("this watcher fell behind"))
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await asyncio.wait_for(read_all(call), timeout=60)
+        assert ended.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert ended.value.details() == "this watcher fell behind"
+
+
+async def test_a_caller_has_so_many_streams_and_no_more() -> None:
+    async with rig(limits=ConnectionLimits(BYTES, calls=3), most_streams=2) as served:
+        held = [served.watch(), served.watch()]
+        for _ in held:
+            await served.servicer.entered.acquire()
+        with pytest.raises(grpc.aio.AioRpcError, match="has 2 streams open, and no caller") as refused:
+            await read_all(served.watch())
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        served.servicer.may_end.set()
+        for call in held:
+            await read_all(call)
+        assert not served.calls._streams
+        await read_all(served.watch())
+
+
+async def test_a_call_that_asks_for_no_key_has_a_short_message() -> None:
+    async with rig() as served:
+        check: Any = served.channel.unary_unary("/grpc.health.v1.Health/Check")
+        long = health_pb2.HealthCheckRequest(service="x" * 4096).SerializeToString()
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="HealthCheckRequest has at most 4096 bytes"
+        ) as refused:
+            await check(long)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_message_of_a_stream_is_read_once_its_turn_has_come() -> None:
+    order = list[str]()
+
+    class Call:
+        async def turn(self, data: bytes) -> None:
+            order.append(f"turn of {len(data)}")
+
+        def read(self, parse: Any, data: bytes) -> Any:
+            order.append("read")
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"one"
+        yield b"three"
+
+    async for _ in _read_all(cast(Any, None), cast(CountedCall, Call()), requests()):
+        pass
+    assert order == ["turn of 3", "read", "turn of 5", "read"]
+
+
 async def test_more_calls_than_a_connection_may_have_wait_at_the_client() -> None:
     async with rig(limits=ConnectionLimits(BYTES, calls=2)) as served:
         served.servicer.may_end.set()
@@ -141,3 +218,12 @@ async def test_a_client_does_not_notice_that_its_connection_was_too_old() -> Non
         async with AsyncClient(served.address) as client:
             while len(served.servicer.peers) < 3:
                 await client.receipt("any")
+
+
+def test_what_keeps_a_server_from_listening_is_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert _why_not("127.0.0.1", port) == "Address already in use; choose another --port or --host"
+        assert "Cannot assign requested address" in _why_not("192.0.2.1", 0)
+        assert "no name of a machine" in _why_not("a" * 64, 0)
+        assert not _why_not("127.0.0.1", 0)

@@ -16,7 +16,16 @@ from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import ConfigError, ForbiddenError, OverloadedError, UnauthenticatedError
 from wattserve_server.service.caller import Caller, of_peer
-from wattserve_server.service.gate import ANY, NEEDS, OPEN, TENANT_HEADER, Gate, KeyFile
+from wattserve_server.service.gate import (
+    ANY,
+    HTTP_NEEDS,
+    NEEDS,
+    OPEN,
+    SHORT_BYTES,
+    TENANT_HEADER,
+    Gate,
+    KeyFile,
+)
 from wattserve_server.service.keys import ADMIN, PREDICT, READ_ALL, READ_OWN, RIGHTS, changing, new_key
 from wattserve_server.service.quota import Quotas
 
@@ -60,11 +69,13 @@ def test_every_method_of_every_service_has_its_row() -> None:
         reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"],
     ]
     names = [method.name for service in services for method in service.methods]
-    assert len(set(names)) == len(names), "one table for all services needs names of their own"
-    assert set(names) == set(NEEDS)
+    assert len({*names, *HTTP_NEEDS}) == len(names) + len(HTTP_NEEDS), (
+        "one table for all services needs names of their own"
+    )
+    assert {*names, *HTTP_NEEDS} == set(NEEDS)
     assert set(NEEDS.values()) == {OPEN, ANY, *RIGHTS}
     opened = {name for name, needed in NEEDS.items() if needed == OPEN}
-    assert opened == {"Check", "Watch", "ServerLive", "ServerReady", "ModelReady"}
+    assert opened == {"Check", "Watch", "ServerLive", "ServerReady", "ModelReady", "Health"}
 
 
 @pytest.mark.parametrize("method", NEEDS)
@@ -110,7 +121,7 @@ def test_a_tenant_sees_its_own_receipts_and_who_reads_all_sees_all(file: File) -
         ("ipv4:127.0.0.1:5000", "ipv4:127.0.0.1:5000", True),
         ("ipv6:%5B::1%5D:5000", "ipv6:%5B::1%5D:5000", True),
         ("ipv6:[::ffff:127.0.0.1]:5000", "ipv6:[::ffff:127.0.0.1]:5000", True),
-        ("unix:/run/w.sock", "unix:/run/w.sock", True),
+        ("unix:/run/w.sock", "unix:", False),
         (REMOTE, "ipv4:192.0.2.7", False),
         ("ipv6:%5B2001:db8::1%5D:5000", "ipv6:2001:db8::1", False),
         ("ipv6:[::ffff:192.0.2.7]:5000", "ipv6:::ffff:192.0.2.7", False),
@@ -159,13 +170,75 @@ def test_a_header_names_a_tenant_only_by_a_key_that_may_and_where_headers_are_tr
     assert "bank" in KeyFile(str(file.path)).keys.tenants
 
 
+USED_UP = "tenant shop has used up its 1 requests a second"
+
+
 def test_calls_that_are_no_predictions_count_for_the_rate(file: File) -> None:
     key = file.add("shop", PREDICT, READ_OWN, rate=1.0)
     gate = file.gate()
-    gate.admit("Predict", context(key))  # counted with its message, as each of a stream is
-    gate.admit("GetReceipt", context(key))
-    with pytest.raises(OverloadedError, match="tenant shop has used up its 1 requests a second"):
-        gate.admit("GetReceipt", context(key))
+    shop = admitted(gate, context(key))
+    gate.check_rate("Predict", shop)  # counted where it is accepted, as each of a stream is
+    gate.check_rate("GetReceipt", shop)
+    for method in ("GetReceipt", "Predict"):
+        with pytest.raises(OverloadedError, match=USED_UP):
+            gate.check_rate(method, shop)
+
+
+def test_a_prediction_counts_once_and_one_that_is_refused_unread_too(file: File) -> None:
+    key = file.add("shop", PREDICT, rate=1.0)
+    gate = file.gate()
+    shop = admitted(gate, context(key))
+    gate.count_message("Predict", shop, is_refused=False, is_first=True)  # its acceptance counts it
+    gate.check_rate("Predict", shop)
+    gate.count_message("Predict", shop, is_refused=True, is_first=True)
+    with pytest.raises(OverloadedError, match=USED_UP):
+        gate.check_rate("Predict", shop)
+    gate.count_message("Predict", shop, is_refused=True, is_first=True)  # he is told what was wrong with it
+
+
+def test_of_a_stream_that_is_no_prediction_every_message_counts(file: File) -> None:
+    key = file.add("shop", PREDICT, rate=1.0)
+    gate = file.gate()
+    shop = admitted(gate, context(key))
+    gate.check_rate("ServerReflectionInfo", shop)
+    gate.count_message("ServerReflectionInfo", shop, is_refused=False, is_first=True)
+    with pytest.raises(OverloadedError, match=USED_UP):
+        gate.count_message("ServerReflectionInfo", shop, is_refused=False, is_first=False)
+
+
+async def test_long_messages_of_streams_of_predictions_wait_for_their_turn_and_short_ones_do_not(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = file.add("shop", PREDICT, rate=1.0)
+    gate, waited_s = file.gate(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waited_s.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    shop = admitted(gate, context(key))
+    for _ in range(9):
+        await gate.turn("PredictStream", shop, SHORT_BYTES)
+        await gate.turn("ServerReflectionInfo", shop, SHORT_BYTES + 1)  # ends where it is one too many
+    assert not waited_s
+    for _ in range(4):
+        await gate.turn("PredictStream", shop, SHORT_BYTES + 1)
+    assert waited_s == [0.5, 1.0]
+
+
+def test_a_limit_that_is_lowered_holds_for_streams_that_had_begun(file: File) -> None:
+    key = file.add("shop", PREDICT)
+    quotas, keys = Quotas(), KeyFile(str(file.path))
+    gate = Gate(keys, quotas)
+    shop = admitted(gate, context(key))
+    for _ in range(3):
+        quotas.take(shop)
+    text = file.path.read_text()
+    file.path.write_text(text.replace("requests_per_second = 0.0", "requests_per_second = 1.0"))
+    assert keys.look() == frozenset()
+    quotas.take(shop)
+    with pytest.raises(OverloadedError, match=USED_UP):
+        quotas.take(shop)
 
 
 def test_a_refusal_is_logged_with_the_method_and_the_address_and_without_what_was_shown(
@@ -202,7 +275,7 @@ def test_a_changed_file_is_read_again_and_says_whose_calls_must_end(
     assert f", of user {os.getuid()}, has changed" in caplog.text
 
 
-@pytest.mark.parametrize("change", ["broken", "gone", "writable"])
+@pytest.mark.parametrize("change", ["broken", "gone", "writable", "empty", "blank"])
 def test_a_file_that_is_no_good_changes_nothing_and_is_complained_of(
     file: File, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
@@ -212,6 +285,10 @@ def test_a_file_that_is_no_good_changes_nothing_and_is_complained_of(
         file.path.write_text("[[keys]")
     elif change == "gone":
         file.path.unlink()
+    elif change == "empty":  # as an editor leaves it for an instant
+        file.path.write_text("")
+    elif change == "blank":
+        file.path.write_text("\n# ours\n")
     else:
         file.path.chmod(0o666)
         os.utime(file.path, ns=(1, 1))
@@ -221,6 +298,14 @@ def test_a_file_that_is_no_good_changes_nothing_and_is_complained_of(
     assert record.levelno == logging.ERROR
     assert "NO KEY WAS ADDED OR REVOKED" in record.getMessage()
     assert str(file.path) in record.getMessage()
+
+
+def test_the_last_key_can_be_revoked(file: File) -> None:
+    key_id = file.add("shop", PREDICT).split("_")[1]
+    watched = KeyFile(str(file.path))
+    with changing(file.path) as keys:
+        del keys[key_id]
+    assert watched.look() == {key_id}
 
 
 def test_a_key_with_other_limits_goes_on_and_one_with_fewer_rights_does_not(file: File) -> None:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from grpc_health.v1 import health_pb2
 
-from wattserve_server.errors import NotFound
+from wattserve_server.errors import NotFound, OverloadedError
+from wattserve_server.service import listen
+from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.listen import HealthService
 
 SERVICE = "wattserve.v1.Inference"
@@ -18,6 +20,11 @@ Status = health_pb2.HealthCheckResponse
 
 def asked(name: str = SERVICE) -> Any:
     return health_pb2.HealthCheckRequest(service=name)
+
+
+@pytest.fixture(autouse=True)
+def caller() -> None:
+    CALLER.set(Caller("ipv4:10.0.0.1"))
 
 
 async def heard(watch: AsyncIterator[Any]) -> int:
@@ -88,3 +95,26 @@ async def test_a_watcher_that_was_busy_hears_the_latest() -> None:
     health.say(serving=False)
     health.say(serving=True)
     assert await heard(watch) == Status.SERVING
+
+
+async def test_no_caller_and_all_of_them_hold_no_more_than_so_many_watches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listen, "MOST_WATCHES_OF_ONE", 2)
+    monkeypatch.setattr(listen, "MOST_WATCHES", 3)
+    health = HealthService(())
+
+    async def watches(who: str) -> AsyncIterator[Any]:
+        CALLER.set(Caller(who))
+        watch = health.Watch(asked(""), None)
+        assert await heard(watch) == Status.NOT_SERVING
+        return watch
+
+    first, _ = await watches("ipv4:10.0.0.1"), await watches("ipv4:10.0.0.1")
+    with pytest.raises(OverloadedError, match=r"ipv4:10.0.0.1 watches the health of this server 2 times"):
+        await watches("ipv4:10.0.0.1")
+    await watches("ipv4:10.0.0.2")
+    with pytest.raises(OverloadedError, match="all callers 3 times"):
+        await watches("ipv4:10.0.0.3")
+    assert await hears_nothing(first)  # it leaves
+    await watches("ipv4:10.0.0.3")

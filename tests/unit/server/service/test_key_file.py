@@ -90,6 +90,8 @@ def test_a_link_goes_on_pointing_to_the_file(tmp_path: Path) -> None:
     [
         ("keys = 3", "holds tables"),
         ("[[keys]", "not a TOML file"),
+        (GOOD + "in_flight = " + "9" * 5000, "not a TOML file"),
+        ("keys = " + "[" * 5000, "not a TOML file"),
         ("limit = 3", "holds tables"),
         (GOOD + "requests = 3\n", "key 1: holds other things than id, sha256, tenant, may"),
         (GOOD + 'in_flight = "3"\n', "key 1: in_flight = '3' is no int"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import pytest
 
 from wattserve_server.errors import OverloadedError
@@ -14,15 +12,16 @@ from wattserve_server.service.prediction import Unkeyed
 def test_a_caller_without_a_key_has_so_many_in_flight_and_is_forgotten() -> None:
     unkeyed = Unkeyed(2)
     here, there = "ipv4:127.0.0.1:4", "ipv4:127.0.0.1:5"
-    with ExitStack() as calls:
-        for _ in range(2):
-            calls.enter_context(unkeyed.prediction(here))
-        with pytest.raises(OverloadedError, match="has 2 predictions in flight") as refused:
-            calls.enter_context(unkeyed.prediction(here))
-        assert refused.value.limit == "peer_in_flight"
-        calls.enter_context(unkeyed.prediction(there))
-    with unkeyed.prediction(here):
-        pass
+    for _ in range(2):
+        unkeyed.begin(here)
+    with pytest.raises(OverloadedError, match="has 2 predictions in flight") as refused:
+        unkeyed.begin(here)
+    assert refused.value.limit == "peer_in_flight"
+    unkeyed.begin(there)
+    for name in (here, here, there):
+        unkeyed.end(name)
+    unkeyed.begin(here)
+    unkeyed.end(here)
     assert len(unkeyed) == 0
 
 

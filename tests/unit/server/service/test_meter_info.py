@@ -84,7 +84,7 @@ def test_each_part_has_the_idle_draw_that_was_learned_since() -> None:
     )
     booked: Any = {"accelerator": board, "host": host}
     together: Any = whole
-    told = meter_now(DeviceMeter("cuda:0", together, meter_info(status(), PROBE, parts), booked, booked))
+    told = meter_now(DeviceMeter("cuda:0", together, meter_info(status(), PROBE, parts), booked))
     assert (told.idle_watts, [part.idle_watts for part in told.parts]) == (90.0, [70.0, 20.0])
     assert {part.idle_origin for part in told.parts} == {"measured"}
 

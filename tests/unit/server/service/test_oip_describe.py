@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from tests.clients.oip_world import NAME, ready, unload
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_server.energy.receipt import Window
-from wattserve_server.engine.roster import Readiness
+from wattserve_server.engine.roster import Readiness, Resident
 from wattserve_server.service import oip as describe
 from wattserve_server.service.prediction import Host
 from wattserve_server.telemetry.observer import Observer, Times
@@ -119,6 +122,11 @@ def test_statistics_are_told_with_the_counts_that_clients_compare() -> None:
     assert [(each.count, each.ns) for each in told] == [(1, 10), (1, 5), (1, 2), (1, 1), (1, 3), (1, 4)]
     assert [(each.batch_size, each.compute_infer.ns) for each in found.batch_stats] == [(1, 7), (2, 7)]
     assert [(each.type, each.id, each.byte_size) for each in found.memory_usage] == [("CPU", 0, 1000)]
+    copies = {f"cuda:{index}": cast(Any, SimpleNamespace(parameter_bytes=7 + index)) for index in range(2)}
+    entry.resident = Resident(copies["cuda:0"], copies)
+    found = describe.model_statistics(f"{NAME}@fp32", observer.statistics(["fp32"]), entry)
+    used = [(each.type, each.id, each.byte_size) for each in found.memory_usage]
+    assert used == [("GPU", 0, 7), ("GPU", 1, 8)]
     unload(entry)
     assert not describe.model_statistics(NAME, observer.statistics(["fp32"]), entry).memory_usage
     assert not describe.model_statistics(NAME, observer.statistics(["fp32"]), None).memory_usage

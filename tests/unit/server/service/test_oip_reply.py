@@ -55,7 +55,8 @@ def replied(
     parts: Any = {
         part: SimpleNamespace(source=each) for part, each in (sources or {ACCELERATOR: source}).items()
     }
-    host.meters["cpu"] = DeviceMeter("cpu", parts[ACCELERATOR], pb.MeterInfo(), parts, parts)
+    host.meters["cpu"] = DeviceMeter("cpu", parts[ACCELERATOR], pb.MeterInfo(), parts)
+    host.charging["cpu"] = parts
     return response(asked(classes), host, Answered(of, list(LOGITS), Times(1, 20, 300, 4000, 50000)))
 
 

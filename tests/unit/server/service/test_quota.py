@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import asyncio
 
 import pytest
 
@@ -80,15 +80,66 @@ def test_keys_of_one_tenant_share_its_time_and_other_tenants_have_their_own(cloc
 
 def test_only_so_many_predictions_are_in_flight(clock: Clock) -> None:
     quotas, shop = Quotas(clock), caller(in_flight=2)
-    with ExitStack() as flying:
-        flying.enter_context(quotas.prediction(shop))
-        flying.enter_context(quotas.prediction(caller(in_flight=2)))
-        with pytest.raises(OverloadedError, match="tenant shop has 2 predictions in flight") as caught:
-            flying.enter_context(quotas.prediction(shop))
-        assert caught.value.limit == "tenant_in_flight"
-        assert quotas.in_flight == {"shop": 2}
-    with quotas.prediction(shop):
-        assert quotas.in_flight == {"shop": 1}
+    quotas.begin(shop)
+    quotas.begin(caller(in_flight=2))
+    with pytest.raises(
+        OverloadedError, match="tenant shop has as many predictions in flight as it may: 2"
+    ) as caught:
+        quotas.begin(shop)
+    assert caught.value.limit == "tenant_in_flight"
+    assert quotas.in_flight == {"shop": 2}
+    quotas.end(shop)
+    quotas.end(shop)
+    quotas.begin(shop)
+    assert quotas.in_flight == {"shop": 1}
+
+
+async def test_a_stream_is_read_twice_as_fast_as_its_tenant_may_ask_and_once_a_second_at_least(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s = list[float]()
+
+    async def sleep(seconds: float) -> None:
+        waited_s.append(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    quotas, shop, slow = Quotas(clock), caller(rate=2), caller("slow", rate=0.001)
+    for _ in range(6):
+        await quotas.turn(shop)
+    assert waited_s == [0.25, 0.5]
+    clock.now_s += 10
+    await quotas.turn(shop)
+    for _ in range(3):
+        await quotas.turn(slow)
+    assert waited_s == [0.25, 0.5, 1.0, 2.0]
+    for free in (caller("free"), Caller("ipv4:10.0.0.1")):
+        await quotas.turn(free)
+        await quotas.turn(free)
+    assert len(waited_s) == 4
+
+
+async def test_a_stream_that_ends_while_it_waits_gives_its_turn_back(clock: Clock) -> None:
+    quotas, slow = Quotas(clock), caller(rate=0.001)
+    await quotas.turn(slow)
+    for _ in range(1000):
+        waiting = asyncio.create_task(quotas.turn(slow))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    clock.now_s += 1
+    await asyncio.wait_for(quotas.turn(slow), timeout=60)
+
+
+def test_a_request_that_costs_more_keeps_the_next_one_waiting(clock: Clock) -> None:
+    quotas, shop = Quotas(clock), caller(rate=10)
+    quotas.take(shop)
+    quotas.take_more(shop, 29)
+    with pytest.raises(OverloadedError) as caught:
+        quotas.take(shop)
+    assert caught.value.retry_after_s == pytest.approx(2.1)
+    quotas.take_more(caller("free"), 29)
+    quotas.take(caller("free"))
 
 
 def test_without_a_limit_and_without_a_key_everything_passes(clock: Clock) -> None:

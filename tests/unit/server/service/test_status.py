@@ -37,7 +37,8 @@ def details(failure: Failure, kind: type[Detail]) -> list[Detail]:
 
 def test_every_error_that_a_caller_can_meet_is_in_the_table() -> None:
     met = {kind for kind in leaves(errors.WattserveError) if not issubclass(kind, NEVER_ON_THE_WIRE)}
-    assert set(REACTIONS) == met
+    kinds_of_others = {errors.NotPossibleHere, errors.OverloadedError}  # raised as they are, too
+    assert set(REACTIONS) == met | kinds_of_others
 
 
 def test_each_class_of_errors_has_a_reason_of_its_own() -> None:
@@ -51,11 +52,15 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "InvalidRequest": ("INVALID_ARGUMENT", "INVALID_REQUEST"),
         "NotFound": ("NOT_FOUND", "NOT_FOUND"),
         "NotPossibleHere": ("FAILED_PRECONDITION", "NOT_POSSIBLE_HERE"),
+        "EnergyLimitError": ("FAILED_PRECONDITION", "ENERGY_LIMIT"),
+        "LawUnknownError": ("FAILED_PRECONDITION", "LAW_UNKNOWN"),
+        "SpentError": ("RESOURCE_EXHAUSTED", "BUDGET_SPENT"),
         "UnauthenticatedError": ("UNAUTHENTICATED", "NO_VALID_KEY"),
         "ForbiddenError": ("PERMISSION_DENIED", "NOT_ALLOWED"),
         "OverloadedError": ("RESOURCE_EXHAUSTED", "OVERLOADED"),
         "ShortageError": ("RESOURCE_EXHAUSTED", "SHORT_OF_MEMORY"),
         "UnavailableError": ("UNAVAILABLE", "STARTING_OR_STOPPING"),
+        "LaneLostError": ("UNAVAILABLE", "DEVICE_FAILED"),
         "CutError": ("UNAVAILABLE", "CUT_BY_SHUTDOWN"),
         "ExpiredError": ("DEADLINE_EXCEEDED", "EXPIRED_IN_QUEUE"),
         "OverdueError": ("DEADLINE_EXCEEDED", "SERVER_DEADLINE"),
@@ -86,6 +91,18 @@ def test_an_overloaded_server_says_when_to_come_back_in_both_ways() -> None:
     assert retry.retry_delay.ToMilliseconds() == 100
     assert dict(failure.metadata())["grpc-retry-pushback-ms"] == "100"
     assert not details(failure, error_details_pb2.BadRequest)
+
+
+def test_a_request_that_would_cost_too_much_is_told_the_prediction() -> None:
+    failure = failure_of(errors.EnergyLimitError("too much", "max_energy_uj", 1234))
+    (info,) = details(failure, error_details_pb2.ErrorInfo)
+    assert (info.reason, dict(info.metadata)) == ("ENERGY_LIMIT", {"predicted_energy_uj": "1234"})
+
+
+def test_a_spent_budget_says_when_its_period_ends() -> None:
+    failure = failure_of(errors.SpentError("used up", "tenant_budget", 86_400.0))
+    (retry,) = details(failure, error_details_pb2.RetryInfo)
+    assert retry.retry_delay.ToSeconds() == 86_400
 
 
 def test_an_error_after_some_ran_names_the_receipt_in_its_details_and_its_words() -> None:
@@ -164,3 +181,9 @@ def test_grpc_is_not_told_to_wait_for_what_its_call_will_not_get_any_more() -> N
     late = failure_of(errors.OverloadedError("the deadline cannot be met", "deadline", 0.5))
     assert push_back(late, 30.0) == "-1"
     assert details(late, error_details_pb2.RetryInfo)[0].retry_delay.ToMilliseconds() == 500
+
+
+@pytest.mark.parametrize("wait_s", [5e6, 1e300, float("inf")])
+def test_a_wait_longer_than_a_reply_can_tell_is_told_as_a_month(wait_s: float) -> None:
+    failure = failure_of(errors.OverloadedError("much too much", "tenant_rate", wait_s))
+    assert failure.retry_after_ms == 30 * 86_400_000 < 2**32

@@ -16,6 +16,7 @@ from wattserve_server.service.status_page import (
     LedgerHistory,
     PageFacts,
     Watts,
+    _variant_rows,
     accounts,
     areas,
     duration,
@@ -92,6 +93,18 @@ def test_it_says_what_is_served_and_what_it_costs() -> None:
     assert "41 W now (estimated)" in words
     assert "7 sequences wait" in words
     assert "1 1 1 J 100 mJ" in words  # answered, failed, per settled request, per settled token
+
+
+def test_a_token_costs_what_it_does_on_the_devices_that_share_a_variant() -> None:
+    """And on the host's counter, whose ledger tells the same tokens again."""
+    other, host = pb.EnergyReport(), pb.EnergyReport()
+    for ledger, device in ((other, "cuda:1"), (host, "host")):
+        ledger.CopyFrom(LEDGER)
+        ledger.device = device
+    own = pb.VariantInfo(name="fp32", device="cpu", other_devices=["cuda:1"])
+    facts = [DeviceFacts(pb.MeterInfo(), ledger, None, []) for ledger in (LEDGER, other, host)]
+    (row,) = _variant_rows(PageFacts("ready", 0.0, [], pb.ServerInfo(variants=[own]), facts))
+    assert row.joules_per_token == pytest.approx(3 * 2.0 / 40)
 
 
 def test_joules_that_nobody_measured_are_said_to_be_so() -> None:

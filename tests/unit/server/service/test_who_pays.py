@@ -18,14 +18,16 @@ from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.queued import Answer
-from wattserve_server.errors import InferenceError, InvalidRequest, NotFound
+from wattserve_server.errors import InferenceError, InvalidRequest, NotFound, OverloadedError
 from wattserve_server.service import prediction
-from wattserve_server.service.caller import CALLER, of_peer
+from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
-from wattserve_server.service.inference import MOST_FOUND, MOST_WATCHED, InferenceService
+from wattserve_server.service.keys import new_key
+from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
 from wattserve_server.service.quota import Quotas
+from wattserve_server.service.receipts import MOST_FOUND, MOST_WATCHED
 
 CONTEXT = SimpleNamespace(time_remaining=lambda: None)
 IDS = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 3])])
@@ -46,9 +48,8 @@ def host() -> Host:
     made = ready()
     made.engine.book = ReceiptBook(60.0, 1000, lambda receipt: None)
     metered: Any = SimpleNamespace(source=Source("simulated", "simulated", Quality.SIMULATED))
-    made.meters["cpu"] = DeviceMeter(
-        "cpu", metered, pb.MeterInfo(), {ACCELERATOR: metered}, {ACCELERATOR: metered}
-    )
+    made.meters["cpu"] = DeviceMeter("cpu", metered, pb.MeterInfo(), {ACCELERATOR: metered})
+    made.charging["cpu"] = {ACCELERATOR: metered}
     return made
 
 
@@ -161,6 +162,20 @@ async def test_one_call_watches_so_many_receipts_and_no_more(native: InferenceSe
     with pytest.raises(InvalidRequest, match="at most 10000 are watched") as caught:
         await anext(aiter(native.WatchReceipts(request, CONTEXT)))
     assert caught.value.field == "receipt_ids"
+
+
+async def test_every_hundred_receipts_that_a_call_watches_cost_a_request(native: InferenceService) -> None:
+    _, key = new_key("shop", ["read-own"], 1.0, 0, [])
+    shop = Caller("shop", key.may, "shop", key)
+    token = CALLER.set(shop)
+    try:
+        request = pb.WatchReceiptsRequest(receipt_ids=[str(each) for each in range(301)])
+        with pytest.raises(NotFound):
+            await anext(aiter(native.WatchReceipts(request, CONTEXT)))
+    finally:
+        CALLER.reset(token)
+    with pytest.raises(OverloadedError, match="has used up its 1 requests a second"):
+        native._predictor.count(shop)
 
 
 def fails(host: Host) -> None:

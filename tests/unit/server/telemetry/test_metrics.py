@@ -11,7 +11,15 @@ from wattserve_server.energy.reading import Energy, MeterStatus, Quality, Source
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt, Window
 from wattserve_server.telemetry.observer import Observer, Times
 from wattserve_server.telemetry.scrape import BoardGauges
-from wattserve_server.telemetry.state import BoardFigures, DeviceState, ServedVariant, ServerState
+from wattserve_server.telemetry.state import (
+    AccountBookState,
+    BoardFigures,
+    DeviceState,
+    LaneState,
+    ServedVariant,
+    ServerState,
+    TenantBudget,
+)
 
 NOW = re.compile(r"(_timestamp_seconds\{.*?\}|grpc_server_handling_seconds_sum\{.*?\}) .*")
 OTHERS = re.compile("(# [A-Z]+ )?(process|python)_")
@@ -52,7 +60,8 @@ PARTS = (
     MeterPart(Source("nvml:GPU-5", "counter", Quality.MEASURED), Energy(9_500_000), None),
     MeterPart(Source("estimate", "estimate", Quality.ESTIMATED), Energy(500_000), 5.0),
 )
-BOARD = BoardGauges("GPU-5", lambda: BoardFigures(0.41, 81.619, 50_000_000, 150_119_383_040))
+FIGURES = BoardFigures(0.41, 81.619, 50_000_000, 150_119_383_040, 0, 'NVIDIA "H200"', 12_345_678_901)
+BOARD = BoardGauges("GPU-5", lambda: FIGURES)
 
 
 def server_state(
@@ -73,6 +82,12 @@ def server_state(
         2,
         9,
         {"shop": 1},
+        6,
+        AccountBookState(True, 7, 2, 0, 3, 1234, 1_800_000_000_000_000_000),
+        True,
+        4096,
+        [TenantBudget("shop", "hard", "day", 5_000_000, 1_500_000)],
+        [LaneState("cpu", 2_500_000_000)],
     )
 
 
@@ -89,11 +104,9 @@ def ledger() -> Ledger:
 
 def metrics() -> Observer:
     made = Observer("1.2.3", "3.11")
-    fp32 = ServedVariant("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5)
+    fp32 = ServedVariant("fp32", "cpu", True, "fp32", "fp32 GEMM", "", True, 4096, 1.5, 640, 1_000_000)
     int8 = ServedVariant("int8", "cpu", False)
-    state = DeviceState(
-        "cpu", ledger(), METER, PROBE, PARTS, 2_500_000_000, Energy(9_000_000), receipts_residual_uj=3
-    )
+    state = DeviceState("cpu", ledger(), METER, PROBE, PARTS, Energy(9_000_000), receipts_residual_uj=3)
     made.serve_state(server_state([state], [fp32, int8]), [BOARD])
     made.declare_tenants(["shop", "bank"])
     made.tenant_asked("shop", "OK")
@@ -105,6 +118,8 @@ def metrics() -> Observer:
     made.answered("fp32", 1, Times(1000, 2_000_000, 3_000_000, 4000, 6_000_000), receipt)
     made.failed("", "NOT_FOUND", "NOT_FOUND", "no such variant", 1000)
     made.batch_ran(Window("fp32", 0, 3_000_000, (4, 6), 8))
+    made.tokens_came("fp32", 1, 7_000_000, is_first=True)
+    made.tokens_came("fp32", 3, 6_000_000, is_first=False)
     receipt.end(Outcome.COMPLETED)
     receipt.charge(Charge(receipt.lines[0], 100, 0.0, 1, ""), ACCELERATOR)
     made.receipt_final(receipt)
@@ -114,13 +129,23 @@ def metrics() -> Observer:
 
 
 def wattserve_lines(made: Observer) -> list[str]:
-    """Without what is Python's, and with an instant for all that the clock decides."""
+    """Without what is Python's, and with one instant and one machine for all."""
     text = NOW.sub(r"\1 0.0", made.page("")[1].decode())
+    text = re.sub('Hostname="[^"]*"', 'Hostname="here"', text)
     return [line for line in text.splitlines() if not OTHERS.match(line)]
 
 
 def test_the_scrape_is_the_published_one() -> None:
     assert "\n".join(wattserve_lines(metrics())) + "\n" == GOLDEN.read_text()
+
+
+def test_tokens_that_come_with_the_first_are_counted_too() -> None:
+    made = metrics()
+    made.tokens_came("fp32", 3, 5_000_000, is_first=True)
+    values = values_of(made)
+    assert values['wattserve_time_to_first_token_seconds_count{variant="fp32"}'] == "2.0"
+    assert values['wattserve_inter_token_seconds_count{variant="fp32"}'] == "5.0"
+    assert values['wattserve_output_tokens_total{variant="fp32"}'] == "7.0"
 
 
 def values_of(made: Observer) -> dict[str, str]:
@@ -182,8 +207,21 @@ def test_a_part_has_its_idle_draw_once_it_is_known() -> None:
 
 def test_what_several_devices_share_is_busy_for_none_of_them() -> None:
     made = Observer("1.2.3")
-    made.serve_state(server_state([replace(bare_state("host"), busy_ns=None)]))
-    assert not [line for line in wattserve_lines(made) if line.startswith("wattserve_device_busy")]
+    made.serve_state(server_state([bare_state("host")]))
+    busy = [line for line in wattserve_lines(made) if line.startswith("wattserve_device_busy")]
+    assert busy == ['wattserve_device_busy_seconds_total{device="cpu"} 2.5']
+
+
+def test_a_variant_of_several_devices_is_told_with_each_of_them() -> None:
+    made = Observer("1.2.3")
+    both = [replace(bare_state(name), ledger=ledger()) for name in ("cuda:0", "cuda:1")]
+    made.serve_state(server_state(both, [ServedVariant("fp32", "cuda:0", True, other_devices=["cuda:1"])]))
+    values = values_of(made)
+    for device in ("cuda:0", "cuda:1"):
+        series = f'{{device="{device}",variant="fp32"}}'
+        assert values[f"wattserve_energy_active_joules_total{series}"] == "4.0"
+        assert values[f"wattserve_settled_sequences_total{series}"] == "2.0"
+        assert [name for name in values if name.startswith("wattserve_variant_info") and device in name]
 
 
 def test_what_the_probe_did_not_find_has_no_series_rather_than_a_zero() -> None:

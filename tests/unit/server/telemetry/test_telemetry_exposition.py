@@ -147,6 +147,37 @@ def test_odd_headers_hurt_nobody(exposition: Exposition) -> None:
     assert say(exposition, sent).endswith(b"accept=a,b\n")
 
 
+class OneByOne:
+    """A connection on which each byte comes by itself."""
+
+    def __init__(self, sent: bytes) -> None:
+        self._left = [bytes([byte]) for byte in reversed(sent)]
+
+    def settimeout(self, seconds: float) -> None: ...
+
+    def recv(self, most: int) -> bytes:
+        return self._left.pop() if self._left else b""
+
+
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\n\n", b"\n\r\n"])
+def test_a_head_that_comes_byte_by_byte_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    looked_at, pattern = list[int](), module._END_OF_HEAD
+
+    class Counted:
+        def search(self, head: bytes, begin: int = 0) -> object:
+            looked_at.append(len(head) - begin)
+            return pattern.search(head, begin)
+
+    monkeypatch.setattr(module, "_END_OF_HEAD", Counted())
+    sent = b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 1000 + end
+    handler = object.__new__(module._Connection)
+    handler.request = OneByOne(sent)
+    assert handler._read_head() == sent.decode()
+    assert max(looked_at) <= 4
+
+
 def test_a_client_that_trickles_is_given_so_long_in_all(
     exposition: Exposition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,26 +204,43 @@ def test_clients_that_say_nothing_keep_nobody_waiting(exposition: Exposition) ->
         assert ask(exposition, "GET", "/metrics")[0] == 200
 
 
-def test_there_are_so_many_connections_at_the_most(
+def test_there_are_so_many_connections_at_the_most_and_who_asks_is_not_kept_out(
     exposition: Exposition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ASK_S", 2.0)
+    monkeypatch.setattr(module, "ASK_S", 600.0)
     with contextlib.ExitStack() as silent:
         made = [
             silent.enter_context(socket.create_connection(address(exposition), timeout=10))
             for _ in range(CONNECTIONS + 20)
         ]
-        for connection in made[CONNECTIONS:]:
+        for connection in made[:20]:  # who has been at asking for longest
             assert connection.recv(1) == b""
-        threads = [each for each in threading.enumerate() if "process_request" in each.name]
-        assert len(threads) <= CONNECTIONS
-    until = time.monotonic() + 60  # the others have hung up
-    while True:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            assert ask(exposition, "GET", "/metrics")[0] == 200
-            break
-        assert time.monotonic() < until
-        time.sleep(0.01)
+        until = time.monotonic() + 60
+        while sum("process_request" in each.name for each in threading.enumerate()) > CONNECTIONS:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert ask(exposition, "GET", "/metrics")[0] == 200
+        made[-1].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert made[-1].recv(12) == b"HTTP/1.1 200"
+
+
+def test_where_all_are_being_answered_who_comes_is_closed() -> None:
+    answers, begun = threading.Event(), threading.Semaphore(0)
+
+    def page(accept: str) -> tuple[str, bytes]:
+        begun.release()
+        answers.wait(60)
+        return "text/plain", b""
+
+    made = Exposition({"/metrics": page}, "127.0.0.1", 0, of_one_address=1)
+    with contextlib.closing(made), contextlib.ExitStack() as connections:
+        first = connections.enter_context(socket.create_connection(address(made), timeout=60))
+        first.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert begun.acquire(timeout=60)
+        second = connections.enter_context(socket.create_connection(address(made), timeout=60))
+        assert second.recv(1) == b""
+        answers.set()
+        assert first.recv(12) == b"HTTP/1.1 200"
 
 
 def test_a_reader_that_does_not_read_is_dropped(
@@ -268,10 +316,11 @@ def test_one_address_has_so_many_connections_and_what_is_closed_is_counted() -> 
         on_closed=closed.release,
     )
     with contextlib.closing(made), contextlib.ExitStack() as connections:
-        for _ in range(3):
-            connection = connections.enter_context(socket.create_connection(address(made), timeout=10))
-        assert connection.recv(1) == b""
-        assert closed.acquire(timeout=10)
+        first, *_ = (
+            connections.enter_context(socket.create_connection(address(made), timeout=60)) for _ in "123"
+        )
+        assert first.recv(1) == b""
+        assert closed.acquire(timeout=60)
         with socket.socket() as elsewhere:  # of 127.0.0.0/8 every address is this machine's
             elsewhere.bind(("127.0.0.2", 0))
             elsewhere.settimeout(10)

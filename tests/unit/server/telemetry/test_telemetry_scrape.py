@@ -1,6 +1,7 @@
 """The two formats of a scrape, exemplars, and the four gauges that perf_analyzer reads."""
 
 import re
+import socket
 import threading
 from collections.abc import Iterable
 
@@ -115,7 +116,7 @@ def test_plain_text_has_no_exemplars_and_the_same_figures() -> None:
 
     def samples(families: Iterable[Metric]) -> dict[tuple[str, ...], float]:
         return {
-            (each.name, *sorted(each.labels.values())): each.value
+            (each.name.removesuffix("_total"), *sorted(each.labels.values())): each.value
             for family in families
             for each in family.samples
             if not each.name.startswith("process_") and "timestamp" not in each.name
@@ -139,6 +140,16 @@ def test_perf_analyzer_reads_the_boards_figures_whole(accept: str) -> None:
     assert perf_analyzer_reads(page, "nv_gpu_power_usage") == {"GPU-5": 81.619}
     assert perf_analyzer_reads(page, "nv_gpu_memory_used_bytes") == {"GPU-5": 50_000_000}
     assert perf_analyzer_reads(page, "nv_gpu_memory_total_bytes") == {"GPU-5": 150_119_383_040}
+
+
+@pytest.mark.parametrize(("accept", "kind"), [("*/*", "counter"), (PROMETHEUS, "unknown")])
+def test_a_board_is_told_as_dcgms_exporter_tells_it(accept: str, kind: str) -> None:
+    page = metrics().page(accept)[1].decode()
+    energy, power = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_POWER_USAGE"
+    host = f'Hostname="{socket.gethostname()}"'
+    labels = rf'{{gpu="0",UUID="GPU-5",modelName="NVIDIA \"H200\"",{host}}}'
+    assert f"# TYPE {energy} {kind}\n{energy}{labels} 12345678901\n" in page
+    assert f"# TYPE {power} gauge\n{power}{labels} 81.619\n" in page
 
 
 def page_of(*boards: BoardGauges) -> str:
@@ -181,6 +192,17 @@ def test_a_gpus_meter_has_its_boards_gauges() -> None:
     (gauges,) = boards_of(open_nvml("0", load=lambda: nvml, environ={}), lambda: nvml)
     assert gauges.uuid == FakeBoard().uuid
     assert gauges.figures() == BoardFigures(0.41, 82.0, 1_500_000_000, 150_119_383_040)
+
+
+def test_dcgms_figures_of_a_board_are_its_own_count_and_its_number_here() -> None:
+    nvml = FakeNvml([FakeBoard("GPU-4"), FakeBoard()])
+    meter = open_nvml(FakeBoard().uuid, load=lambda: nvml, environ={})
+    (gauges,) = boards_of(meter, lambda: nvml, has_dcgm=True)
+    told = gauges.figures()
+    assert (told.index, told.name, told.energy_mj) == (1, "NVIDIA H200", 1_000_000)
+    nvml.boards[1].energy_mj = None  # it tells its power only
+    assert "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" not in page_of(gauges)
+    assert "DCGM_FI_DEV_POWER_USAGE" in page_of(gauges)
 
 
 def test_a_board_in_a_sum_has_them_too_and_other_meters_have_none() -> None:

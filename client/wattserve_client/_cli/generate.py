@@ -1,0 +1,93 @@
+"""The commands that ask a language model: its answer as it comes, and how likely it finds given texts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from wattserve_client._cli import show, words
+from wattserve_client._cli.commands import width
+from wattserve_client._cli.words import ArgumentsError, CommandError
+from wattserve_client.client import Client
+
+# Of `generate`, by the argument that each becomes: not sent where it was not given.
+OPTIONS = (
+    "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "seed", "logprobs",
+    "max_energy_uj",
+)  # fmt: skip
+
+
+def generate(client: Client, options: argparse.Namespace) -> int:
+    """The answer on standard output as it comes, then what it cost on standard error; as JSON, both at the
+    end."""
+    if (options.prompt is None) == (options.tokens is None):
+        raise ArgumentsError("generate takes PROMPT or --tokens, and only one of them")
+    prompt = options.tokens if options.prompt is None else _text(options.prompt)
+    given = {name: getattr(options, name) for name in OPTIONS}
+    asked: Any = {name: value for name, value in given.items() if value is not None}
+    asked |= {
+        "variant": options.variant,
+        "request_id": options.request_id,
+        "stop": options.stop,
+        "ignore_eos": options.ignore_eos,
+        "priority": options.priority,
+        "wait_for_settled_energy": options.settled,
+    }
+    try:
+        pieces = client.generate_stream(prompt, **asked)
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error)) from None
+    is_begun = False
+    try:
+        for piece in pieces:
+            if not options.json:
+                is_begun = True
+                # Of a model without a tokenizer its ids are all there is.
+                print(piece.text or ("" if options.prompt else _ids(piece.token_ids)), end="", flush=True)
+    finally:
+        pieces.close()
+        if is_begun:
+            print(flush=True)
+    if options.json:
+        print(json.dumps(words.plain(pieces.result), indent=2, ensure_ascii=False))
+    else:
+        print(f"\n{show.generation(pieces.result, width())}", file=sys.stderr)
+    return 0
+
+
+def score(client: Client, options: argparse.Namespace) -> int:
+    if bool(options.texts) == bool(options.tokens):
+        raise ArgumentsError("score takes TEXT or --tokens, and only one of them")
+    try:
+        answer = client.score(
+            options.texts or options.tokens,
+            variant=options.variant,
+            request_id=options.request_id,
+            priority=options.priority,
+            wait_for_settled_energy=options.settled,
+        )
+    except (TypeError, ValueError) as error:
+        raise CommandError(str(error)) from None
+    texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
+    if options.json:
+        print(json.dumps(words.plain(answer), indent=2, ensure_ascii=False))
+    else:
+        print(show.scores(answer, texts, width()))
+    return 0
+
+
+def _text(prompt: str) -> str:
+    """- is standard input."""
+    if prompt != "-":
+        return prompt
+    try:
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise CommandError(f"standard input: not UTF-8 text ({error.reason})") from None
+
+
+def _ids(token_ids: tuple[int, ...]) -> str:
+    return "".join(f"{token} " for token in token_ids)

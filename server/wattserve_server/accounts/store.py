@@ -1,0 +1,205 @@
+"""Where an account book lies: opened, checked, brought to today's tables, locked for the one who writes.
+
+SQLite: a file, in WAL mode, which others may read meanwhile. PostgreSQL: a URL; several servers write to one,
+each under a name of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from wattserve_server.accounts.schema import STEPS, migrate, version_of
+from wattserve_server.errors import ConfigError
+
+BUSY_S = 5.0  # for which a writer waits while another program holds the file
+# A database that does not answer must not hold the writer up for longer than memory lasts.
+_POSTGRES: Mapping[str, Any] = {
+    "connect_timeout": 5,
+    "options": "-c statement_timeout=10000",
+    "keepalives_idle": 5,
+    "tcp_user_timeout": 10_000,
+}
+
+RECOVER = (
+    "stop whatever writes to it, keep a copy, and either put a backup in its place, or save what can be read "
+    "with `sqlite3 FILE .recover | sqlite3 NEW_FILE`; or give another --account-book to begin a new one"
+)
+
+
+def default_place(port: int, environment: Mapping[str, str] = os.environ) -> str:
+    """Raises ConfigError where a port says nothing."""
+    if not port:
+        raise ConfigError("--account-book without a path: one file is kept for each port, and --port is 0")
+    state = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return str(Path(state) / "wattserve" / f"account-book-{port}.sqlite3")
+
+
+@dataclass
+class Book:
+    """An open account book. name: for people; without a password."""
+
+    name: str
+    engine: Engine
+    is_sqlite: bool
+    _lock: int | None = field(default=None, repr=False)  # a file descriptor
+
+    def close(self) -> None:
+        self.engine.dispose()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for questions. Raises ConfigError, in words, where the book cannot be read."""
+        with told(self.name), self.engine.connect() as connection:
+            yield connection
+
+
+def open_book(place: str, *, for_writing: bool) -> Book:
+    """place: a path, or a URL of PostgreSQL. Who writes creates what is missing, brings an older book to
+    today's tables, and has the file to himself.
+
+    Raises ConfigError, with what to do, for a book that is damaged, newer than this program, of something
+    else, or cannot be opened.
+    """
+    url = _url_of(place)
+    is_sqlite = url.get_backend_name() == "sqlite"
+    name = place if is_sqlite else url.render_as_string(hide_password=True)
+    lock = None
+    try:
+        if is_sqlite:
+            path = Path(place)
+            if for_writing:
+                lock = _prepare(path)
+            elif not path.is_file():
+                raise ConfigError(f"--account-book {place}: there is no such file")
+        book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, lock)
+        with told(name):
+            _check(book, for_writing)
+    except BaseException:
+        if lock is not None:
+            os.close(lock)
+        raise
+    return book
+
+
+def _url_of(place: str) -> URL:
+    if "://" not in place:
+        return URL.create("sqlite+pysqlite", database=place)
+    try:
+        url = make_url(place)
+    except ArgumentError:
+        raise ConfigError("--account-book: this URL cannot be read") from None  # it may hold a password
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        scheme = place.partition("://")[0]
+        raise ConfigError(f"--account-book {scheme}://...: give the path of a file, or postgresql://...")
+    return url.set(drivername="postgresql+psycopg")
+
+
+def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
+    if not is_sqlite:
+        try:
+            return create_engine(url, poolclass=NullPool, connect_args=dict(_POSTGRES))
+        except (ModuleNotFoundError, NoSuchModuleError):
+            raise ConfigError(
+                "--account-book postgresql://...: needs psycopg; pip install 'wattserve[postgres]'"
+            ) from None
+    engine = create_engine(
+        url, poolclass=NullPool, connect_args={"timeout": BUSY_S, "check_same_thread": False}
+    )
+
+    @event.listens_for(engine, "connect")
+    def settle(connection: sqlite3.Connection, record: object) -> None:
+        connection.isolation_level = None  # transactions are begun below, not by the driver's guesses
+        if for_writing:
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode a killed process loses no commit
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if for_writing else "BEGIN")
+
+    return engine
+
+
+def _prepare(path: Path) -> int:
+    """Make the folder and lock the file; the lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(
+            f"--account-book {path}: another server writes to it; give each one its own file, or one "
+            "PostgreSQL to all"
+        ) from None
+    except OSError as error:
+        os.close(lock)
+        raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
+    return lock
+
+
+def _check(book: Book, for_writing: bool) -> None:
+    if book.is_sqlite and for_writing:
+        with book.engine.connect() as connection:
+            _check_file(book, connection)
+    with book.engine.begin() as connection:
+        if not book.is_sqlite and for_writing:  # of two that start at once, one makes the tables
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('wattserve account book'))"))
+        version = version_of(connection)
+        if version < 0 or (version == 0 and not for_writing):
+            what = "holds no account book" if version == 0 else "holds something else than an account book"
+            raise ConfigError(f"--account-book {book.name}: {what}")
+        if version > len(STEPS):
+            raise ConfigError(
+                f"--account-book {book.name}: was written by a newer Wattserve (its tables are of version "
+                f"{version}, this one knows {len(STEPS)}); install that one, or give another book"
+            )
+        if version < len(STEPS):
+            if not for_writing:
+                raise ConfigError(
+                    f"--account-book {book.name}: is of an older Wattserve; the server that writes to it "
+                    "brings it to today's tables when it starts"
+                )
+            migrate(connection, version)
+
+
+def _check_file(book: Book, connection: Connection) -> None:
+    found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise ConfigError(f"--account-book {book.name}: is damaged ({found}); {RECOVER}")
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What a database complains of as a ConfigError, in words."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        words = in_words(error)
+        damaged = "malformed" in words or "not a database" in words
+        remedy = f"; {RECOVER}" if damaged else ""
+        raise ConfigError(f"--account-book {name}: {words}{remedy}") from None
+
+
+def in_words(error: Exception) -> str:
+    """The first line of what a database says, without its statement; it never holds a password."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

@@ -1,0 +1,179 @@
+"""The writer: a thread that puts final receipts and what the ledgers gained into the account book.
+
+Requests never wait for it. What was handed over is written together, in one transaction, so that receipts,
+rollups and ledgers in the book agree whenever the process ends. While the book cannot be written, receipts
+wait in a bounded buffer; what finds no room in it is still in the rollups, and a break in the book says how
+many receipts there are of which it holds no more than that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from wattserve_server.accounts.batch import Attempt, Row, Scribe, TakenName
+from wattserve_server.accounts.rollups import Rollups, amounts_of
+from wattserve_server.accounts.store import Book, in_words
+from wattserve_server.energy.ledger import Counted
+from wattserve_server.energy.receipt import Receipt
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 0.5  # between two transactions: a process that is killed loses no more
+MOST_WAITING = 100_000  # receipts, of about 600 bytes each
+CLOSING_S = 10.0  # for which the last transaction may take
+FIRST_RETRY_S, LAST_RETRY_S = 0.5, 10.0
+
+# The message that a receipt's caller is told, in bytes.
+Encode = Callable[[Receipt], bytes]
+
+
+class Status(NamedTuple):
+    """For metrics. Any thread."""
+
+    is_writing: bool
+    written: int  # receipts, since the start
+    waiting: int  # receipts
+    left_out: int  # receipts that are in rollups alone, since the start
+    removed: int  # receipts that retention has taken out, since the start
+    kept_bytes: int  # of receipts in the book, about
+    written_unix_ns: int  # until when all is in the book
+    last_error: str
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What is to be written next."""
+
+    rows: list[Row] = field(default_factory=list)
+    rollups: Rollups = field(default_factory=Rollups)
+    left_out: int = 0
+    left_out_since_ns: int = 0
+
+
+class Writer:
+    """Hand final receipts to `put`, from one thread. ledgers: of every counter, by its name, as they are now.
+    unix_ns: the clock of the run."""
+
+    def __init__(
+        self,
+        book: Book,
+        scribe: Scribe,
+        encode: Encode,
+        ledgers: Callable[[], Mapping[str, Counted]],
+        unix_ns: Callable[[], int],
+        most_waiting: int = MOST_WAITING,
+    ) -> None:
+        self._book, self._scribe, self._encode = book, scribe, encode
+        self._ledgers, self._unix_ns = ledgers, unix_ns
+        self._most_waiting = most_waiting
+        self._intake: deque[tuple[Receipt, int]] = deque()
+        self._waiting = _Waiting()
+        self._attempt: Attempt | None = None  # whose fate is not known
+        self._seen: dict[str, list[int]] = {}  # of each ledger, what has been counted
+        self._left_out = 0
+        self._last_error = ""
+        self._retry_s = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wattserve-accounts", daemon=True)
+
+    @property
+    def status(self) -> Status:
+        scribe, attempt = self._scribe, self._attempt
+        waiting = len(self._intake) + len(self._waiting.rows) + (0 if attempt is None else len(attempt.rows))
+        return Status(
+            not self._last_error,
+            scribe.written,
+            waiting,
+            self._left_out,
+            scribe.removed,
+            scribe.kept_bytes,
+            scribe.written_unix_ns,
+            self._last_error,
+        )
+
+    def put(self, receipt: Receipt) -> None:
+        """A receipt is final. Never waits, never raises."""
+        self._intake.append((receipt, self._unix_ns()))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is left, say that the instance has ended, and let go of the book."""
+        self._stopping.set()
+        self._thread.join(CLOSING_S)
+        if self._thread.is_alive() or self._last_error:
+            lost = self.status.waiting
+            log.error("%d receipts could not be written to the account book %s", lost, self._book.name)
+        self._scribe.close()
+        self._book.close()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(max(PERIOD_S, self._retry_s)):
+            self.write()
+        self.write(is_last=True)
+
+    def write(self, is_last: bool = False) -> None:
+        """Write what is there. Called by the thread; by tests, instead of it."""
+        try:
+            self._take()
+            if self._attempt is not None:  # first that which may be in the book already
+                self._commit(self._attempt)
+            waiting = self._waiting
+            left_out = waiting.left_out, waiting.left_out_since_ns
+            attempt = self._scribe.prepare(waiting.rows, waiting.rollups, self._unix_ns(), left_out, is_last)
+            self._waiting, self._attempt = _Waiting(), attempt
+            self._commit(attempt)
+        except TakenName as error:
+            self._fail(str(error))
+        except Exception as error:
+            self._fail(in_words(error))
+
+    def _commit(self, attempt: Attempt) -> None:
+        self._scribe.write(attempt)
+        self._attempt = None
+        if self._last_error:
+            log.warning("the account book %s is written again", self._book.name)
+        self._last_error, self._retry_s = "", 0.0
+
+    def _fail(self, words: str) -> None:
+        self._retry_s = min(max(2 * self._retry_s, FIRST_RETRY_S), LAST_RETRY_S)
+        self._last_error = words
+        log.error(
+            "the account book %s cannot be written: %s; %d receipts wait, of %d at the most",
+            self._book.name, words, self.status.waiting, self._most_waiting,
+        )  # fmt: skip
+
+    def _take(self) -> None:
+        """From the event loop and the ledgers into what waits."""
+        waiting = self._waiting
+        for receipt, at_ns in _drain(self._intake):
+            waiting.rollups.add(receipt, at_ns)
+            held = len(waiting.rows) + (0 if self._attempt is None else len(self._attempt.rows))
+            if held < self._most_waiting:
+                body = self._encode(receipt)
+                waiting.rows.append(Row(receipt.receipt_id, receipt.request_id, receipt.tenant, at_ns, body))
+                continue
+            waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
+            waiting.left_out += 1
+            self._left_out += 1
+        gained: dict[str, list[int]] = {}
+        for counter, (source, ledger) in self._ledgers().items():
+            now = amounts_of(ledger)
+            before = self._seen.get(counter, [0] * len(now))
+            gained[f"{counter}: {source}"] = [
+                amount - known for amount, known in zip(now, before, strict=True)
+            ]
+            self._seen[counter] = now
+        waiting.rollups.add_accounts(self._unix_ns(), gained)
+
+
+def _drain(intake: deque[Any]) -> Iterable[Any]:
+    """What is there now: what comes meanwhile is for the next time."""
+    for _ in range(len(intake)):
+        yield intake.popleft()

@@ -1,0 +1,160 @@
+"""The audit file: a first line that says what it is, then blocks, each compressed and with a checksum.
+
+A block is written once a second and holds all since the last one, so that a file whose server was killed is
+good up to its last block. The first block holds the `Header`, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from wattserve_server.errors import ConfigError
+
+NAME, VERSION = b"wattserve-audit ", 1
+_FRAME = struct.Struct("<II")  # bytes of the block, and their checksum
+SETTINGS = (
+    "model", "device", "variants", "meter", "allow_mig", "sensor_gain", "sensor_gain_error",
+    "estimate_watts_per_core", "estimate_idle_watts", "simulated_idle_watts", "simulated_busy_watts",
+    "split_rule", "idle_policy", "calibration_seconds",
+)  # fmt: skip
+MOST_BYTES = 256 << 20  # of what is in a block: beyond what a server writes in a second
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    instance_id: str
+    started_unix_ns: int
+    started_ns: int  # the same instant on the clock of all others in the file
+    made_on: Mapping[str, str]  # see `this_machine`
+    settings: Mapping[str, Any]  # those of the server that are `SETTINGS`, for people to read
+
+    def unix_ns(self, at_ns: int) -> int:
+        return self.started_unix_ns + at_ns - self.started_ns
+
+
+def this_machine() -> dict[str, str]:
+    """All on which the last bit of a figure may depend, and nothing that names the machine."""
+    cpu = platform.processor() or "unknown"
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+            cpu = models[0] if models else cpu
+    except OSError:
+        pass
+    return {
+        "wattserve": version("wattserve"),
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": cpu,
+    }
+
+
+class BlockWriter:
+    """Makes the file; raises ConfigError where there is one already or none can be."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = FileIO(path, "x")
+            self._good = self._file.write(NAME + b"%d\n" % VERSION)
+        except FileExistsError:
+            raise ConfigError(f"{path}: is there already; choose another name or remove it") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+
+    @property
+    def size(self) -> int:
+        """In bytes, of whole blocks."""
+        return self._good
+
+    def begin(self, header: Header) -> None:
+        self.write(json.dumps(asdict(header)).encode())
+
+    def write(self, block: bytes) -> None:
+        """Raises OSError; then what was written of the block is cut off again, if that can be."""
+        data = zlib.compress(block)
+        data = _FRAME.pack(len(data), zlib.crc32(data)) + data
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            self._file.truncate(self._good)
+            raise
+        self._good += len(data)
+
+    def close(self) -> None:
+        with self._file:
+            os.fsync(self._file.fileno())
+
+
+class BlockReader:
+    """The blocks of a file, behind its header; `cut_at` then says where it ends in the midst of one."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError for a file that is none, or of another version."""
+        self.path = path
+        self.cut_at: int | None = None
+        self._blocks = self._read()
+        first = next(self._blocks, None)
+        if first is None:
+            raise ConfigError(f"{path}: ends before its first block: the server was ended as it started")
+        try:
+            self.header = Header(**json.loads(first))
+        except (ValueError, TypeError):
+            raise ConfigError(f"{path}: its first block does not say which run it is of") from None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Raises ConfigError for a block that is not what was written."""
+        return self._blocks
+
+    def _read(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                _check_first_line(self.path, file.readline(len(NAME) + 20))
+                while frame := file.read(_FRAME.size):
+                    at = file.tell() - len(frame)
+                    size, checksum = _FRAME.unpack(frame) if len(frame) == _FRAME.size else (1, 0)
+                    data = file.read(min(size, MOST_BYTES))
+                    if len(data) < size:
+                        self.cut_at = at
+                        return
+                    yield self._opened(data, checksum, at)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+    def _opened(self, data: bytes, checksum: int, at: int) -> bytes:
+        why = "" if zlib.crc32(data) == checksum else "its checksum is another"
+        if not why:
+            unpacking = zlib.decompressobj()
+            try:
+                block = unpacking.decompress(data, MOST_BYTES)
+            except zlib.error as error:
+                why = str(error)
+            else:
+                if unpacking.eof:
+                    return block
+                why = f"it holds more than {MOST_BYTES >> 20} MiB"
+        raise ConfigError(
+            f"{self.path}: the block at byte {at} is not what was written: {why}. A disk or a person changed "
+            "it, and nothing behind it can be told; take another copy of the file"
+        )
+
+
+def _check_first_line(path: Path, line: bytes) -> None:
+    if not line.startswith(NAME):
+        raise ConfigError(f"{path}: is no audit file; `wattserve audit record` makes them")
+    if line != NAME + b"%d\n" % VERSION:
+        told = line[len(NAME) :].strip().decode(errors="replace")
+        raise ConfigError(f"{path}: is an audit file of version {told}; this Wattserve reads {VERSION}")

@@ -1,0 +1,162 @@
+"""The recorder: keeps what the accountants are told, and what receipts were told, in an audit file.
+
+Accountants and event loop only put what happened into a queue; a thread writes it once a second. Where it
+cannot, it says so and ends: requests are served and told their joules as before, and the file is good up to
+there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from wattserve_server.audit import events
+from wattserve_server.audit.codec import Encoder
+from wattserve_server.audit.file import BlockWriter, Header
+from wattserve_server.energy.accountant import Accountant
+from wattserve_server.energy.receipt import Receipt
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+MOST_WAITING = 300_000  # events, before the disk is taken for one that hangs
+CLOSING_S = 5.0
+
+
+class Recorder:
+    """Call `begin` before all else. Raises ConfigError where the file is there already or cannot be made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_recording = True
+        self._file = BlockWriter(path)
+        self._encoder = Encoder()
+        self._waiting: deque[events.Event | Receipt] = deque()
+        self._is_begun = False
+        self._numbers = count()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wattserve-audit", daemon=True)
+
+    @property
+    def size(self) -> int:
+        """In bytes, of what is written so far."""
+        return self._file.size
+
+    def begin(self, header: Header) -> None:
+        self._is_begun = True
+        try:
+            self._file.begin(header)
+        except OSError as error:
+            self._give_up(error)
+
+    def start(self) -> None:
+        """Write every second; without it, all is written in the end."""
+        self._thread.start()
+
+    def accountant_of(self, name: str, part: str, origin: str) -> Callable[..., Accountant]:
+        """What makes the accountant of a counter, as `Accountant` does: see `events.Opened`."""
+        return partial(RecordedAccountant, self.put, next(self._numbers), name, part, origin)
+
+    def put(self, event: events.Event | Receipt) -> None:
+        """Any thread. A receipt is final, and was told its figures."""
+        if not self.is_recording:
+            return
+        self._waiting.append(event)
+        if len(self._waiting) > MOST_WAITING:
+            self._give_up(TimeoutError(None, f"the disk hangs: {MOST_WAITING} events wait for it"))
+
+    def close(self) -> None:
+        """Write what is left. A disk that hangs is waited for no longer than `CLOSING_S`. Of a server that
+        did not come so far as to `begin`, no file is left."""
+        self.put(events.Ended())
+        self._stopping.set()
+        if self._thread.ident is None:
+            self._finish()
+        else:
+            self._thread.join(CLOSING_S)
+        if not self._is_begun:
+            self.path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while self.is_recording and not self._stopping.wait(EVERY_S):
+            self.flush()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.flush()
+        try:
+            self._file.close()
+        except OSError as error:
+            self._give_up(error)
+
+    def flush(self) -> None:
+        """Write what waits. Called by the thread; by tests, instead of it."""
+        happened = []
+        with suppress(IndexError):
+            while True:
+                happened.append(self._waiting.popleft())
+        if not (happened and self.is_recording):
+            return
+        try:
+            self._file.write(
+                self._encoder.encode(
+                    events.told(each) if isinstance(each, Receipt) else each for each in happened
+                )
+            )
+        except Exception as error:  # also a bug: whatever it is, requests are served
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.is_recording = False
+        self._waiting.clear()
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        log.error(
+            "THE AUDIT IS NO LONGER RECORDED: %s cannot be written (%s). It is good up to here; to record "
+            "again, make room and start the server with another file",
+            self.path,
+            why,
+            exc_info=None if isinstance(error, OSError) else error,
+        )
+
+
+class RecordedAccountant(Accountant):
+    """Says all that it is told before it heeds it. Its thread is the counter's."""
+
+    def __init__(
+        self,
+        put: Callable[[events.Event], None],
+        counter: int,
+        name: str,
+        part: str,
+        origin: str,
+        *settings: object,
+        **named: object,
+    ) -> None:
+        """settings, named: those of `Accountant`."""
+        self._put, self._counter = put, counter
+        given = inspect.signature(Accountant).bind(*settings, **named)
+        given.apply_defaults()
+        put(events.Opened(counter, name, part, origin, given.arguments))
+        super().__init__(**given.arguments)
+
+
+def _saying(method: str) -> Callable[..., Any]:
+    heed = getattr(Accountant, method)
+
+    def say(self: RecordedAccountant, *arguments: Any) -> Any:
+        self._put(events.Heard(self._counter, method, arguments))
+        return heed(self, *arguments)
+
+    return say
+
+
+for _method in events.METHODS:
+    setattr(RecordedAccountant, _method, _saying(_method))

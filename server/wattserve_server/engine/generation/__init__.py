@@ -1,0 +1,1 @@
+"""Generation: causal language models in steps, each a window of its own."""

@@ -1,0 +1,132 @@
+"""A lane that generates: it runs steps instead of batches of rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattserve_server.energy.receipt import Line, Window, Work
+from wattserve_server.engine.generation import stepper
+from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.generation.port import TokenScore
+from wattserve_server.engine.generation.scheduler import Step, StepBatcher
+from wattserve_server.engine.generation.stepper import Part, Prepared
+from wattserve_server.engine.lane import Lane
+from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
+from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.errors import InferenceError, WattserveError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What the members of a step get of it, one entry for each."""
+
+    window: Window
+    members: list[Member]
+    chosen: list[list[TokenScore]]
+    errors: list[WattserveError | None]
+    has_ended: list[bool]
+
+
+class StepLane(Lane):
+    """`on_done` gets StepResults."""
+
+    batcher: StepBatcher
+
+    def run_step(
+        self,
+        variant: Variant,
+        parts: Sequence[Part],
+        work: tuple[Work, ...],
+        lines: tuple[Line, ...] = (),
+        is_first_run: bool = False,
+    ) -> tuple[Window, list[NDArray[np.float32]] | None, Exception | None]:
+        """Run one step, on this lane's thread. Its window has still to be put into the run log. lines, work,
+        is_first_run: see Window."""
+        lengths = tuple(each.computed for each in work)
+        window = Window(variant.name, 0, 0, lengths, max(lengths), lines, is_first_run, work=work)
+
+        def run(prepared: Prepared, timed: AbstractContextManager[None]) -> list[NDArray[np.float32]]:
+            return stepper.run(variant, prepared, timed)
+
+        return self.measure(window, variant.device, lambda known: (known, stepper.prepare(parts)), run)
+
+    def _run_batch(self, batch: Any) -> None:
+        step: Step = batch
+        variant = step.parts[0].member.request.resident.variant
+        lines = tuple(part.line for part in step.parts)
+        work = tuple(part.member.work(part.tokens) for part in step.parts)
+        parts = []
+        for (member, count, _), each in zip(step.parts, work, strict=True):
+            assert member.cache is not None
+            rows = count if member.wish is None else each.chosen
+            parts.append(Part(member.tokens(count), member.cache, rows, member.is_decoding))
+        window, logits, failure = self.run_step(variant, parts, work, lines)
+        if failure is not None and self._makes_room(step, window, failure):
+            return
+        self.run_log.finish(window)
+        self._on_done(self._result(step, window, logits, failure))
+
+    def _result(
+        self,
+        step: Step,
+        window: Window,
+        logits: list[NDArray[np.float32]] | None,
+        failure: Exception | None,
+    ) -> StepResult:
+        members, chosen, errors, ended = [], [], [], []
+        if failure is not None:
+            log.error("variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure)
+        for index, (member, count, _) in enumerate(step.parts):
+            member.first_ns = member.first_ns or window.start_ns
+            tokens: list[TokenScore] | None = []
+            error: WattserveError | None = None
+            if logits is None:
+                error = InferenceError(f"variant {step.variant!r} failed on a step: {type(failure).__name__}")
+            else:
+                try:
+                    tokens = member.take(logits[index], count)
+                except Exception as wrong:  # of a tokenizer, say: it is this one's, and the others go on
+                    log.error("a token of variant %s could not be taken", step.variant, exc_info=wrong)
+                    error = InferenceError(f"a token could not be taken: {type(wrong).__name__}")
+                if tokens is None:  # never given as if it were an answer
+                    error = InferenceError(f"variant {step.variant!r} answered with NaN or infinity")
+            is_over = error is not None or member.reason is not None
+            is_over = is_over or (member.wish is None and not member.pending)
+            if is_over:
+                self.batcher.forget(member)
+            members.append(member)
+            chosen.append(tokens or [])
+            errors.append(error)
+            ended.append(is_over)
+        return StepResult(window, members, chosen, errors, ended)
+
+    def _makes_room(self, step: Step, window: Window, failure: Exception) -> bool:
+        """Where memory did not suffice for a step of several: half of them lose their places, and nothing
+        has run. What the attempt used is booked with warm-up."""
+        shortage = memory_shortage(failure)
+        if not shortage or len(step.parts) < 2:
+            return False
+        log.warning(
+            "variant %s ran out of memory on a step of %d: %s", step.variant, len(step.parts), shortage
+        )
+        for part in step.parts:
+            part.line.left()
+        self.batcher.make_room([part.member for part in step.parts[len(step.parts) // 2 :]])
+        self.run_log.finish(replace(window, lines=(), work=(), is_first_run=True))
+        free_unused(step.parts[0].member.request.resident.variant.device, generation=1)
+        return True
+
+
+def steps_of(lane: Lane) -> StepBatcher:
+    """The queue of a lane that generates."""
+    assert isinstance(lane, StepLane)
+    return lane.batcher

@@ -1,0 +1,215 @@
+"""Who computes what in the next step: the queue of one device that generates.
+
+Requests wait in the fair order of `fair`, and are admitted while there is a place in the step and in the
+cache. Every step is one variant's: variants with members take turns. It decodes a token for each member that
+can, and gives what is left of its tokens to the prompts that were admitted first, in parts, so that who
+decodes waits for a step and no longer. Where the cache has no room for one more token, the member that was
+admitted last loses its place, and comes back before all who wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wattserve_server.energy.receipt import Line
+from wattserve_server.engine.batcher import Batcher, Chore, Wanted
+from wattserve_server.engine.fair import Ahead
+from wattserve_server.engine.generation.cache import CachePool
+from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import Request
+from wattserve_server.errors import ExpiredError, WattserveError
+
+LATELY = 0.9  # weight of the past in how long a member holds its place
+
+OnLeft = Callable[[Member, WattserveError | None], object]
+
+
+class Part(NamedTuple):
+    """What a step computes of one member."""
+
+    member: Member
+    tokens: int
+    line: Line  # which they charge
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Of members of one variant."""
+
+    variant: str
+    parts: list[Part]
+
+
+class StepBatcher(Batcher):
+    """limits: members at once, and tokens of a step. pool_of: of a variant that is in memory. on_left: called
+    with a member that left before its end: its caller had gone (None), or its deadline had passed."""
+
+    def __init__(
+        self,
+        limits: BatchLimits,
+        max_queue: int,
+        on_expired: Callable[[Request, int], object],
+        max_queue_ns: float,
+        pool_of: Callable[[Member], CachePool],
+        on_left: OnLeft,
+    ) -> None:
+        super().__init__(limits, max_queue, on_expired, max_queue_ns)
+        self._pool_of = pool_of
+        self._on_left = on_left
+        self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
+        self._again: deque[Member] = deque()  # that have lost their place
+        self._admitted_ns: dict[Member, int] = {}
+        self._holds_ns = 0.0  # how long a member holds its place
+        self.preemptions = 0
+
+    @property
+    def members(self) -> int:
+        """That are admitted. Any thread."""
+        return len(self._admitted_ns)
+
+    @property
+    def is_wanted(self) -> bool:
+        return bool(self._admitted_ns) or bool(self._again) or super().is_wanted
+
+    def leave(self, member: Member) -> None:
+        """Its caller has gone, or has had enough. Its place is free before the next step."""
+        with self._changed:
+            member.is_leaving = True
+            self._changed.notify()
+
+    def next_work(self) -> Step | Chore | None:
+        """The next step, its lines marked as running, or the next chore; blocks until there is one. None once
+        closed."""
+        with self._changed:
+            while not self._is_closed:
+                now_ns = time.monotonic_ns()
+                if self._chores and self._is_chores_turn:
+                    return self._next_chore()
+                step = self.plan(now_ns)
+                if step is not None:
+                    self._is_chores_turn = True
+                    for part in step.parts:
+                        part.line.enter(len(step.parts))
+                    return step
+                if self._chores:
+                    return self._next_chore()
+                first_ns = self._waiting.first_leaves_ns
+                self._changed.wait(None if first_ns is None else max(0.0, (first_ns - now_ns) / 1e9))
+            return None
+
+    def plan(self, now_ns: int) -> Step | None:
+        """The next step; None where there is nothing to do. Called with the lock held, or by one thread
+        alone."""
+        first_ns = self._waiting.first_leaves_ns
+        if first_ns is not None and first_ns <= now_ns:
+            self._expire(now_ns)
+        self._sweep(now_ns)
+        self._admit(now_ns)
+        for variant in tuple(self._members):
+            parts = self._parts(self._members[variant])
+            if parts:  # then the others come first now
+                self._members[variant] = self._members.pop(variant)
+                return Step(variant, [Part(*part, part[0].line_for(part[1])) for part in parts])
+        return None
+
+    def make_room(self, members: Iterable[Member]) -> None:
+        """They lose their places, for want of memory. On the lane's thread."""
+        with self._changed:
+            for member in members:
+                self._preempt(member)
+
+    def forget(self, member: Member) -> None:
+        """It has ended; its room is free. On the lane's thread."""
+        with self._changed:
+            self._remove(member, time.monotonic_ns())
+
+    def _sweep(self, now_ns: int) -> None:
+        """Let go of who has left, and of who has no time left."""
+        for member in (*self._admitted_ns, *self._again):
+            deadline_ns = member.request.deadline_ns
+            is_late = deadline_ns is not None and deadline_ns <= now_ns
+            if not (member.is_leaving or is_late):
+                continue
+            self._remove(member, now_ns)
+            told = "the deadline passed while the answer was generated, after {} of its tokens"
+            is_over = is_late and not member.is_leaving
+            self._on_left(member, ExpiredError(told.format(len(member.produced))) if is_over else None)
+
+    def _admit(self, now_ns: int) -> None:
+        while len(self._admitted_ns) < self.limits.max_sequences:
+            member = self._again[0] if self._again else self._first_waiting()
+            if member is None:
+                return
+            member.cache = member.cache or self._pool_of(member).open()
+            if not member.cache.reserve(member.total + 1):
+                return
+            if self._again:
+                self._again.popleft()
+            else:
+                self._waiting.take([member], packs=True)
+            self._members.setdefault(member.request.variant, []).append(member)
+            self._admitted_ns[member] = now_ns
+
+    def _first_waiting(self) -> Member | None:
+        if not self._waiting:
+            return None
+        (first,) = self._waiting.in_order(self._waiting.next_variant(), 1)
+        assert isinstance(first, Member)
+        return first
+
+    def _parts(self, members: list[Member]) -> list[tuple[Member, int]]:
+        """What they compute in the next step. Where one must, the last of them lose their places."""
+        decoding: list[tuple[Member, int]] = []
+        for member in tuple(members):
+            while member in members and member.is_decoding:
+                assert member.cache is not None
+                if member.cache.reserve(member.cache.length + 1):
+                    decoding.append((member, 1))
+                    break
+                self._preempt(members[-1])
+        kept = [part for part in decoding if part[0] in members]
+        left = max(self.limits.max_tokens - len(kept), 1)
+        for member in members:
+            if not member.is_decoding and left > 0:
+                count = min(member.next_part, left)
+                kept.append((member, count))
+                left -= count
+        return kept
+
+    def _preempt(self, member: Member) -> None:
+        self.preemptions += 1
+        member.lose_place()
+        self._drop(member)
+        del self._admitted_ns[member]
+        self._again.appendleft(member)
+
+    def _remove(self, member: Member, now_ns: int) -> None:
+        if member in self._again:
+            self._again.remove(member)
+        admitted_ns = self._admitted_ns.pop(member, None)
+        if admitted_ns is not None:
+            held_ns = now_ns - admitted_ns
+            self._holds_ns = LATELY * self._holds_ns + (1 - LATELY) * held_ns if self._holds_ns else held_ns
+            self._drop(member)
+        if member.cache is not None:
+            member.cache.close()
+
+    def _drop(self, member: Member) -> None:
+        members = self._members[member.request.variant]
+        members.remove(member)
+        if not members:
+            del self._members[member.request.variant]
+
+    # What waits, waits for places; how long a generation takes nobody knows beforehand.
+
+    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
+        waiting = sum(each.sequences for each in ahead) + len(self._again)
+        return waiting / self.limits.max_sequences * self._holds_ns
+
+    def _own_ns(self, wanted: Wanted) -> float:
+        return 0.0

@@ -1,0 +1,96 @@
+"""From what answers a call of HTTP to an endpoint: admitted, read, limited, counted and refused as gRPC's
+calls are, by the same gate and among the same open calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from wattserve_server.http.body import Body, object_of
+from wattserve_server.http.errors import told
+from wattserve_server.http.wire import Wire
+from wattserve_server.service.methods import CUT_S, CountedCall, Desk
+
+SERVICE = "openai.v1"  # among the services whose calls are counted
+
+
+class Exchange(NamedTuple):
+    """What a behaviour answers. body: empty of a call that has none."""
+
+    wire: Wire
+    call: CountedCall
+    body: Body
+
+
+Behaviour = Callable[[Exchange], Awaitable[None]]
+
+
+class Context:
+    """What a CountedCall asks of its transport. A caller's deadline is not among what HTTP tells."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.told: Any = None  # the code of the failure that the caller was told of
+
+    def time_remaining(self) -> None:
+        return None
+
+    def peer(self) -> str:
+        """As gRPC writes it, so that who calls by both is one caller."""
+        host, port = self._wire.scope["client"] or ("", 0)  # None: he has gone
+        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return self._wire.headers.items()
+
+    def code(self) -> Any:
+        return self.told or 0
+
+
+class Endpoint:
+    """An ASGI application."""
+
+    def __init__(self, desk: Desk, method: str, behaviour: Behaviour, reads: bool = True) -> None:
+        """method: its row in the gate's table. reads: whether its calls have a body."""
+        self._desk = desk
+        self._method = method
+        self._behaviour = behaviour
+        self._reads = reads
+        self._counted = desk.observer.method("server_stream" if reads else "unary", SERVICE, method)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(asyncio.CancelledError):  # he has left; nobody waits for this task
+            await self._handle(Wire(scope, receive, send, self._desk.most_bytes))
+
+    async def _handle(self, wire: Wire) -> None:
+        desk, context = self._desk, Context(wire)
+        with CountedCall(self._counted, desk.calls, desk.gate, self._method, context) as call:
+            try:
+                call.admit()
+                call.limit()
+                body = Body({})
+                if self._reads:
+                    body = call.read(object_of, await wire.read())
+                with wire.watched():
+                    await self._behaviour(Exchange(wire, call, body))
+                return
+            except asyncio.CancelledError:
+                ended: Exception = call.why_cut()
+            except Exception as error:
+                ended = error
+            failure = call.failure(ended)
+            context.told = failure.reaction.code
+            status, content, headers = told(failure, wire.status)
+            if wire.is_over:
+                return
+            if not wire.streams:
+                await wire.refuse(content, status, headers)
+                return
+            with suppress(TimeoutError):  # the client may have ceased to read
+                async with asyncio.timeout(CUT_S):
+                    await wire.end_events(content)

@@ -1,0 +1,164 @@
+"""The front for OpenAI's clients: what it listens on, and which addresses it has. It runs on the server's own
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wattserve_server.errors import ConfigError, NotFound, UnsupportedError, WattserveError
+from wattserve_server.http.api import Api
+from wattserve_server.http.calls import Endpoint
+from wattserve_server.http.errors import told
+from wattserve_server.service.checks import shown
+from wattserve_server.service.listen import CertificateFiles
+from wattserve_server.service.methods import Desk
+from wattserve_server.service.prediction import Predictor, Serving
+from wattserve_server.service.status import REACTIONS, Failure
+
+IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
+CLOSING_S = 1  # that connections have which are still open once no call is
+
+PATHS = (
+    "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/health",
+)  # fmt: skip
+
+
+def application(api: Api, desk: Desk) -> Starlette:
+    """An ASGI application."""
+    routes = [
+        Route("/health", Endpoint(desk, "Health", api.health, reads=False), methods=["GET"]),
+        Route("/v1/models", Endpoint(desk, "Models", api.models, reads=False), methods=["GET"]),
+        Route("/v1/models/{name:path}", Endpoint(desk, "Models", api.model, reads=False), methods=["GET"]),
+        Route("/v1/completions", Endpoint(desk, "Completions", api.completions), methods=["POST"]),
+        Route(
+            "/v1/chat/completions", Endpoint(desk, "ChatCompletions", api.chat_completions), methods=["POST"]
+        ),
+        Route("/v1/embeddings", Endpoint(desk, "Embeddings", api.embeddings), methods=["POST"]),
+        *(
+            Route(path, Endpoint(desk, "Classify", api.classify), methods=["POST"])
+            for path in ("/v1/classify", "/classify")  # the latter as vLLM has it
+        ),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _refuse, 405: _refuse})
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> JSONResponse:
+    """What no endpoint has seen: an address that is not here, or a method that it does not take."""
+    assert isinstance(error, HTTPException)
+    path, allowed = shown(request.url.path), (error.headers or {}).get("Allow")
+    if allowed is None:
+        kind: type[WattserveError] = NotFound
+        message = f"there is no {path} here: this server has {', '.join(PATHS)}"
+    else:
+        kind, message = UnsupportedError, f"{path} takes no {request.method}: send {allowed}"
+    status, content, _ = told(Failure(REACTIONS[kind], message))
+    return JSONResponse(content, status, error.headers)
+
+
+class Connection(H11Protocol):
+    """uvicorn waits for ever for the head of a first request, and for one that comes byte by byte."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        self.conn.receive_data(data)
+        self.handle_events()  # a whole head ends the time that there was for it
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The server around it has them."""
+        yield
+
+
+class Front:
+    """Listens from when it is made, and answers from when it is started."""
+
+    def __init__(self, app: Starlette, host: str, port: int, tls: CertificateFiles | None) -> None:
+        """port: 0 picks a free one. Raises ConfigError when it cannot listen there."""
+        # A stranger's rubbish is not news; a fault of the application is.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._socket = _listening(host, port)
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # else whoever is on this machine could call himself anybody
+            server_header=False,
+            timeout_keep_alive=IDLE_S,
+            timeout_graceful_shutdown=CLOSING_S,
+        )
+        config.load()
+        config.ssl = tls.context() if tls else None
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls else 'http'}://{shown}:{self._socket.getsockname()[1]}/v1"
+
+    def start(self) -> None:
+        self._serving = asyncio.create_task(self._server.serve([self._socket]))
+
+    async def stop(self) -> None:
+        """Close what is open, and take no more."""
+        self._server.should_exit = True
+        if self._serving is not None:
+            await self._serving
+        self._socket.close()
+
+
+def open_front(
+    serving: Serving,
+    predictor: Predictor,
+    desk: Desk,
+    host: str,
+    port: int,
+    tls: CertificateFiles | None,
+) -> Front:
+    """Raises ConfigError."""
+    return Front(application(Api(serving, predictor), desk), host, port, tls)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        found: Sequence[Any] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(address)
+            made.listen(1024)
+        except BaseException:
+            made.close()
+            raise
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or "no name of a machine"
+        raise ConfigError(
+            f"cannot listen for HTTP on {host}:{port}: {reason}; choose another --http-port or --host"
+        ) from error
+    made.setblocking(False)
+    return made

@@ -1,0 +1,131 @@
+"""One exchange of HTTP: its body comes in, whole or not at all; a reply, or a stream of events, goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from wattserve_server.errors import InvalidRequest
+
+BODY_S = 30.0  # for which a body may take to come
+LINGER_S = 2.0  # for which what is not read is let go by, so that the client reads why
+
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy that keeps events back
+]
+_DONE = b"data: [DONE]\n\n"
+
+
+class Wire:
+    """most_bytes: of a body."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, most_bytes: int) -> None:
+        self.scope = scope
+        self.headers = Headers(scope=scope)
+        self.status = 0  # that an error of the exchange itself has, closer than its kind's
+        self._receive = receive
+        self._send = send
+        self._most_bytes = most_bytes
+        self._has_come = False  # the whole body
+        self.streams = False  # events are going back
+        self.is_over = False
+
+    async def read(self) -> bytes:
+        """Raises InvalidRequest; CancelledError where the client leaves meanwhile."""
+        if int(self.headers.get("content-length", 0)) > self._most_bytes:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_S):
+                while not self._has_come:
+                    body += await self._part()
+                    if len(body) > self._most_bytes:
+                        raise self._too_large()
+        except TimeoutError:
+            self.status = 408
+            raise InvalidRequest(f"the body did not come within {BODY_S:g} s", "body") from None
+        return bytes(body)
+
+    async def _part(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        self._has_come = not message.get("more_body", False)
+        part: bytes = message.get("body", b"")
+        return part
+
+    def _too_large(self) -> InvalidRequest:
+        self.status = 413
+        return InvalidRequest(
+            f"a body has at most {self._most_bytes} bytes (the server's --max-message-bytes): send less",
+            "body",
+        )
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Cancel this task if the client leaves before the block ends."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        async def watch(answering: asyncio.Task[Any]) -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            answering.cancel()
+
+        watching = asyncio.create_task(watch(task))
+        try:
+            yield
+        finally:
+            watching.cancel()
+
+    async def reply(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        await JSONResponse(content, status, headers)(self.scope, self._receive, self._send)
+        self.is_over = True
+
+    async def refuse(self, content: Any, status: int, headers: Mapping[str, str]) -> None:
+        """As `reply`; the body may not have been read."""
+        if self._has_come:
+            return await self.reply(content, status, headers)
+        response = JSONResponse(content, status, {**headers, "connection": "close"})
+        await self._send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
+        await self._send(_body(bytes(response.body), more=True))
+        with suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(LINGER_S):
+                while not self._has_come:
+                    await self._part()
+        await self._send(_body(b"", more=False))
+        self.is_over = True
+        return None
+
+    async def begin_events(self, headers: Mapping[str, str]) -> None:
+        given = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        self.streams = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*_EVENTS, *given]})
+
+    async def events(self, *contents: Any) -> None:
+        """Each as one event, all at once."""
+        data = b"".join(_event(content) for content in contents)
+        await self._send(_body(data, more=True))
+
+    async def end_events(self, *contents: Any) -> None:
+        data = b"".join(_event(content) for content in contents)
+        await self._send(_body(data + _DONE, more=False))
+        self.is_over = True
+
+
+def _body(data: bytes, more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def _event(content: Any) -> bytes:
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"data: {text}\n\n".encode()

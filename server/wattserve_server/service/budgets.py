@@ -1,0 +1,169 @@
+"""Budgets: how many joules a tenant may use in an hour, a day or a month, whatever server it asks.
+
+What counts is what a bill counts: active energy and shared idle draw, of all parts. It is the sum of what the
+account book held when this server began, of the receipts that became final here since then, of what other
+servers wrote meanwhile, and of what is not final yet: by its provisional figure, else by what the laws say
+that it will cost. A receipt that becomes final corrects it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.errors import SpentError
+from wattserve_server.service.budget import HOUR, PERIODS, SOFT, Budget, begun_hour, seconds_left
+from wattserve_server.service.keys import ApiKey
+
+# What an account book holds of the hours from one to another, which is not in it: by server and tenant.
+SpentBy = Callable[[int, int], Mapping[tuple[str, str], int]]
+
+
+@dataclass(slots=True)
+class _Period:
+    """What tenants have used in it."""
+
+    begun_hour: int = 0
+    own_uj: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    others_uj: Mapping[str, int] = field(default_factory=dict)  # by other servers, as the book last said
+
+
+class Held(NamedTuple):
+    """What a request that is not final counts."""
+
+    tenant: str
+    uj: int
+
+
+class Budgets:
+    """Belongs to the event loop. server: under whose name this one writes to the book. keys: those of now.
+    unix_s: the clock by which receipts count. spent_by: waits for the book; it is called off the event loop,
+    by `look`."""
+
+    def __init__(
+        self,
+        server: str,
+        keys: Callable[[], Iterable[ApiKey]],
+        spent_by: SpentBy,
+        unix_s: Callable[[], float],
+    ) -> None:
+        self._server, self._keys, self._spent_by, self._unix_s = server, keys, spent_by, unix_s
+        self._periods = {period: _Period() for period in PERIODS}
+        self._open_uj: defaultdict[str, int] = defaultdict(int)
+        self._held: dict[str, Held] = {}  # by receipt, of what has run and is not final
+        self._rolls_s = 0.0  # when the next hour begins
+        self._keys_seen: Mapping[str, tuple[tuple[str, ...], list[Budget]]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Read what was used before this server began. Waits for the book."""
+        now_s = self._unix_s()
+        hour = int(now_s) // 3600
+        for name, period in self._periods.items():
+            period.begun_hour = begun_hour(name, now_s)
+            for (server, tenant), uj in self._spent_by(period.begun_hour, hour + 1).items():
+                if server == self._server:
+                    period.own_uj[tenant] += uj
+        self.take(self.look())
+
+    def look(self) -> Mapping[str, tuple[int, Mapping[str, int]]]:
+        """What other servers have used, for `take`. Waits for the book; any thread."""
+        found = {}
+        now_s = self._unix_s()
+        for name in PERIODS:
+            first = begun_hour(name, now_s)
+            others: defaultdict[str, int] = defaultdict(int)
+            for (server, tenant), uj in self._spent_by(first, int(now_s) // 3600 + 1).items():
+                if server != self._server:
+                    others[tenant] += uj
+            found[name] = first, others
+        return found
+
+    def take(self, looked: Mapping[str, tuple[int, Mapping[str, int]]]) -> None:
+        self._roll()
+        for name, (first, others_uj) in looked.items():
+            if self._periods[name].begun_hour == first:
+                self._periods[name].others_uj = others_uj
+
+    def spent_uj(self, tenant: str, name: str) -> int:
+        """In the period of now, with what is not final."""
+        self._roll()
+        period = self._periods[name]
+        return period.own_uj[tenant] + period.others_uj.get(tenant, 0) + self._open_uj[tenant]
+
+    def check(self, key: ApiKey, more_uj: int | None = None) -> str:
+        """Whether a request may come that will use so much more; None: nobody knows. Returns a warning, where
+        a soft budget is used up. Raises SpentError, which says when the period ends."""
+        warning = ""
+        for budget in self._of(key):
+            spent_uj = self.spent_uj(key.tenant, budget.period)
+            if spent_uj < budget.uj and spent_uj + (more_uj or 0) <= budget.uj:
+                continue
+            used = f"tenant {key.tenant} has used {spent_uj / 1e6:g} of {budget}"
+            if budget.kind == SOFT:
+                warning = used
+                continue
+            will = f", and this would use {more_uj / 1e6:g} J" if more_uj and spent_uj < budget.uj else ""
+            left_s = seconds_left(budget.period, self._unix_s())
+            raise SpentError(f"{used}{will}", "tenant_budget", left_s)
+        return warning
+
+    def hold(self, tenant: str, uj: int) -> Held:
+        """A request is let in, and counts so much until `ran` or `release`."""
+        self._open_uj[tenant] += uj
+        return Held(tenant, uj)
+
+    def release(self, held: Held) -> None:
+        """Nothing of it ran."""
+        self._open_uj[held.tenant] -= held.uj
+
+    def ran(self, held: Held, receipt: Receipt) -> None:
+        """It has run, and counts by its provisional figure until it is final."""
+        self.release(held)
+        if not receipt.is_final:
+            figures = receipt.whole
+            uj = held.uj if figures.provisional_uj is None else figures.provisional_uj
+            self._held[receipt.receipt_id] = self.hold(held.tenant, uj)
+
+    def final(self, receipt: Receipt) -> None:
+        """It counts what it was charged."""
+        held = self._held.pop(receipt.receipt_id, None)
+        if held is not None:
+            self.release(held)
+        if not receipt.tenant:
+            return
+        self._roll()
+        uj = sum(
+            tally.booked_uj + tally.booked_idle_uj
+            for line in receipt.lines
+            if not line.is_overhead
+            for tally in line.tallies
+        )
+        for period in self._periods.values():
+            period.own_uj[receipt.tenant] += uj
+
+    def told(self) -> Iterable[tuple[str, Budget, int]]:
+        """Each tenant's budgets, and what is used of them."""
+        seen = {(key.tenant, budget) for key in self._keys() for budget in self._of(key)}
+        return [(tenant, budget, self.spent_uj(tenant, budget.period)) for tenant, budget in sorted(seen)]
+
+    def _of(self, key: ApiKey) -> list[Budget]:
+        known = self._keys_seen.get(key.id)
+        if known is None or known[0] != key.budgets:
+            known = key.budgets, [Budget.parse(text) for text in key.budgets]
+            self._keys_seen = {**self._keys_seen, key.id: known}
+        return known[1]
+
+    def _roll(self) -> None:
+        """A new period begins with nothing."""
+        now_s = self._unix_s()
+        if now_s < self._rolls_s:
+            return
+        self._rolls_s = (begun_hour(HOUR, now_s) + 1) * 3600
+        for name, period in self._periods.items():
+            first = begun_hour(name, now_s)
+            if first > period.begun_hour:
+                self._periods[name] = _Period(first)

@@ -1,0 +1,82 @@
+"""What a request may cost, looked at before it runs: its own limit, and its tenant's budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from wattserve_server.energy.receipt import Receipt
+from wattserve_server.errors import EnergyLimitError, LawUnknownError
+from wattserve_server.service.budgets import Budgets, Held
+from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.methods import CALL
+
+if TYPE_CHECKING:
+    from wattserve_server.engine.engine import Engine
+    from wattserve_server.engine.roster import HostedVariant
+    from wattserve_server.engine.tasks import Item
+
+WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call
+
+
+class Spending:
+    """Of one request: `allow` it, then say how it `ended`. key: as the file has it now, with budgets."""
+
+    __slots__ = ("_budgets", "_held", "_key")
+
+    def __init__(self, budgets: Budgets | None = None, key: ApiKey | None = None) -> None:
+        self._budgets = budgets if key is not None and key.budgets else None
+        self._key = key
+        self._held: Held | None = None
+
+    def check(self) -> None:
+        """Before anything is done for it. Raises SpentError."""
+        if self._budgets is not None and self._key is not None:
+            self._budgets.check(self._key)
+
+    def allow(
+        self,
+        engine: Engine,
+        hosted: HostedVariant,
+        items: Sequence[Item],
+        most_uj: int | None = None,
+        field: str = "max_energy_uj",
+    ) -> None:
+        """items: its sequences. most_uj: that it may cost, as `field` of it says.
+
+        Raises SpentError, EnergyLimitError with the prediction, or LawUnknownError."""
+        if most_uj is None and self._budgets is None:
+            return
+        foreseen_uj = engine.foreseen_uj(items, hosted)
+        if most_uj is not None:
+            _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
+        if self._budgets is not None and self._key is not None:
+            warning = self._budgets.check(self._key, foreseen_uj)
+            self._held = self._budgets.hold(self._key.tenant, foreseen_uj or 0)
+            if warning and (call := CALL.get(None)) is not None:
+                call.warn(WARNING, warning)
+
+    def ended(self, receipt: Receipt | None) -> None:
+        """receipt: None where it has none, or nothing is known of it."""
+        if self._budgets is None or self._held is None:
+            return
+        held, self._held = self._held, None
+        if receipt is None or not receipt.ran:
+            self._budgets.release(held)
+        else:
+            self._budgets.ran(held, receipt)
+
+
+def _check_limit(foreseen_uj: int | None, most_uj: int, variant: str, field: str) -> None:
+    if foreseen_uj is None:
+        raise LawUnknownError(
+            f"what this would cost with {variant} is not known beforehand: its law is not learned yet; leave "
+            "the limit out, or come back later",
+            field,
+        )
+    if foreseen_uj > most_uj:
+        raise EnergyLimitError(
+            f"this would cost about {foreseen_uj} microjoules with {variant}, more than {most_uj}",
+            field,
+            foreseen_uj,
+        )

@@ -1,0 +1,1 @@
+"""Benches of the front for OpenAI's clients."""

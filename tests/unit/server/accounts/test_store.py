@@ -1,0 +1,79 @@
+"""Places that hold no account book, or a damaged one: refused with what to do, and left as they are."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.account_books import Bookkeeper
+from wattserve_server.accounts.store import default_place, open_book
+from wattserve_server.errors import ConfigError
+
+
+def test_each_port_has_a_file_in_the_state_directory() -> None:
+    assert default_place(50051, {"XDG_STATE_HOME": "/state"}) == "/state/wattserve/account-book-50051.sqlite3"
+    assert default_place(1, {}).endswith("/.local/state/wattserve/account-book-1.sqlite3")
+    with pytest.raises(ConfigError, match="--port is 0"):
+        default_place(0, {})
+
+
+def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "book.sqlite3"
+    Bookkeeper(str(place)).end()
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert place.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    place = tmp_path / "book.sqlite3"
+    keeper = Bookkeeper(str(place))
+    for _ in range(500):
+        keeper.answer(request_id="r" * 100)
+    keeper.end()
+    content = bytearray(place.read_bytes())
+    content[8192:20480] = b"\xff" * 12288
+    place.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"is damaged|malformed") as caught:
+        open_book(str(place), for_writing=True)
+    assert ".recover" in str(caught.value)
+    assert place.read_bytes() == bytes(content)
+
+
+@pytest.mark.parametrize("for_writing", [True, False])
+def test_files_of_something_else_are_refused(tmp_path: Path, for_writing: bool) -> None:
+    text = tmp_path / "text"
+    text.write_text("no database at all, and longer than the header of one\n" * 100)
+    with pytest.raises(ConfigError, match="not a database"):
+        open_book(str(text), for_writing=for_writing)
+    other = tmp_path / "other.sqlite3"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE hours (name TEXT)")
+    connection.close()
+    before = other.read_bytes()
+    with pytest.raises(ConfigError, match="holds something else"):
+        open_book(str(other), for_writing=for_writing)
+    assert for_writing or other.read_bytes() == before
+
+
+def test_places_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        open_book(str(tmp_path / "none"), for_writing=False)
+    (tmp_path / "empty").touch()
+    with pytest.raises(ConfigError, match="holds no account book"):
+        open_book(str(tmp_path / "empty"), for_writing=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        open_book(str(tmp_path / "file" / "book"), for_writing=True)
+    with pytest.raises(ConfigError, match="mysql://"):
+        open_book("mysql://somewhere/db", for_writing=True)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_book("://secret@", for_writing=True)
+
+
+def test_a_database_that_is_away_is_told_without_its_password() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_book("postgresql://me:secret@127.0.0.1:1/db", for_writing=True)
+    assert "secret" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)

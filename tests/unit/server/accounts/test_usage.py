@@ -1,0 +1,119 @@
+"""What an account book says was used: by its keys, also in spans that are no whole hours."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper
+from wattserve_server.accounts import usage as module
+from wattserve_server.accounts.schema import AMOUNTS, FIGURES
+from wattserve_server.accounts.store import open_book
+from wattserve_server.accounts.usage import By, Sees, Usage, usage
+from wattserve_server.errors import InvalidRequest
+
+MINUTE_NS = 60 * 10**9
+BEGINNING_S = BEGINNING_NS // 10**9
+HOUR = BEGINNING_S // 3600
+SUM = By()
+
+
+def everybody(tenant: str) -> bool:
+    return True
+
+
+def asked(
+    place: str, since_s: int, until_s: int, by: By = SUM, sees: Sees = everybody, sees_all: bool = True
+) -> Usage:
+    book = open_book(place, for_writing=False)
+    try:
+        return usage(book, since_s, until_s, by, sees, sees_all)
+    finally:
+        book.close()
+
+
+def energy(used: Usage) -> dict[tuple[str | None, str | None, int | None], int]:
+    at = FIGURES.index("accelerator_uj")
+    return {(row.tenant, row.variant, row.hour): row.figures[at] for row in used.rows}
+
+
+@pytest.fixture
+def filled(place: str) -> str:
+    """Twelve answers, one each ten minutes."""
+    keeper = Bookkeeper(place)
+    for at in range(12):
+        keeper.answer(uj=2**at, idle_uj=0, tenant=("shop", "ops")[at % 2], variant=("fp32", "int8")[at // 6])
+        keeper.writer.write()
+        keeper.now_ns += 10 * MINUTE_NS
+    keeper.end()
+    return place
+
+
+def test_rows_by_tenant_variant_and_hour(filled: str) -> None:
+    end_s = BEGINNING_S + 7200
+    assert energy(asked(filled, BEGINNING_S, end_s)) == {(None, None, None): 2**12 - 1}
+    by_hour = asked(filled, BEGINNING_S, end_s, by=By(hour=True))
+    assert energy(by_hour) == {(None, None, HOUR): 63, (None, None, HOUR + 1): 4032}
+    by_all = asked(filled, BEGINNING_S, end_s, by=By(True, True, True))
+    assert energy(by_all) == {
+        ("shop", "fp32", HOUR): 21, ("ops", "fp32", HOUR): 42,
+        ("shop", "int8", HOUR + 1): 1344, ("ops", "int8", HOUR + 1): 2688,
+    }  # fmt: skip
+    assert by_all.counters is not None
+    (counter,) = by_all.counters
+    assert dict(zip(AMOUNTS, counter.amounts, strict=True))["active_uj"] == 4095
+    assert (counter.server, counter.counter) == ("server", "accelerator of cpu: simulated")
+    assert by_all.sources == ["accelerator of cpu: simulated"]
+
+
+@pytest.mark.parametrize(
+    ("since_min", "until_min", "expected_uj"),
+    [(0, 10, 1), (10, 30, 2 + 4), (50, 70, 32 + 64), (5, 120, 4094), (61, 62, 0), (30, 65, 8 + 16 + 32 + 64)],
+)
+def test_spans_that_are_no_whole_hours(filled: str, since_min: int, until_min: int, expected_uj: int) -> None:
+    used = asked(filled, BEGINNING_S + 60 * since_min, BEGINNING_S + 60 * until_min)
+    assert sum(energy(used).values()) == expected_uj
+    bounds = used.since_unix_s - BEGINNING_S, used.until_unix_s - BEGINNING_S
+    assert bounds == (60 * since_min, 60 * until_min)
+
+
+def test_minutes_that_have_left_the_book_widen_the_span(filled: str) -> None:
+    later = Bookkeeper(filled, now_ns=BEGINNING_NS + 15 * 24 * 60 * MINUTE_NS)
+    later.answer(uj=10**6)
+    later.end()
+    used = asked(filled, BEGINNING_S + 600, BEGINNING_S + 4000)
+    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S, BEGINNING_S + 7200)
+    assert sum(energy(used).values()) == 4095
+
+
+def test_a_tenant_sees_its_own_and_nothing_of_the_meter(filled: str) -> None:
+    def sees(tenant: str) -> bool:
+        return tenant == "shop"
+
+    used = asked(filled, BEGINNING_S, BEGINNING_S + 7200, by=By(tenant=True), sees=sees, sees_all=False)
+    assert set(energy(used)) == {("shop", None, None)}
+    assert (used.counters, used.breaks) == (None, None)
+    assert used.sources == ["accelerator of cpu: simulated"]
+    nobody = asked(filled, BEGINNING_S, BEGINNING_S + 7200, sees=lambda tenant: False, sees_all=False)
+    assert nobody.rows == []
+
+
+def test_breaks_are_told(filled: str) -> None:
+    first = Bookkeeper(filled, now_ns=BEGINNING_NS + 300 * MINUTE_NS)
+    first.vanish()
+    Bookkeeper(filled, now_ns=first.now_ns + MINUTE_NS).end()
+    used = asked(filled, BEGINNING_S, BEGINNING_S + 24 * 3600)
+    assert used.breaks is not None
+    assert [(each.server, each.receipts) for each in used.breaks] == [("server", None)]
+    assert asked(filled, BEGINNING_S, BEGINNING_S + 7200).breaks == []
+
+
+def test_spans_that_cannot_be(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidRequest, match="not after its beginning"):
+        asked(filled, BEGINNING_S, BEGINNING_S)
+    for since_s, until_s in ((-1, 5), (0, 2**62), (2**62, 2**63 - 1)):
+        with pytest.raises(InvalidRequest, match="not between 1970 and 2200"):
+            asked(filled, since_s, until_s)
+    monkeypatch.setattr(module, "MOST_ROWS", 3)
+    with pytest.raises(InvalidRequest, match="more than 3 rows"):
+        asked(filled, BEGINNING_S, BEGINNING_S + 7200, by=By(True, True, True))
+    assert asked(filled, BEGINNING_S - 10**6, BEGINNING_S - 10**5).rows == []

@@ -1,0 +1,295 @@
+"""The engine in this process: generations that join, leave, lose their place, and what they are charged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fixtures.language_models import VOCABULARY, generated, language_model, save_language_model
+from wattserve_server.energy.costlaw import Coefficients, LawView
+from wattserve_server.energy.receipt import ACCELERATOR, Outcome, Role, Window
+from wattserve_server.engine.book import ReceiptBook
+from wattserve_server.engine.engine import Engine, EngineLimits, Metering
+from wattserve_server.engine.generation import stepper
+from wattserve_server.engine.generation.cache import BLOCK
+from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
+from wattserve_server.engine.generation.running import RunningGeneration
+from wattserve_server.engine.generation.text import TextStream
+from wattserve_server.engine.lane import RunLog
+from wattserve_server.engine.model import LoadedModel, load_model
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import Order
+from wattserve_server.engine.roster import LoadingRules
+from wattserve_server.engine.tasks import task_named
+from wattserve_server.engine.variants.catalogue import choose
+from wattserve_server.engine.variants.phase import decoding_rows
+from wattserve_server.engine.variants.port import Materials
+from wattserve_server.errors import ExpiredError, InferenceError
+
+CPU = torch.device("cpu")
+LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_chosen_j=1e-4, per_read_j=1e-6)})
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, fp32
+
+
+def prompts(count: int, seed: int = 0, longest: int = 40) -> list[TokenIds]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1, VOCABULARY, rng.integers(2, longest)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = save_language_model(tmp_path_factory.mktemp("models") / "tiny")
+    return load_model(str(folder), task_named("text-generation"))
+
+
+class Rig:
+    def __init__(self, model: LoadedModel, cache_tokens: int, members: int, chunk: int) -> None:
+        self.run_log = RunLog()
+        limits = BatchLimits(members, chunk)
+        self.engine = Engine(
+            model,
+            Materials(model.weights),
+            choose("fp32", CPU),
+            "fp32",
+            LoadingRules(is_verified=False),
+            EngineLimits({CPU: limits}, max_queue=64, max_request=8, cache_bytes=cache_tokens * TOKEN_BYTES),
+            ReceiptBook(60.0, 100, lambda receipt: None),
+            {CPU: Metering(self.run_log, {ACCELERATOR: SimpleNamespace(law=LAW)})},
+            lambda *result: None,
+            lambda error: None,
+        )
+
+    async def generate(self, prompt: TokenIds, new: int = 20, **more: Any) -> RunningGeneration:
+        order = Order(deadline_ns=more.pop("deadline_ns", None))
+        return await self.engine.generate(prompt, self.engine.hosted("fp32"), Wish(new, **more), order)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(used_bytes for used_bytes, _ in self.engine.caches.bounds.values())
+
+
+@pytest.fixture
+async def rig(model: LoadedModel, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """By its marker's figures: tokens of cache, members at once, tokens of a step."""
+    made = Rig(model, *getattr(request, "param", (4096, 8, 32)))
+    made.engine.start()
+    await made.engine.loader.load("fp32")
+    made.run_log.drain()
+    yield made
+    await asyncio.to_thread(made.engine.stop)
+
+
+async def read(generation: RunningGeneration, into: list[int] | None = None) -> list[int]:
+    got = [] if into is None else into
+    async for piece in generation:
+        got += piece.token_ids
+    return got
+
+
+def expected(prompt: TokenIds, new: int) -> list[int]:
+    return generated(language_model("llama"), prompt.tolist(), new)
+
+
+async def test_one_generates_what_transformers_does_and_says_how_it_ended(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation = await rig.generate(prompt)
+    assert await read(generation) == expected(prompt, 20)
+    ended = generation.ended
+    assert (ended.reason, ended.prompt_tokens, ended.output_tokens) == (FinishReason.LENGTH, len(prompt), 20)
+    assert 0 < ended.queue_ns < ended.first_token_ns
+    assert generation.receipt.outcome is Outcome.COMPLETED
+    assert [(line.role, line.tokens) for line in generation.receipt.lines] == [
+        (Role.PROMPT, len(prompt)), (Role.OUTPUT, 19)
+    ]  # fmt: skip
+    assert rig.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "rig", [(4096, 8, 32), (4096, 3, 8), (4 * BLOCK, 8, 16), (3 * BLOCK, 4, 5)], indirect=True, ids=str
+)
+async def test_in_any_company_it_answers_the_same_also_where_members_lose_their_places(rig: Rig) -> None:
+    given = prompts(7, seed=3)
+    running = []
+    for prompt in given:
+        running.append(asyncio.create_task(read(await rig.generate(prompt, new=30))))
+        await asyncio.sleep(0.003)
+    answers = await asyncio.gather(*running)
+    assert answers == [expected(prompt, 30) for prompt in given]
+    assert rig.held_bytes == 0
+
+
+@pytest.mark.parametrize("rig", [(3 * BLOCK, 8, 64)], indirect=True)
+async def test_what_a_preemption_lost_is_computed_again_on_a_line_of_its_own(rig: Rig) -> None:
+    given = [prompt[: BLOCK - 10] for prompt in prompts(3, seed=5, longest=90)]
+    given = [np.resize(prompt, BLOCK - 10) for prompt in given]
+    running = [await rig.generate(prompt, new=30) for prompt in given]
+    answers = await asyncio.gather(*(read(generation) for generation in running))
+    assert answers == [expected(prompt, 30) for prompt in given]
+    preempted = [generation for generation in running if generation.ended.preemptions]
+    assert preempted
+    for generation in running:
+        again = [line for line in generation.receipt.lines if line.role is Role.RECOMPUTED]
+        assert bool(again) == (generation in preempted)
+        output = next(line for line in generation.receipt.lines if line.role is Role.OUTPUT)
+        assert generation.receipt.lines[0].tokens == BLOCK - 10
+        assert output.tokens == 29
+        if again:
+            assert again[0].tokens >= BLOCK  # it lost its place for want of a second block
+    windows, _ = rig.run_log.drain()
+    check_windows(windows)
+
+
+def check_windows(windows: Sequence[Window]) -> None:
+    """They do not overlap, and each charges every line for what it says that it did."""
+    for before, after in pairwise(windows):
+        assert before.end_ns <= after.start_ns
+    for window in windows:
+        assert len(window.lines) == len(window.work) == len(window.lengths)
+        assert tuple(work.computed for work in window.work) == window.lengths
+    assert sum(window.sequences for window in windows) == 3
+
+
+async def test_who_leaves_frees_his_place_at_once_and_is_charged_for_what_ran(rig: Rig) -> None:
+    stays, leaves = prompts(2, seed=7)
+    staying = asyncio.create_task(read(await rig.generate(stays, new=40)))
+    leaving = await rig.generate(leaves, new=200)
+    async for _ in leaving:
+        break
+    await leaving.aclose()
+    assert await staying == expected(stays, 40)
+    await rig.engine.until_idle()
+    assert leaving.receipt.outcome is Outcome.CANCELLED
+    assert leaving.receipt.ran
+    assert rig.held_bytes == 0
+
+
+async def test_who_has_no_time_left_is_told_so_and_what_had_come_is_his(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation = await rig.generate(prompt, new=220, deadline_ns=time.monotonic_ns() + 30_000_000)
+    got: list[int] = []
+    with pytest.raises(ExpiredError, match=r"the deadline passed") as caught:
+        await read(generation, got)
+    assert got == expected(prompt, 220)[: len(got)]
+    assert len(got) < 220
+    if got:
+        assert caught.value.receipt_id == generation.receipt.receipt_id
+    assert rig.held_bytes == 0
+
+
+async def test_a_slow_reader_gets_all_at_once(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation = await rig.generate(prompt)
+    await rig.engine.until_idle()
+    pieces = [piece async for piece in generation]
+    assert [len(piece.token_ids) for piece in pieces] == [20, 0]  # the last one has the text that was held
+    assert pieces[0].energy_uj == generation.receipt.energy_uj
+    assert (generation.receipt.energy_uj or 0) > 0
+
+
+async def test_it_ends_where_it_has_cost_enough(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation = await rig.generate(prompt, new=200, max_energy_uj=20_000)
+    got = await read(generation)
+    assert generation.ended.reason is FinishReason.ENERGY
+    assert got == expected(prompt, 200)[: len(got)]
+    assert 15 <= len(got) <= 30  # a step costs 1.1 mJ
+    assert generation.receipt.outcome is Outcome.COMPLETED
+    assert rig.held_bytes == 0
+
+
+async def test_an_end_token_ends_it_and_may_be_ignored(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    whole = expected(prompt, 20)
+    stop = frozenset((whole[7],))
+    generation = await rig.generate(prompt, stop_ids=stop)
+    got = await read(generation)
+    assert got == whole[: whole.index(whole[7]) + 1]
+    assert generation.ended.reason is FinishReason.STOP
+
+
+async def test_logits_that_are_no_numbers_fail_their_own_request_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = prompts(2, seed=9)
+    run = stepper.run
+
+    def spoilt(variant: Any, prepared: Any, timed: Any = None) -> Any:
+        rows = run(variant, prepared, timed)
+        ids = prepared.inputs["input_ids"][0].tolist()
+        for at, each in zip(prepared.rows, rows, strict=True):
+            if ids[at.begin : at.end] == bad.tolist():
+                each[:] = np.nan
+        return rows
+
+    monkeypatch.setattr(stepper, "run", spoilt)
+    fails, holds = await rig.generate(bad), await rig.generate(good)
+    assert await read(holds) == expected(good, 20)
+    with pytest.raises(InferenceError, match="answered with NaN or infinity"):
+        await read(fails)
+    assert fails.receipt.outcome is Outcome.FAILED
+    assert rig.held_bytes == 0
+
+
+async def test_a_seed_draws_the_same_in_any_company(rig: Rig) -> None:
+    given = prompts(4, seed=11)
+    drawn = Sampling(temperature=0.8, top_k=50, top_p=0.95, seed=42)
+    alone = [await read(await rig.generate(prompt, sampling=drawn)) for prompt in given]
+    together = [await rig.generate(prompt, sampling=drawn) for prompt in given]
+    assert await asyncio.gather(*(read(each) for each in together)) == alone
+    assert len({tuple(each) for each in alone}) == 4
+
+
+async def test_texts_are_scored_as_the_model_reads_them(rig: Rig) -> None:
+    given = prompts(3, seed=13, longest=60)
+    answer = await rig.engine.score(given, rig.engine.hosted("fp32"), Order())
+    module = language_model("llama")
+    for prompt, row in zip(given, answer.rows, strict=True):
+        with torch.inference_mode():
+            logits = module(torch.from_numpy(prompt)[None]).logits[0].log_softmax(dim=-1)
+        wanted = logits[torch.arange(len(prompt) - 1), torch.from_numpy(prompt[1:])]
+        assert row == pytest.approx(wanted.numpy(), abs=1e-4)
+    assert [line.role for line in answer.receipt.lines] == [None] * 3  # nothing comes after them
+    assert rig.held_bytes == 0
+
+
+@pytest.mark.parametrize("rig", [(4096, 8, 32)], indirect=True)
+async def test_a_step_says_which_of_its_rows_decode_and_they_come_first(rig: Rig) -> None:
+    variant = rig.engine.hosted("fp32").variant
+    assert variant is not None
+    steps: list[tuple[int, int]] = []  # rows that decode, and all
+
+    def see(module: torch.nn.Module, args: object, kwargs: dict[str, torch.Tensor]) -> None:
+        steps.append((decoding_rows(), kwargs["input_ids"].numel()))
+
+    hook = variant.built.module.register_forward_pre_hook(see, with_kwargs=True)
+    try:
+        await read(await rig.generate(np.arange(1, 41), 3))
+    finally:
+        hook.remove()
+    assert steps == [(0, 32), (0, 8), (1, 1), (1, 1)]
+    assert decoding_rows() == 0
+
+
+async def test_a_tokenizer_that_fails_fails_its_own_request_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = prompts(2, seed=17)
+
+    def broken(self: TextStream, token_ids: Sequence[int]) -> str:
+        raise IndexError
+
+    fails = await rig.generate(bad, stop_strings=("x",))
+    monkeypatch.setattr(TextStream, "add", broken)
+    with pytest.raises(InferenceError, match="a token could not be taken: IndexError"):
+        await read(fails)
+    monkeypatch.undo()
+    assert await read(await rig.generate(good)) == expected(good, 20)
+    assert rig.held_bytes == 0

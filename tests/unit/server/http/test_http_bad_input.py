@@ -1,0 +1,162 @@
+"""What a client can send wrong: OpenAI's error, the name of the field, a sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fixtures.http_front import CHAT, COMPLETION, MOST_BYTES, Desked, chatty_world
+from wattserve_server.errors import OverloadedError, SpentError
+
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+STRANGER = {"role": "tool", "content": "a"}
+USER = {"role": "user", "content": "a"}
+TOOL = {"type": "function", "function": {"name": "f"}}
+
+BAD: dict[str, tuple[str, Any, str, str]] = {
+    "unknown model": ("", {"model": "gpt-4"}, "model", "this server has 'de@mo'"),
+    "unknown variant": ("", {"model": "de@mo@fp8"}, "model", "this server has fp32, bf16"),
+    "no model": ("", {"model": None}, "model", "is missing"),
+    "a model that is a number": ("", {"model": 3}, "model", "3 is no text"),
+    "no prompt": ("", {"prompt": None}, "prompt", "is missing"),
+    "an empty prompt": ("", {"prompt": ""}, "prompt", "empty"),
+    "several prompts": ("", {"prompt": ["a", "b"]}, "prompt", "send each as a request of its own"),
+    "ids beyond the vocabulary": ("", {"prompt": [3, 4000]}, "prompt", "4000 is no token id, 0 to 299"),
+    "ids among texts": ("", {"prompt": [[1, "a"]]}, "prompt", "'a' is no token id"),
+    "too long": ("", {"prompt": "a" * 40}, "prompt[0]", "takes at most 32; shorten it"),
+    "too much": ("", {"max_tokens": 30}, "max_tokens", "it leaves 29"),
+    "no tokens": ("", {"max_tokens": 0}, "max_tokens", "at least 1"),
+    "half a token": ("", {"max_tokens": 1.5}, "max_tokens", "no whole number"),
+    "n": ("", {"n": 2}, "n", "leave it out"),
+    "echo": ("", {"echo": True}, "echo", "leave it out"),
+    "skip_special_tokens": ("", {"skip_special_tokens": False}, "skip_special_tokens", "leave it out"),
+    "unknown field": ("", {"foo": 1}, "foo", "known are"),
+    "temperature": ("", {"temperature": -1}, "temperature", "from 0"),
+    "temperature as a text": ("", {"temperature": "hot"}, "temperature", "'hot' is no number"),
+    "top_p": ("", {"top_p": 0}, "top_p", "above 0"),
+    "stop": ("", {"stop": [1]}, "stop", "neither a text nor a list of texts"),
+    "logprobs": ("", {"logprobs": 21}, "logprobs", "from 0 to 20"),
+    "seed": ("", {"seed": -1, "temperature": 1}, "seed", "from 0"),
+    "stream": ("", {"stream": "maybe"}, "stream", "neither true nor false"),
+    "options without a stream": ("", {"stream_options": {"include_usage": True}}, "stream_options", "of a"),
+    "priority": ("", {"priority": 99}, "priority", "goes first"),
+    "energy": ("", {"energy": {}}, "energy", "no text"),
+    "min_tokens": ("", {"min_tokens": 3}, "min_tokens", "ignore_eos"),
+    "messages that are none": ("chat", {"messages": "hi"}, "messages", "no list"),
+    "no messages": ("chat", {"messages": []}, "messages", "no list"),
+    "a message that is a text": ("chat", {"messages": ["hi"]}, "messages[0]", "no object"),
+    "an unknown role": ("chat", {"messages": [STRANGER]}, "messages[0].role", "known here"),
+    "an image": ("chat", {"messages": [IMAGE]}, "messages[0].content[0]", "images"),
+    "no content": ("chat", {"messages": [{"role": "user"}]}, "messages[0].content", "neither a text"),
+    "a call of a tool": ("chat", {"messages": [USER | {"tool_calls": [TOOL]}]}, "messages[0]", "tool_calls"),
+    "tools": ("chat", {"tools": [TOOL]}, "tools", "not offered"),
+    "json": ("chat", {"response_format": {"type": "json_object"}}, "response_format", "not offered"),
+    "top_logprobs alone": ("chat", {"top_logprobs": 3}, "top_logprobs", "logprobs: true"),
+    "two lengths": ("chat", {"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens", "give one"),
+    "a chat too long": ("chat", {"messages": [USER | {"content": "a" * 40}]}, "messages", "context is 32"),
+}  # fmt: skip
+
+BODIES = {
+    b"{nope": "not JSON",
+    b"[]": "no object",
+    b"\xff": "not UTF-8",
+    b'{"a":' * 90_00 + b"1": "not JSON",
+    b'{"model": "\\ud800"}': "surrogate",
+    b"[" + b"0," * 49_000 + b"0]": "no object",
+    b"a" * (MOST_BYTES + 1): "at most 100000 bytes",
+}
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desked:
+    return Desked(chatty_world())
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_it_is_refused_by_its_field_and_nothing_runs(desk: Desked, name: str) -> None:
+    kind, wrong, field, words = BAD[name]
+    path, good = ("/v1/chat/completions", CHAT) if kind else ("/v1/completions", COMPLETION)
+    before = len(desk.of.generations)
+    reply = await desk.ask(path, good | wrong)
+    assert reply.status == (404 if "unknown" in name and field == "model" else 400)
+    error = reply.error
+    assert error["param"] == field
+    assert words in error["message"]
+    assert (error["type"], len(desk.of.generations)) == ("invalid_request_error", before)
+    assert reply.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("body", BODIES, ids=BODIES.values())
+async def test_a_body_that_is_no_request_says_why(desk: Desked, body: bytes) -> None:
+    reply = await desk.ask("/v1/completions", body)
+    assert reply.status == (413 if len(body) > MOST_BYTES else 400)
+    assert (reply.error["param"], BODIES[body] in reply.error["message"]) == ("body", True)
+
+
+async def test_more_values_than_are_read_are_refused_unread(
+    monkeypatch: pytest.MonkeyPatch, desk: Desked
+) -> None:
+    monkeypatch.setattr("wattserve_server.http.body.MOST_VALUES", 100)
+    reply = await desk.ask("/v1/completions", COMPLETION | {"prompt": [1] * 101})
+    assert "more than 100 values" in reply.error["message"]
+
+
+async def test_what_is_not_there_is_told_with_what_is(desk: Desked) -> None:
+    reply = await desk.ask("/v1/images/generations", {})
+    assert (reply.status, "/v1/chat/completions" in reply.error["message"]) == (404, True)
+    reply = await desk.ask("/v1/completions", method="GET")
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/classify", "/classify"])
+async def test_a_model_of_another_task_says_what_to_call(desk: Desked, path: str) -> None:
+    reply = await desk.ask(path, {"model": "de@mo", "input": "a"})
+    assert (reply.error["code"], "/v1/completions" in reply.error["message"]) == ("not_possible_here", True)
+
+
+async def test_an_encoder_generates_nothing() -> None:
+    reply = await Desked(chatty_world(generates=False)).ask("/v1/completions", COMPLETION)
+    assert "call /v1/embeddings" in reply.error["message"]
+
+
+async def test_without_a_tokenizer_a_chat_is_refused() -> None:
+    desk = Desked(chatty_world(has_tokenizer=False))
+    reply = await desk.ask("/v1/chat/completions", CHAT)
+    assert (reply.status, "no tokenizer" in reply.error["message"]) == (400, True)
+    assert (await desk.ask("/v1/completions", COMPLETION | {"prompt": [1, 2]})).status == 200
+
+
+async def test_who_finds_no_room_is_told_when_to_come_again(desk: Desked) -> None:
+    def full(*asked: Any) -> None:
+        raise OverloadedError("the queue is full", "time", 2.5)
+
+    engine: Any = desk.of.host.engine
+    engine.check_room = full
+    reply = await desk.ask("/v1/completions", COMPLETION)
+    assert (reply.status, reply.error["type"]) == (429, "rate_limit_error")
+    assert (reply.headers["retry-after-ms"], reply.headers["retry-after"]) == ("2500", "3")
+    assert reply.headers["x-should-retry"] == "true"
+
+
+async def test_who_has_spent_his_budget_is_not_told_to_wait_for_its_end(desk: Desked) -> None:
+    def spent(*asked: Any) -> None:
+        raise SpentError("spent", "tenant_budget", 86_400.0)
+
+    engine: Any = desk.of.host.engine
+    engine.check_room = spent
+    reply = await desk.ask("/v1/completions", COMPLETION)
+    assert (reply.status, reply.error["code"]) == (429, "budget_spent")
+    assert (reply.headers["x-should-retry"], "retry-after" in reply.headers) == ("false", False)
+
+
+async def test_while_it_starts_or_drains_nothing_new_is_taken() -> None:
+    desk = Desked(chatty_world())
+    desk.serving.draining.set()
+    for path, method in (("/v1/completions", "POST"), ("/health", "GET")):
+        reply = await desk.ask(path, COMPLETION, method)
+        assert (reply.status, reply.error["code"]) == (503, "starting_or_stopping")
+    desk.serving.draining.clear()
+    assert (await desk.ask("/health", method="GET")).status == 200
+    desk.serving.host = None
+    assert (await desk.ask("/v1/models", method="GET")).status == 503

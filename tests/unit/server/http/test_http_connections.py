@@ -1,0 +1,186 @@
+"""The front on a port: clients that leave, do not read, or are cut; keys, certificates, long bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from openai import AsyncOpenAI, AuthenticationError
+
+from tests.fixtures.http_front import COMPLETION, MOST_BYTES, Desked, chatty_world, fronted
+from tests.fixtures.language_model import Script, pieces
+from wattserve_server.app import _open_front
+from wattserve_server.config import ServerConfig
+from wattserve_server.energy.receipt import Outcome
+from wattserve_server.errors import ConfigError
+from wattserve_server.http.front import Front
+from wattserve_server.service.gate import Gate, KeyFile
+from wattserve_server.service.keys import changing, new_key
+from wattserve_server.service.listen import CertificateFiles
+from wattserve_server.service.methods import Deadlines
+from wattserve_server.service.quota import Quotas
+
+STREAM = json.dumps(COMPLETION | {"stream": True}).encode()
+
+
+@pytest.fixture
+def desk() -> Desked:
+    return Desked(chatty_world())
+
+
+async def opened(url: str, **how: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = url.split("/")[2].rsplit(":", 1)
+    return await asyncio.open_connection(host, int(port), **how)
+
+
+def head(length: int, *more: str) -> bytes:
+    lines = ["POST /v1/completions HTTP/1.1", "host: here", f"content-length: {length}", *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+async def began(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A stream of which the first event has come."""
+    reader, writer = await opened(url)
+    writer.write(head(len(STREAM)) + STREAM)
+    await reader.readuntil(b'"text":"one"')
+    return reader, writer
+
+
+async def test_who_leaves_in_mid_stream_frees_his_place(desk: Desked) -> None:
+    desk.of.script.halt = asyncio.Event()  # never set
+    async with fronted(desk) as url:
+        _, writer = await began(url)
+        (generation,) = desk.of.generations
+        writer.close()
+        await generation.closed.wait()
+        assert generation.receipt.outcome is Outcome.CANCELLED
+        await desk.serving.until_idle()
+    assert desk.count("wattserve_requests_total", variant="fp32", code="CANCELLED") == 1
+
+
+async def test_who_leaves_while_he_waits_for_a_whole_answer_frees_it_too(desk: Desked) -> None:
+    desk.of.script = Script(pieces=pieces("one"), halt=asyncio.Event())
+    async with fronted(desk) as url:
+        _, writer = await opened(url)
+        body = json.dumps(COMPLETION).encode()
+        writer.write(head(len(body)) + body)
+        await desk.begun.wait()
+        writer.close()
+        await desk.of.generations[0].closed.wait()
+
+
+async def test_a_shutdown_tells_a_stream_that_it_was_cut(desk: Desked) -> None:
+    desk.of.script.halt = asyncio.Event()
+    async with fronted(desk) as url:
+        reader, _ = await began(url)
+        await desk.calls.end(0)
+        told = (await reader.readuntil(b"[DONE]")).decode()
+    assert '"code":"cut_by_shutdown"' in told
+    assert desk.of.generations[0].receipt.receipt_id in told
+
+
+async def test_the_servers_own_deadline_ends_a_generation() -> None:
+    desk = Desked(chatty_world(), deadlines=Deadlines(default_s=0.05))
+    desk.of.script = Script(pieces=pieces("one"), halt=asyncio.Event())
+    reply = await desk.ask("/v1/completions", COMPLETION)
+    assert (reply.status, reply.error["code"]) == (504, "server_deadline")
+    assert reply.error["receipt_id"] == desk.of.generations[0].receipt.receipt_id
+
+
+async def test_who_does_not_read_loses_his_place(desk: Desked) -> None:
+    desk.of.script.pieces = pieces(*["one" * 100_000] * 100)
+    async with fronted(desk, unread_s=0.05) as url:
+        _, writer = await opened(url)
+        writer.write(head(len(STREAM)) + STREAM)
+        await desk.begun.wait()
+        await desk.of.generations[0].closed.wait()
+        writer.close()
+    assert desk.of.generations[0].receipt.outcome is Outcome.CANCELLED
+
+
+@pytest.mark.parametrize("declares", [True, False])
+async def test_a_body_beyond_the_limit_is_refused_while_it_comes(desk: Desked, declares: bool) -> None:
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        if declares:
+            writer.write(head(100 * MOST_BYTES))
+        else:
+            writer.write(head(0, "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b""))
+            writer.write(b"%x\r\n%s\r\n" % (2 * MOST_BYTES, b" " * 2 * MOST_BYTES))
+        answer = await reader.readuntil(b"send less")
+        writer.close()
+    assert b" 413 " in answer
+    assert not desk.of.generations
+
+
+async def test_with_keys_who_shows_none_is_refused_and_one_that_is_revoked_ends(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    text, key = new_key("shop", ("predict",), 0.0, 0, ())
+    with changing(path) as keys:
+        keys[key.id] = key
+    file = KeyFile(str(path))
+    desk = Desked(chatty_world(), gate=Gate(file, Quotas()))
+    desk.of.script.halt = asyncio.Event()
+    async with fronted(desk) as url, AsyncOpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(AuthenticationError, match="Bearer"):
+            await stranger.completions.create(model="de@mo", prompt="abc")
+        assert (await desk.ask("/health", method="GET")).status == 200
+        async with AsyncOpenAI(base_url=url, api_key=text, max_retries=0) as client:
+            stream = await client.completions.create(model="de@mo", prompt="abc", stream=True)
+            assert (await anext(stream)).choices[0].text == "one"
+            desk.calls.revoke(frozenset({key.id}))
+            with pytest.raises(Exception, match="revoked"):
+                async for _ in stream:
+                    pass
+    assert desk.count("wattserve_tenant_requests_total", tenant="shop", code="CANCELLED") == 1
+
+
+async def test_with_a_certificate_it_speaks_https_and_takes_the_next_one(
+    desk: Desked, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    files = CertificateFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+
+    def issue() -> None:
+        issued = authority.issue_cert("127.0.0.1")
+        issued.cert_chain_pems[0].write_to_path(files.cert)
+        issued.private_key_pem.write_to_path(files.key)
+
+    async def shown(url: str) -> Any:
+        trusting = ssl.create_default_context()
+        authority.configure_trust(trusting)
+        _, writer = await opened(url, ssl=trusting)
+        certificate = writer.get_extra_info("peercert")
+        writer.close()
+        return certificate["serialNumber"]
+
+    issue()
+    async with fronted(desk, tls=files) as url:
+        assert url.startswith("https://127.0.0.1:")
+        first = await shown(url)
+        issue()
+        assert await shown(url) != first
+        reader, writer = await opened(url)
+        writer.write(head(0))
+        assert not await reader.read()
+
+
+async def test_a_port_that_is_taken_is_refused_by_its_flag(desk: Desked) -> None:
+    async with fronted(desk) as url:
+        port = int(url.split(":")[2].split("/")[0])
+        with pytest.raises(ConfigError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: .*--http-port"):
+            Front(desk.app, "127.0.0.1", port, None)
+
+
+async def test_without_its_libraries_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "wattserve_server.http.front")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    missing: Any = None
+    with pytest.raises(ConfigError, match=r"--http-port needs uvicorn: pip install 'wattserve\[openai\]'"):
+        _open_front(ServerConfig(http_port=0), missing, missing, missing, None)

@@ -1,0 +1,182 @@
+"""Budgets of tenants: what counts, when they refuse, when they begin anew; on a clock of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.fixtures.account_books import finished
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
+from wattserve_server.errors import ConfigError, EnergyLimitError, LawUnknownError, SpentError
+from wattserve_server.service.budget import Budget, begun_hour, seconds_left
+from wattserve_server.service.budgets import Budgets
+from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.spending import Spending
+
+NOON_S = 1_800_014_400.0  # 2027-01-15T12:00Z
+HOUR = int(NOON_S) // 3600
+
+
+def key(*budgets: str, tenant: str = "shop") -> ApiKey:
+    return ApiKey("0" * 12, "0" * 64, tenant, ("predict",), budgets=budgets)
+
+
+@dataclass
+class Rig:
+    """A book that says what it is told, and a clock."""
+
+    spent: dict[tuple[str, str, int], int] = field(default_factory=dict)  # by server, tenant, hour
+    now_s: float = NOON_S + 600
+    keys: list[ApiKey] = field(default_factory=list)
+
+    def made(self) -> Budgets:
+        return Budgets("here", lambda: self.keys, self.by, lambda: self.now_s)
+
+    def by(self, first: int, end: int) -> dict[tuple[str, str], int]:
+        sums: dict[tuple[str, str], int] = {}
+        for (server, tenant, hour), uj in self.spent.items():
+            if first <= hour < end:
+                sums[server, tenant] = sums.get((server, tenant), 0) + uj
+        return sums
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("hard 500 J/day", Budget("hard", 500_000_000, "day")),
+        ("soft 0.5kWh / month", Budget("soft", 1_800_000 * 10**6, "month")),
+        ("hard 2 Wh/hour", Budget("hard", 7200 * 10**6, "hour")),
+    ],
+)
+def test_a_budget_is_read(text: str, budget: Budget) -> None:
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "500 J/day", "hard 500/day", "hard 500 J", "hard 5 J/week", "hard 1.2.3 J/day", "hard -1 J/day"],
+)
+def test_what_is_no_budget_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="such as `hard 500 J/day`"):
+        key(text)
+
+
+def test_a_budget_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="to refuse a tenant, revoke its keys"):
+        key("hard 0 J/day")
+
+
+def test_periods_are_those_of_utc() -> None:
+    assert begun_hour("hour", NOON_S + 600) == HOUR
+    assert begun_hour("day", NOON_S + 600) == HOUR - 12
+    assert begun_hour("month", NOON_S + 600) == HOUR - 12 - 14 * 24
+    assert seconds_left("hour", NOON_S + 600) == 3000
+    assert seconds_left("day", NOON_S + 600) == 12 * 3600 - 600
+    assert seconds_left("month", NOON_S + 600) == 17 * 86400 - 12 * 3600 - 600
+
+
+def test_what_was_used_before_counts_and_the_period_ends() -> None:
+    rig = Rig({("here", "shop", HOUR): 300, ("there", "shop", HOUR - 5): 150, ("here", "lab", HOUR): 10**9})
+    budgets = rig.made()
+    spent = [budgets.spent_uj("shop", period) for period in ("hour", "day", "month")]
+    assert spent == [300, 450, 450]
+    assert budgets.check(key("hard 0.001 J/day")) == ""
+    with pytest.raises(SpentError, match=r"used 0\.00045 of 0\.0004 J/day") as caught:
+        budgets.check(key("hard 0.0004 J/day"))
+    assert caught.value.retry_after_s == 12 * 3600 - 600
+    rig.now_s += 12 * 3600
+    assert budgets.check(key("hard 0.0004 J/day")) == ""
+    assert budgets.spent_uj("shop", "month") == 450
+
+
+def test_a_soft_budget_warns() -> None:
+    budgets = Rig({("here", "shop", HOUR): 300}).made()
+    assert budgets.check(key("soft 0.0003 J/hour")) == "tenant shop has used 0.0003 of 0.0003 J/hour"
+    with pytest.raises(SpentError):
+        budgets.check(key("soft 0.0003 J/hour", "hard 0.0003 J/hour"))
+
+
+def test_what_others_use_meanwhile_is_learned_and_never_counted_twice() -> None:
+    rig = Rig()
+    budgets = rig.made()
+    budgets.final(finished("r1", 100, 10, "shop"))
+    rig.spent = {("here", "shop", HOUR): 110, ("there", "shop", HOUR): 1000}  # it was written by now
+    budgets.take(budgets.look())
+    budgets.take(budgets.look())
+    assert budgets.spent_uj("shop", "hour") == 1110
+    looked = budgets.look()
+    rig.now_s += 3600
+    budgets.take(looked)  # of an hour that is over
+    assert [budgets.spent_uj("shop", period) for period in ("hour", "day")] == [0, 1110]
+
+
+def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_settled_one() -> None:
+    budgets = Rig().made()
+    held = budgets.hold("shop", 500)
+    assert budgets.spent_uj("shop", "hour") == 500
+    receipt = Receipt("r", "", "fp32", "cpu", 0, tenant="shop")
+    receipt.lines.append(Line(receipt, 5))
+    receipt.lines[0].enter(1)
+    receipt.lines[0].ran(0, 1, (300,))
+    budgets.ran(held, receipt)
+    assert budgets.spent_uj("shop", "hour") == 300
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(Charge(receipt.lines[0], 200, 0.0, 20), ACCELERATOR)
+    budgets.final(receipt)
+    assert budgets.spent_uj("shop", "hour") == 220
+    late = budgets.hold("shop", 500)  # one that is final before its caller is told
+    done = finished("r2", 50, 0, "shop")
+    budgets.final(done)
+    budgets.ran(late, done)
+    assert budgets.spent_uj("shop", "hour") == 270
+    budgets.release(budgets.hold("shop", 10**6))
+    assert budgets.spent_uj("shop", "hour") == 270
+
+
+def test_many_at_once_go_no_further_than_their_predictions() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    for _ in range(11):
+        budgets.check(asks, 90)
+        budgets.hold("shop", 90)
+    with pytest.raises(SpentError, match="this would use 9e-05 J"):
+        budgets.check(asks, 90)
+
+
+def test_budgets_are_told_for_each_tenant() -> None:
+    rig = Rig({("here", "shop", HOUR): 7})
+    rig.keys = [key("hard 1 J/day"), key("hard 1 J/day", "soft 2 J/hour"), key(tenant="lab")]
+    assert list(rig.made().told()) == [
+        ("shop", Budget("hard", 10**6, "day"), 7),
+        ("shop", Budget("soft", 2 * 10**6, "hour"), 7),
+    ]
+
+
+class Foreseeing:
+    """An engine that says what a request would cost."""
+
+    def __init__(self, uj: int | None) -> None:
+        self.uj = uj
+
+    def foreseen_uj(self, items: object, hosted: object) -> int | None:
+        return self.uj
+
+
+class Hosted:
+    class choice:
+        name = "fp32"
+
+
+def test_a_request_says_what_it_may_cost() -> None:
+    def allow(foreseen_uj: int | None, most_uj: int | None) -> None:
+        Spending().allow(Foreseeing(foreseen_uj), Hosted, [], most_uj)  # type: ignore[arg-type]
+
+    allow(100, 100)
+    allow(None, None)
+    with pytest.raises(
+        EnergyLimitError, match="cost about 101 microjoules with fp32, more than 100"
+    ) as caught:
+        allow(101, 100)
+    assert (caught.value.predicted_energy_uj, caught.value.field) == (101, "max_energy_uj")
+    with pytest.raises(LawUnknownError, match="not known beforehand"):
+        allow(None, 100)

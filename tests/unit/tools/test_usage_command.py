@@ -1,0 +1,140 @@
+"""`wattserve usage` on a book: its rows add up to the meter, in each of its forms."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper
+from wattserve_tools.cli import main
+
+HOUR_NS = 3600 * 10**9
+SPAN = ("--since", "2027-01-15", "--until", "2027-01-17")  # it begins at 2027-01-15T08:00Z
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    keeper = Bookkeeper(str(tmp_path / "book.sqlite3"))
+    for at in range(24):
+        keeper.answer(uj=10**6 + at, tenant=("shop", "")[at % 2], host_uj=None, output_tokens=3)
+        keeper.writer.write()
+        keeper.now_ns += HOUR_NS
+    keeper.ledger.meter(5_000_000)
+    keeper.ledger.to_warmup(4_000_000)
+    keeper.end()
+    return keeper.place
+
+
+def told(capsys: pytest.CaptureFixture[str], place: str, *arguments: str) -> str:
+    assert main(["usage", "--account-book", place, *SPAN, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_rows_and_what_is_nobodys_add_up_to_the_meter(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    bill: dict[str, Any] = json.loads(told(capsys, place, "--format", "json"))
+    active_uj = sum(10**6 + at for at in range(24))
+    assert bill["total"]["accelerator_uj"] == active_uj
+    assert [(row["tenant"], row["requests"], row["output_tokens"]) for row in bill["rows"]] == [
+        ("", 12, 36),
+        ("shop", 12, 36),
+    ]
+    assert bill["nobodys_uj"] == {
+        "idle, unshared": 480,
+        "warm-up": 4_000_000,
+        "unattributed": 0,
+        "gap": 0,
+        "pending": 1_000_000,
+        "receipts not here": 0,
+    }
+    assert bill["total"]["energy_uj"] + sum(bill["nobodys_uj"].values()) == bill["measured_uj"]
+    assert bill["measured_uj"] == active_uj + 24 * 30 + 5_000_000
+    assert bill["sources"] == ["accelerator of cpu: simulated"]
+    assert bill["wh_per_1000_queries"] == pytest.approx(bill["total"]["energy_uj"] / 3.6e9 / 24 * 1000)
+
+
+def test_days_are_those_of_the_time_zone(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def days(*arguments: str) -> dict[str, int]:
+        bill = json.loads(told(capsys, place, "--by", "day", "--format", "json", *arguments))
+        return {row["day"]: row["requests"] for row in bill["rows"]}
+
+    assert days() == {"2027-01-15": 16, "2027-01-16": 8}
+    assert days("--time-zone", "Asia/Tokyo") == {"2027-01-15": 7, "2027-01-16": 17}
+    months = json.loads(told(capsys, place, "--by", "month,tenant", "--format", "json"))["rows"]
+    assert [(row["month"], row["tenant"]) for row in months] == [("2027-01", ""), ("2027-01", "shop")]
+    assert json.loads(told(capsys, place, "--by", "none", "--format", "json"))["rows"][0]["requests"] == 24
+
+
+def test_the_table_names_all_that_it_was_made_of(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = ("--price", "0.30EUR", "--carbon", "400", "--pue", "1.2", "--embodied", "5")
+    shown = told(capsys, place, *figures)
+    for words in (
+        "accelerator of cpu: simulated", "0.3 EUR/kWh (--price)", "400 g/kWh (--carbon)", "1.2 (--pue)",
+        "5 g/h (--embodied)", "cost EUR", "gCO2e per inference", "Wh per 1,000 queries", "(none)", "shop",
+        "idle, unshared", "29.000996",
+    ):  # fmt: skip
+        assert words in shown
+    bare = told(capsys, place)
+    assert "for want of a price" in bare
+    assert "for want of an intensity" in bare
+    assert "EUR" not in bare.replace("--price 0.30EUR", "")
+
+
+def test_the_tariff_may_stand_in_the_environment(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATTSERVE_PRICE", "0.5USD")
+    assert "0.5 USD/kWh" in told(capsys, place)
+
+
+def test_a_spreadsheet_gets_rows_and_accounts(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(told(capsys, place, "--format", "csv", "--carbon", "400"))))
+    assert [row["account"] for row in rows[:3]] == ["requests", "requests", "idle, unshared"]
+    assert sum(int(row["energy_uj"]) for row in rows) == 24_000_276 + 24 * 30 + 5_000_000
+    assert float(rows[0]["carbon_g"]) == pytest.approx(float(rows[0]["kwh"]) * 400)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--by", "colour"), "'colour' is none; choose from tenant, variant"),
+        (("--by", "tenant,tenant"), "one stands there twice"),
+        (("--time-zone", "Mars"), "no time zone that is known here"),
+        (("--since", "soon"), "no date or time"),
+        (("--since", "2028-01-01"), "--until is not after --since"),
+        (("--since", "1960-01-01"), "before 1970"),
+        (("--pue", "0.5"), "at least 1"),
+        (("--embodied", "-1"), "must be 0 or more"),
+        (("--price", "dear"), "such as 0.30EUR"),
+        (("--account-book", "/nowhere/book"), "there is no such file"),
+    ],
+)
+def test_what_cannot_be(
+    place: str, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], words: str
+) -> None:
+    assert main(["usage", "--account-book", place, *SPAN, *arguments]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
+def test_there_is_no_book_in_the_state_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert main(["usage"]) == 2
+    assert "account-book-50051.sqlite3: there is no account book" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["usage", "--target", "127.0.0.1:1"]) == 2
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_the_beginning_is_what_the_spans_say() -> None:
+    assert BEGINNING_NS == 1_800_000_000 * 10**9

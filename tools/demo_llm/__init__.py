@@ -1,0 +1,1 @@
+"""How the `demo-llm` model is made: a text from Debian, a recipe, training. It is not installed."""

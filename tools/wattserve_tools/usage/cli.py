@@ -1,0 +1,187 @@
+"""The command `wattserve usage`: what was used, by whom, and what it cost."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from wattserve_client import Client, Tls, UsageReport, WattserveError
+from wattserve_common.arguments import address, number
+from wattserve_common.errors import UserError
+from wattserve_server.config import AUTO_BOOK, ServerConfig, add_flags, flag_reader
+from wattserve_server.console import wide_console
+from wattserve_tools.usage import show
+from wattserve_tools.usage.bill import KEYS, make_bill, needs_hours
+from wattserve_tools.usage.tariff import Intensity, Price, Tariff
+
+VARIABLES = {
+    "price": "WATTSERVE_PRICE",
+    "carbon": "WATTSERVE_CARBON",
+    "pue": "WATTSERVE_PUE",
+    "embodied": "WATTSERVE_EMBODIED",
+}
+
+
+def add_usage_command(commands: Any) -> None:
+    """commands: what `add_subparsers` gave."""
+    parser = commands.add_parser(
+        "usage",
+        help="what was used by whom, in joules, money and carbon, from an account book",
+        description="What an account book holds of a span: requests, tokens and joules by tenant, variant or "
+        "time, cost and carbon by your own tariff, and what of the meter's joules is nobody's. Of a file or "
+        "a PostgreSQL (--account-book), or of a server that runs (--target).",
+    )
+    add_flags(parser, {"account_book", "port"})
+    parser.add_argument(
+        "--target", type=flag_reader("--target", address), metavar="HOST:PORT", help="ask this server instead"
+    )
+    parser.add_argument("--api-key-file", metavar="FILE", help="for a server that asks for a key")
+    parser.add_argument("--tls", action="store_true", help="encrypt, as --tls-ca does")
+    parser.add_argument("--tls-ca", metavar="FILE", help="who signs the server's certificate, PEM")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="ISO 8601: 2026-11-01, or 2026-11-01T08:00 (default: this month)"
+    )
+    parser.add_argument("--until", metavar="WHEN", help="likewise, itself not included (default: now)")
+    parser.add_argument(
+        "--by", default="tenant,variant", metavar="KEYS",
+        help=f"rows apart by any of {', '.join(KEYS)}, or none for the sum (default: tenant,variant)",
+    )  # fmt: skip
+    parser.add_argument("--time-zone", default="UTC", metavar="NAME", help="as Europe/Berlin (default: UTC)")
+    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="default: table")
+    for name, metavar, text in (
+        ("price", "PRICE", "of a kWh, with its currency: 0.30EUR"),
+        ("carbon", "G_OR_CSV", "gCO2e of a kWh, or a CSV with the columns hour and g_per_kwh"),
+        ("pue", "X", "power usage effectiveness: cost and carbon are of X times the joules (default: 1)"),
+        ("embodied", "G", "gCO2e of making the hardware, for each hour of the span, for the SCI line"),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=f"{text} [{VARIABLES[name]}]")
+    parser.set_defaults(run=_usage)
+
+
+def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    tariff = _tariff(arguments)
+    zone = _zone(arguments.time_zone)
+    now_s = time.time()
+    begin = datetime.fromtimestamp(now_s, zone).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    since_s = _instant("--since", arguments.since, zone, begin.timestamp())
+    until_s = _instant("--until", arguments.until, zone, now_s + 60)
+    if until_s <= since_s:
+        raise UserError("--until is not after --since: nothing lies between them")
+    by = _keys(arguments.by)
+    keys = {"by_tenant": "tenant" in by, "by_variant": "variant" in by, "by_hour": needs_hours(by, tariff)}
+    if arguments.target:
+        report = _of_server(arguments, since_s, until_s, keys)
+    else:
+        report = _of_book(config, since_s, until_s, keys)
+    bill = make_bill(report, by, zone, arguments.time_zone, tariff)
+    if arguments.format == "table":
+        show.as_tables(bill, wide_console())
+    else:
+        print({"csv": show.as_csv, "json": show.as_json}[arguments.format](bill).rstrip("\n"))
+    return 0
+
+
+def _of_server(
+    arguments: argparse.Namespace, since_s: int, until_s: int, keys: dict[str, bool]
+) -> UsageReport:
+    tls = Tls(ca=arguments.tls_ca) if arguments.tls_ca else arguments.tls
+    try:
+        with Client(arguments.target, tls=tls, api_key_file=arguments.api_key_file) as client:
+            return client.usage(since_s, until_s, **keys)
+    except (WattserveError, ValueError) as error:
+        raise UserError(f"{arguments.target}: {error}") from None
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
+
+
+def _of_book(config: ServerConfig, since_s: int, until_s: int, keys: dict[str, bool]) -> UsageReport:
+    from wattserve_client.wire import from_message
+    from wattserve_server.accounts.store import default_place, open_book
+    from wattserve_server.accounts.usage import By, usage
+    from wattserve_server.service.usage import usage_message  # the same values, as a server tells them
+
+    place = config.account_book or AUTO_BOOK
+    if place == AUTO_BOOK:
+        place = default_place(config.port)
+        if not Path(place).is_file():
+            raise UserError(
+                f"{place}: there is no account book; give --account-book FILE, or --target HOST:PORT"
+            )
+    book = open_book(place, for_writing=False)
+    try:
+        by = By(keys["by_tenant"], keys["by_variant"], keys["by_hour"])
+        used = usage(book, since_s, until_s, by, lambda tenant: True, sees_all=True)
+    finally:
+        book.close()
+    return from_message(UsageReport, usage_message(used))
+
+
+def _tariff(arguments: argparse.Namespace) -> Tariff:
+    given = {
+        name: getattr(arguments, name) or os.environ.get(variable) or ""
+        for name, variable in VARIABLES.items()
+    }
+    pue = _number("--pue", given["pue"], 1.0)
+    if not 1 <= (pue or 0) < 10:
+        raise UserError(f"--pue {given['pue']}: is at least 1, which is a building that draws nothing else")
+    return Tariff(
+        Price.parse(given["price"]) if given["price"] else None,
+        Intensity.parse(given["carbon"]) if given["carbon"] else None,
+        pue or 1.0,
+        _number("--embodied", given["embodied"], None),
+    )
+
+
+def _number(flag: str, text: str, default: float | None) -> float | None:
+    if not text:
+        return default
+    try:
+        value = number(text)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"{flag} {text}: {error}") from None
+    if not 0 <= value < float("inf"):
+        raise UserError(f"{flag} {text}: must be 0 or more")
+    return value
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise UserError(
+            f"--time-zone {name!r}: is no time zone that is known here, such as Europe/Berlin"
+        ) from None
+
+
+def _instant(flag: str, text: str | None, zone: ZoneInfo, default_s: float) -> int:
+    """Unix seconds."""
+    if text is None:
+        return int(default_s)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UserError(
+            f"{flag} {text!r}: is no date or time, such as 2026-11-01 or 2026-11-01T08:00"
+        ) from None
+    told = found if found.tzinfo else found.replace(tzinfo=zone)
+    seconds = told.timestamp()
+    if seconds < 0:
+        raise UserError(f"{flag} {text!r}: is before 1970")
+    return int(seconds)
+
+
+def _keys(text: str) -> Sequence[str]:
+    if text == "none":
+        return ()
+    keys = [each.strip() for each in text.split(",")]
+    wrong = [key for key in keys if key not in KEYS]
+    if wrong or len(set(keys)) < len(keys):
+        which = f"{wrong[0]!r} is none" if wrong else "one stands there twice"
+        raise UserError(f"--by {text}: {which}; choose from {', '.join(KEYS)}, or none")
+    return keys

@@ -1,0 +1,173 @@
+"""A bill as tables, as CSV for a spreadsheet, as JSON for a program. Units are in the names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from wattserve_tools.usage.bill import COUNTS, ENERGIES, Bill, Line, instant
+from wattserve_tools.usage.tariff import UJ_PER_KWH
+
+NOBODY = "(nobody's)"
+
+
+def as_tables(bill: Bill, console: Console) -> None:
+    report = bill.report
+    begin, end = (instant(each, bill.zone) for each in (report.since_unix_s, report.until_unix_s))
+    console.print(f"[bold]from {begin} to {end}[/]   time zone {bill.zone_name}")
+    sources = report.sources or ("none: nothing was counted in this span",)
+    named = [*(("joules", source) for source in sources), *bill.tariff.named.items()]
+    for name, words in named:
+        console.print(f"{name:<18}  {words}", highlight=False, markup=False)
+    parts: list[RenderableType] = [_lines(bill)]
+    if report.of_all_tenants:
+        parts.append(_nobodys(bill))
+    console.print(Group(*parts))
+    for words in _figures(bill):
+        console.print(words, highlight=False, markup=False)
+    for each in report.breaks:
+        told = "" if each.receipts is None else f" ({each.receipts} receipts)"
+        begin, end = (
+            instant(at_ns / 1e9, bill.zone, in_seconds=True)
+            for at_ns in (each.from_unix_ns, each.until_unix_ns)
+        )
+        words = f"break of {each.server}, {begin} to {end}: {each.reason}{told}"
+        console.print(words, highlight=False, markup=False)
+
+
+def as_json(bill: Bill) -> str:
+    report = bill.report
+    return json.dumps(
+        {
+            "since_unix_s": report.since_unix_s,
+            "until_unix_s": report.until_unix_s,
+            "time_zone": bill.zone_name,
+            "sources": list(report.sources),
+            "tariff": dict(bill.tariff.named),
+            "by": list(bill.by),
+            "rows": [_plain(bill, line) for line in bill.lines],
+            "total": _plain(bill, bill.total),
+            "nobodys_uj": bill.nobodys if report.of_all_tenants else None,
+            "measured_uj": bill.measured_uj if report.of_all_tenants else None,
+            "counters": [asdict(each) | {"pending_uj": each.pending_uj} for each in report.counters],
+            "breaks": [asdict(each) for each in report.breaks],
+            "sci_g_per_inference": bill.sci_g,
+            "wh_per_1000_queries": bill.wh_per_1000,
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def as_csv(bill: Bill) -> str:
+    """A row for each line, then, for who sees all, one for each account that is nobody's."""
+    file = io.StringIO()
+    names = [*bill.by, "account", *COUNTS, *ENERGIES, "energy_uj", "kwh", "cost", "carbon_g"]
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    for line in bill.lines:
+        writer.writerow(_plain(bill, line) | {"account": "requests"})
+    if bill.report.of_all_tenants:
+        for account, energy_uj in bill.nobodys.items():
+            writer.writerow({"account": account, "energy_uj": energy_uj, "kwh": energy_uj / UJ_PER_KWH})
+    return file.getvalue()
+
+
+def _plain(bill: Bill, line: Line) -> dict[str, Any]:
+    keys = dict(zip(bill.by, line.keys, strict=False))
+    figures = {
+        name: getattr(line, name) for name in (*COUNTS, *ENERGIES, "energy_uj", "kwh", "cost", "carbon_g")
+    }
+    return keys | figures
+
+
+def _lines(bill: Bill) -> Table:
+    has_host = bool(bill.total.host_uj or bill.total.host_idle_uj)
+    has_output = bool(bill.total.output_tokens)
+    table = Table(show_footer=bool(bill.by))
+    for at, name in enumerate(bill.by):
+        table.add_column(name, footer="all" if at == 0 else "", overflow="fold")
+    total = _cells(bill, bill.total, has_host, has_output)
+    for name, cell in total.items():
+        table.add_column(name, footer=cell, justify="right")
+    for line in bill.lines if bill.by else (bill.total,):
+        cells = _cells(bill, line, has_host, has_output)
+        table.add_row(*(Text(key or "(none)") for key in line.keys), *cells.values())
+    return table
+
+
+def _cells(bill: Bill, line: Line, has_host: bool, has_output: bool) -> dict[str, str]:
+    cells = {
+        "requests": f"{line.requests:,}",
+        "sequences": f"{line.sequences:,}",
+        "tokens": f"{line.tokens:,}",
+    }
+    if has_output:
+        cells["generated"] = f"{line.output_tokens:,}"
+    if bill.total.unknown:
+        cells["unknown"] = f"{line.unknown:,}"
+    cells["accelerator J" if has_host else "active J"] = joules(line.accelerator_uj)
+    if has_host:
+        cells["host J"] = joules(line.host_uj)
+    cells["shared idle J"] = joules(line.accelerator_idle_uj + line.host_idle_uj)
+    cells["joules"] = joules(line.energy_uj)
+    cells["kWh"] = f"{line.kwh:.6g}"
+    if line.cost is not None and bill.tariff.price is not None:
+        cells[f"cost {bill.tariff.price.currency}"] = f"{line.cost:.6g}"
+    if line.carbon_g is not None:
+        cells["gCO2e"] = f"{line.carbon_g:.6g}"
+    return cells
+
+
+def _nobodys(bill: Bill) -> Table:
+    """What is on no line, and that it all adds up."""
+    table = Table(title="of the meter", title_justify="left", show_footer=True)
+    table.add_column("account", footer="measured")
+    table.add_column("joules", footer=joules(bill.measured_uj), justify="right")
+    table.add_column("what it is")
+    table.add_row("requests", joules(bill.total.energy_uj), "the lines above")
+    for account, energy_uj in bill.nobodys.items():
+        table.add_row(f"{account} {NOBODY}", joules(energy_uj), _MEANINGS[account])
+    return table
+
+
+_MEANINGS = {
+    "idle, unshared": "drawn by itself, on no receipt",
+    "warm-up": "warming up, calibrating, what was computed again",
+    "unattributed": "above idle, with no batch to explain it",
+    "gap": "counted over times in which the meter told nothing",
+    "pending": "counted, and not booked at the end, less at the beginning",
+    "receipts not here": "charged to receipts that were not final in this span, or were lost",
+}
+
+
+def _figures(bill: Bill) -> Sequence[str]:
+    tariff, total = bill.tariff, bill.total
+    lines = []
+    if tariff.price is None:
+        lines.append("cost: not told, for want of a price (--price 0.30EUR)")
+    if tariff.intensity is None:
+        lines.append("carbon: not told, for want of an intensity (--carbon 380, or a CSV by hour)")
+    elif bill.sci_g is not None:
+        embodied = "M left out: no --embodied" if tariff.embodied_g_per_hour is None else "M as above"
+        lines.append(
+            f"SCI: {bill.sci_g:.4g} gCO2e per inference = (E x I + M) / R; R: a sequence; {embodied}"
+        )
+    if bill.wh_per_1000 is not None:
+        lines.append(f"{bill.wh_per_1000:.4g} Wh per 1,000 queries (sequences; without PUE)")
+    if total.unknown:
+        lines.append(f"{total.unknown:,} requests are of unknown energy: what is known of them is counted")
+    return lines
+
+
+def joules(energy_uj: int) -> str:
+    """To the microjoule: what is added up must add up."""
+    return f"{energy_uj / 1e6:,.6f}" if abs(energy_uj) < 1e15 else f"{energy_uj // 10**6:,}"

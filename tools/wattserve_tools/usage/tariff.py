@@ -1,0 +1,148 @@
+"""What joules cost, in money and in carbon dioxide: by figures of the reader, each named in what is shown."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wattserve_common.errors import UserError
+
+UJ_PER_KWH = 3.6e12
+HOUR_S = 3600
+
+
+@dataclass(frozen=True)
+class Price:
+    per_kwh: float
+    currency: str
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """`0.30 EUR`, for each kWh. Raises UserError."""
+        found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]{3}|[^\s\w.])\s*", text)
+        try:
+            amount = float(found[1]) if found else -1.0
+        except ValueError:
+            amount = -1.0
+        if found is None or amount < 0:
+            raise UserError(f"--price {text!r}: is an amount and a currency for each kWh, such as 0.30EUR")
+        return cls(amount, found[2])
+
+
+@dataclass(frozen=True)
+class Intensity:
+    """Grams of carbon dioxide equivalents for each kWh: one figure, or one for each hour."""
+
+    constant: float | None
+    by_hour: Mapping[int, float]  # by unix hours
+    source: str  # as it was given
+
+    @classmethod
+    def parse(cls, text: str) -> Intensity:
+        """A number, or the path of a CSV with the columns `hour` (ISO 8601, with an offset or Z) and
+        `g_per_kwh`. Raises UserError, naming the line."""
+        try:
+            constant = float(text)
+        except ValueError:
+            return cls(None, _read(Path(text)), text)
+        if not 0 <= constant < float("inf"):
+            raise UserError(f"--carbon {text}: is grams for each kWh, 0 or more")
+        return cls(constant, {}, f"{constant:g} g/kWh")
+
+    def at(self, hour: int) -> float:
+        """Raises UserError for an hour that the file does not have."""
+        if self.constant is not None:
+            return self.constant
+        if hour not in self.by_hour:
+            raise UserError(f"--carbon {self.source}: has no figure for the hour {_iso(hour)}, which is used")
+        return self.by_hour[hour]
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """pue: power usage effectiveness, by which joules are multiplied for cost and carbon.
+    embodied_g_per_hour: emissions of making the hardware, for each hour of the span."""
+
+    price: Price | None = None
+    intensity: Intensity | None = None
+    pue: float = 1.0
+    embodied_g_per_hour: float | None = None
+
+    def kwh(self, energy_uj: float) -> float:
+        """At the building's meter."""
+        return energy_uj * self.pue / UJ_PER_KWH
+
+    def cost(self, energy_uj: float) -> float | None:
+        return None if self.price is None else self.kwh(energy_uj) * self.price.per_kwh
+
+    def carbon_g(self, uj_by_hour: Mapping[int, float]) -> float | None:
+        """uj_by_hour: joules by unix hour."""
+        if self.intensity is None:
+            return None
+        return sum(self.kwh(uj) * self.intensity.at(hour) for hour, uj in uj_by_hour.items() if uj)
+
+    @property
+    def named(self) -> Mapping[str, str]:
+        """What it is made of, in words."""
+        price = f"{self.price.per_kwh:g} {self.price.currency}/kWh (--price)" if self.price else "none given"
+        carbon = f"{self.intensity.source} (--carbon)" if self.intensity else "none given"
+        embodied = "none given"
+        if self.embodied_g_per_hour is not None:
+            embodied = f"{self.embodied_g_per_hour:g} g/h (--embodied)"
+        given = "--pue" if self.pue != 1 else "none given"
+        return {
+            "price": price,
+            "carbon intensity": carbon,
+            "PUE": f"{self.pue:g} ({given})",
+            "embodied emissions": embodied,
+        }
+
+
+def _read(path: Path) -> dict[int, float]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _hours(str(path), csv.DictReader(file))
+    except OSError as error:
+        raise UserError(f"--carbon {path}: is no number, and cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise UserError(f"--carbon {path}: is no CSV in UTF-8") from None
+
+
+def _hours(name: str, lines: csv.DictReader[str]) -> dict[int, float]:
+    if lines.fieldnames is None or not {"hour", "g_per_kwh"} <= set(lines.fieldnames):
+        raise UserError(f"--carbon {name}: its first line must name the columns hour and g_per_kwh")
+    found: dict[int, float] = {}
+    for line in lines:
+        where = f"--carbon {name}, line {lines.line_num}"
+        try:
+            begun = datetime.fromisoformat((line["hour"] or "").strip())
+        except ValueError:
+            raise UserError(f"{where}: {line['hour']!r} is no instant, such as 2026-11-23T13:00Z") from None
+        if begun.tzinfo is None:
+            raise UserError(f"{where}: {line['hour']!r} has no offset; write 2026-11-23T13:00Z or +01:00")
+        seconds = begun.timestamp()
+        if seconds % HOUR_S:
+            raise UserError(f"{where}: {line['hour']!r} is no whole hour of UTC")
+        try:
+            grams = float(line["g_per_kwh"] or "")
+        except ValueError:
+            grams = -1.0
+        if not 0 <= grams < float("inf"):
+            raise UserError(
+                f"{where}: g_per_kwh is {line['g_per_kwh']!r}; it is grams for each kWh, 0 or more"
+            )
+        hour = int(seconds) // HOUR_S
+        if hour in found:
+            raise UserError(f"{where}: the hour {_iso(hour)} stands there twice")
+        found[hour] = grams
+    if not found:
+        raise UserError(f"--carbon {name}: has no hours")
+    return found
+
+
+def _iso(hour: int) -> str:
+    return datetime.fromtimestamp(hour * HOUR_S, UTC).strftime("%Y-%m-%dT%H:%MZ")
