@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,12 +159,14 @@ def test_the_ledger_adds_up_to_the_meter(both: Both) -> None:
     assert (report.gap_count, report.unknown_sequences) == (0, 0)
 
 
-async def until_pending(native: Any, receipts: int) -> None:
-    """Wait until so many requests are accepted and their energy is not final."""
+async def until_pending(native: Any, receipts: int, unless: Sequence[asyncio.Future[Any]] = ()) -> bool:
+    """Wait until so many requests are accepted, their energy not final. False: one of `unless` has ended."""
     async with asyncio.timeout(60):
-        report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-        while report.pending_receipts != receipts:
+        while not any(call.done() for call in unless):
             report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+            if report.pending_receipts == receipts:
+                return True
+    return False
 
 
 def metric(server: RunningServer, name: str) -> float:
@@ -181,32 +184,62 @@ def waiting(ids: np.ndarray, **given: int) -> oip.ModelInferRequest:
     return infer_request("tiny", {"priority": 3, **given}, input_ids=ids)
 
 
+@asynccontextmanager
+async def kept_busy(calls: OipStub, priority: int, count: int) -> AsyncIterator[list[asyncio.Task[Any]]]:
+    """So many long calls, answered or let go of at the end."""
+
+    async def call() -> Any:
+        return await calls.ModelInfer(infer_request("tiny", {"priority": priority}, input_ids=LONG))
+
+    tasks = [asyncio.create_task(call()) for _ in range(count)]
+    try:
+        yield tasks
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+MORE_AND_MORE = (3, 9, 27)  # long calls, until a slow test and a fast server meet while they run
+
+
 async def test_a_cancelled_call_leaves_the_queue_and_nothing_open(
     server: RunningServer, channel: grpc.aio.Channel
 ) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
-    await until_pending(native, 0)
+    cancelled = 'wattserve_requests_total{code="CANCELLED",variant="fp32"}'
     asked = oip.ModelStatisticsRequest(name="tiny@fp32")
-    before = fails(await calls.ModelStatistics(asked))
-    start = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-    busy = [calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG)) for _ in range(3)]
-    going = calls.ModelInfer(waiting(LONG[:200]))
-    streamed = calls.ModelStreamInfer(iter([waiting(LONG[:100])]))
-    await until_pending(native, 5)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await calls.ModelInfer(waiting(LONG[:1], timeout=5000))
+    for count in MORE_AND_MORE:
+        await until_pending(native, 0)
+        had_failed, had_cancelled = fails(await calls.ModelStatistics(asked)), metric(server, cancelled)
+        start = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+        async with kept_busy(calls, 1, count) as busy:
+            await until_pending(native, count, unless=busy)
+            going = calls.ModelInfer(waiting(LONG[:200]))
+            streamed = calls.ModelStreamInfer(iter([waiting(LONG[:100])]))
+            have_met = await until_pending(native, count + 2, unless=busy)
+            if have_met:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await calls.ModelInfer(waiting(LONG[:1], timeout=5000))
+                queued = metric(server, "wattserve_queue_sequences")
+            going.cancel()
+            streamed.cancel()
+            await until_pending(native, count, unless=busy)
+            if any(call.done() for call in busy) or not have_met:
+                continue
+            for call in busy:
+                assert rows(await call).shape == (240, 3)
+        break
+    else:
+        pytest.fail("the long calls were always over before the others waited behind them")
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert metric(server, "wattserve_queue_sequences") > 300  # behind the busy ones
-    going.cancel()
-    streamed.cancel()
-    for call in busy:
-        assert rows(await call).shape == (240, 3)
+    assert queued > 300  # behind the busy ones
     await until_pending(native, 0)
     end = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-    assert grown(start, end)["fp32"][1] == 3 * 240  # of the others nothing ran
+    assert grown(start, end)["fp32"][1] == count * 240  # of the others nothing ran
     assert metric(server, "wattserve_queue_sequences") == 0
-    assert metric(server, 'wattserve_requests_total{code="CANCELLED",variant="fp32"}') == 2
-    assert fails(await calls.ModelStatistics(asked)) - before == 3
+    assert metric(server, cancelled) - had_cancelled == 2
+    assert fails(await calls.ModelStatistics(asked)) - had_failed == 3
 
 
 async def until_running(native: Any, request_id: str) -> None:
@@ -250,9 +283,11 @@ async def test_what_a_call_cost_that_was_cancelled_while_it_ran_is_found_by_its_
 
 async def test_an_urgent_request_overtakes_those_that_wait(channel: grpc.aio.Channel) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
-    busy = [calls.ModelInfer(infer_request("tiny", {"priority": 3}, input_ids=LONG)) for _ in range(3)]
-    await until_pending(native, 3)
-    await calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG[:1]))
-    assert not busy[-1].done()
-    for call in busy:
-        await call
+    for count in MORE_AND_MORE:
+        await until_pending(native, 0)
+        async with kept_busy(calls, 3, count) as busy:
+            if await until_pending(native, count, unless=busy):
+                await calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG[:1]))
+                if not all(call.done() for call in busy):
+                    return
+    pytest.fail("an urgent request was always answered last")

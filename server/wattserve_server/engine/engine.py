@@ -437,16 +437,19 @@ class Engine:
             return
         told = f"device {device} has failed and takes no more work ({type(error).__name__}); others go on"
         lost = LaneLostError(f"{told}: send the request again; what ran of it is charged")
+        self._loop.call_soon_threadsafe(self._say_why, lane, str(lost))  # before a caller hears of it
         lane.let_go(lost)
         self._loop.call_soon_threadsafe(self._lane_left, lane, begun, lost)
         log.error("%s", told)
 
+    def _say_why(self, lane: Lane, reason: str) -> None:
+        for hosted in self.roster:
+            if lane.device in map(str, hosted.choice.devices):
+                hosted.reason = reason
+
     def _lane_left(self, lane: Lane, begun: Mapping[Request, int], lost: LaneLostError) -> None:
         """begun: requests of which some had run there, and how many sequences of each had not."""
         lane.give_up_chores()
-        for hosted in self.roster:
-            if lane.device in map(str, hosted.choice.devices):
-                hosted.reason = lane.why_lost
         for request, count in begun.items():
             if count:
                 self._leave(request, count, lost)
