@@ -5,11 +5,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+export PYTHONDONTWRITEBYTECODE =# empty: else every process compiles everything anew
 NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-llm demo-model demo-llm-model serve test test-docs test-accounts test-verify test-fuzz test-stack test-kubernetes test-ray test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload bench-memory bench-generation bench-openai bench-peers test-gpu image image-test clean
+.PHONY: help setup demo demo-llm demo-model demo-llm-model serve test test-worlds test-language-models test-docs test-accounts test-verify test-fuzz test-stack test-kubernetes test-ray test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload bench-memory bench-generation bench-openai bench-peers test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -39,21 +40,28 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
+
+test-worlds: $(READY) ## Hold attribution and statistics against simulated worlds with a known truth, in a minute
+	$(BIN)/python -m pytest -n 2 -m long tests/unit/bench tests/unit/loadgen tests/unit/server/energy $(ARGS)
+
+test-language-models: $(READY) ## Try language models: their servers, sweeps, perplexity and OpenAI's client
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/unit/tools tests/integration/test_generation.py \
+	  tests/integration/test_loadgen_language_model.py tests/integration/test_openai.py $(ARGS)
 
 test-docs: $(READY) ## Run every command that a document shows, in minutes
 	$(BIN)/python -m pytest -n 2 -m documents tests/docs $(ARGS)
 
 test-accounts: $(READY) ## Try the account book on PostgreSQL, which it fetches, and kill a loaded server ten times
 	postgres=$$(bash tests/fixtures/get_postgres.sh build/postgres) && \
-	  export WATTSERVE_POSTGRES=$$postgres && $(BIN)/python -m pytest tests/unit/server/accounts $(ARGS) && \
-	  $(BIN)/python -m pytest -m unscaled tests/integration/test_account*.py $(ARGS)
+	  export WATTSERVE_POSTGRES=$$postgres && $(BIN)/python -m pytest -m 'not gpu' tests/unit/server/accounts $(ARGS) && \
+	  $(BIN)/python -m pytest -m long tests/integration/test_account*.py $(ARGS)
 
 test-verify: $(READY) ## Run `wattserve meter verify` whole, on the simulated board: eight minutes
-	$(BIN)/python -m pytest -m unscaled tests/integration/test_meter_verify_unscaled.py $(ARGS)
+	$(BIN)/python -m pytest -m long tests/integration/test_meter_verify_unscaled.py $(ARGS)
 
 test-fuzz: $(READY) ## Fuzz every RPC with 12,000 messages and raw bytes
-	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
+	WATTSERVE_FUZZ_INPUTS=12000 $(BIN)/python -m pytest -m 'not gpu' tests/fuzz -s $(ARGS)
 
 test-stack: $(READY) ## Try dashboards, rules and status page with a real Prometheus and browser; build and run the image
 	PYTHON=$(BIN)/python bash tests/stack/get_stack.sh build/stack

@@ -2,6 +2,7 @@
 no terminal's width, a CPU that multiplies bf16 and int8, if need be by emulation, and Ctrl-C.
 """
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -31,6 +32,12 @@ if sitecustomize.is_needed():
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
         share_zygote()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: no test pays for another look at it for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -32,6 +32,16 @@ def program(variable: str) -> str:
 
 
 @pytest.fixture(scope="module")
+def aiperf() -> str:
+    return program("WATTSERVE_AIPERF")
+
+
+@pytest.fixture(scope="module")
+def guidellm() -> str:
+    return program("WATTSERVE_GUIDELLM")
+
+
+@pytest.fixture(scope="module")
 def model() -> Iterator[RunningServer]:
     quick = ("--variants", "fp32", "--threads", "1", "--meter", "simulated", "--calibration-seconds", "0")
     with running_server("--model", "demo-llm", *quick, "--http-port", "0") as running:
@@ -75,8 +85,7 @@ def run(command: list[str], folder: Path, **variables: str) -> None:
     assert ended.returncode == 0, (ended.stdout + ended.stderr)[-4000:]
 
 
-def test_aiperf_measures_a_stream(model: RunningServer, tmp_path: Path) -> None:
-    aiperf = program("WATTSERVE_AIPERF")
+def test_aiperf_measures_a_stream(aiperf: str, model: RunningServer, tmp_path: Path) -> None:
     before = counted(model)
     # With the hub offline AIPerf 0.13 takes no folder for its tokenizer.
     run(
@@ -99,8 +108,9 @@ def test_aiperf_measures_a_stream(model: RunningServer, tmp_path: Path) -> None:
     assert report["time_to_first_token"]["avg"] >= own_ms
 
 
-def test_aiperf_reads_the_energy_that_the_ledger_has(gpu_model: RunningServer, tmp_path: Path) -> None:
-    aiperf = program("WATTSERVE_AIPERF")
+def test_aiperf_reads_the_energy_that_the_ledger_has(
+    aiperf: str, gpu_model: RunningServer, tmp_path: Path
+) -> None:
     ledger: list[tuple[int, int]] = []  # instants of readings, and what the meter had counted
     ended = threading.Event()
 
@@ -149,8 +159,7 @@ def test_aiperf_reads_the_energy_that_the_ledger_has(gpu_model: RunningServer, t
     assert told["avg"] * 1e12 == pytest.approx(until_uj - since_uj, rel=0.02)
 
 
-def test_guidellm_measures_a_stream(model: RunningServer, tmp_path: Path) -> None:
-    guidellm = program("WATTSERVE_GUIDELLM")
+def test_guidellm_measures_a_stream(guidellm: str, model: RunningServer, tmp_path: Path) -> None:
     before = counted(model)
     backend = f"target={model.openai_url},model=demo-llm,request_format=/v1/completions"
     run(

@@ -191,6 +191,7 @@ def check_the_ledger(client: Client) -> None:
     assert report.pending_receipts == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 async def test_no_input_breaks_the_server(server: RunningServer, model: str) -> None:
     phases = made_calls(model)

@@ -92,6 +92,7 @@ def test_the_book_agrees_with_the_ledger_and_its_receipts_outlive_the_server(
         assert told.receipt_id in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_tenant_is_told_its_own_usage_and_who_reads_all_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_tenant_is_told_its_own_usage_and_who_reads_all_everything(
     assert on_file["rows"] == of_all["rows"]
 
 
+@pytest.mark.long
 def test_a_budget_is_kept_and_a_request_says_what_it_may_cost(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_server_without_an_account_book_says_so(capsys: pytest.CaptureFixture[
     assert "start it with --account-book" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_second_server_on_one_file_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "book.sqlite3"
     with (
@@ -206,7 +209,7 @@ def test_a_second_server_on_one_file_is_refused(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.unscaled
+@pytest.mark.long
 def test_a_loaded_server_that_is_killed_ten_times(tmp_path: Path) -> None:
     place = tmp_path / "book.sqlite3"
     settled: list[str] = []

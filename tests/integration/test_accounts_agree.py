@@ -32,7 +32,7 @@ BINARIES = os.environ.get("WATTSERVE_POSTGRES", "")
 TEXTS = ["a good film", "a bad film"]
 
 pytestmark = [
-    pytest.mark.unscaled,
+    pytest.mark.long,
     pytest.mark.skipif(not BINARIES, reason="needs PostgreSQL: `make test-accounts` fetches it"),
 ]
 

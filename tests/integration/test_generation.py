@@ -18,6 +18,8 @@ from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client
 from wattserve_proto.v1 import inference_pb2 as pb
 
+pytestmark = pytest.mark.long
+
 SERVICE = "/wattserve.v1.Inference"
 
 

@@ -19,7 +19,7 @@ from tests.fixtures.simulated_board import PROGRAM, SimulatedBoards
 from wattserve_server.meters.recording import read_recording
 from wattserve_server.verify.plan import PHASES
 
-pytestmark = pytest.mark.unscaled
+pytestmark = pytest.mark.long
 
 
 def test_the_simulated_board_is_verified_whole(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = save_classifier(tmp_path_factory.mktemp("models") / "tiny")
     with running_server(
         *("--model", str(folder), "--variants", ",".join(VARIANTS), "--threads", "1"),
-        *("--meter", "simulated", "--calibration-seconds", "2", "--max-batch-sequences", "2"),
+        *("--meter", "simulated", "--calibration-seconds", "0.5", "--max-batch-sequences", "2"),
     ) as running:
         yield running
 

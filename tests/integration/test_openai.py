@@ -18,6 +18,8 @@ from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client
 from wattserve_server.engine.builtin.random_weights import random_model
 
+pytestmark = pytest.mark.long
+
 PROMPT = "In the beginning God"
 SETTLED = {"energy": "settled"}
 TEXTS = ["a fine film", "dull"]

@@ -28,6 +28,8 @@ from tests.bench.attribution.world import ClosedLoop, CounterModel, ForeignLoad,
 from wattserve_server.energy.receipt import Window
 from wattserve_server.meters.sampler import Sampler
 
+pytestmark = pytest.mark.long
+
 OVERLAPPING = replace(DEVICE, variants=(FP32, BF16), slots=3, sublinear=0.03, foreign=ForeignLoad())
 SHORT = Workload(ClosedLoop(12), 3.0)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.attribution.steps import run
 from wattserve_server.energy.receipt import Role
+
+pytestmark = pytest.mark.long
 
 
 def test_prompts_and_answers_are_told_apart_behind_a_real_counter() -> None:

@@ -14,6 +14,8 @@ from tests.bench.attribution.realise import Realisation, realise
 from tests.bench.attribution.scenarios import DEVICE
 from tests.bench.attribution.world import Poisson, Workload, World
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def parts() -> tuple[Realisation, Realisation, Realisation]:

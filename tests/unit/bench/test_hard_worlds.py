@@ -29,6 +29,8 @@ from tests.bench.attribution.world import (
     World,
 )
 
+pytestmark = pytest.mark.long
+
 WORKS = History([], [(0.0, 0.0), (3.0, 100.0), (4.0, 0.0), (20.0, 60.0), (20.5, 0.0)], 0.0, 40.0)
 """Works from 3 to 4 s and from 20 to 20.5 s: 130 J."""
 

@@ -117,8 +117,9 @@ def inspected(tmp_path: Path, *flags: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.long
 def test_a_precision_is_held_against_fp32_token_by_token(tmp_path: Path) -> None:
-    told = inspected(tmp_path, "--variants", "bf16,int4-weight-only", "--documents", "3", "--meter", "none")
+    told = inspected(tmp_path, "--variants", "bf16,int4-weight-only", "--documents", "2", "--meter", "none")
     fp32, bf16, int4 = told["variants"]
     assert [row["variant"] for row in told["variants"]] == ["fp32", "bf16", "int4-weight-only"]
     assert fp32["kl_nats_per_token"] is None
@@ -134,6 +135,7 @@ def test_a_precision_is_held_against_fp32_token_by_token(tmp_path: Path) -> None
     assert fp32["energy"]["reason"]
 
 
+@pytest.mark.long
 def test_a_shorter_window_foresees_no_better_and_one_document_has_no_interval(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,8 @@ from wattserve_loadgen.model.ratios import Ratios
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.load import closed
 
+pytestmark = pytest.mark.long
+
 SWEEPS = 400
 FIGURES = ("rate", "p50", "p95", "active_energy", "total_energy")
 LOAD = closed(8)

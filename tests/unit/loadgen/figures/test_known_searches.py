@@ -20,6 +20,8 @@ from wattserve_loadgen.model.results import Search
 from wattserve_loadgen.plan.load import POISSON, Load
 from wattserve_loadgen.plan.schedule import HEAT_UP_BLOCK, Cell
 
+pytestmark = pytest.mark.long
+
 SERVICE_SECONDS = 0.004
 QUEUES = {
     "M/D/1": (fixed_service_rate(SERVICE_SECONDS, 95.0, 0.02), "p95<20ms", False),

@@ -36,6 +36,7 @@ def flagged(simulated: list[list[Floats]]) -> float:
     return sum(one is not None and one.significant for one in found) / len(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rho", "most"), [(0.0, 0.01), (0.3, 0.015), (0.5, 0.02)])
 @pytest.mark.parametrize(("blocks", "slices"), [(3, 20), (5, 12)])
 def test_a_steady_figure_is_seldom_flagged(blocks: int, slices: int, rho: float, most: float) -> None:
@@ -43,6 +44,7 @@ def test_a_steady_figure_is_seldom_flagged(blocks: int, slices: int, rho: float,
     assert flagged(simulated) <= most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("blocks", "slices"), [(3, 20), (5, 12), (5, 20)])
 @pytest.mark.parametrize("drift", [0.10, -0.10])
 def test_a_drift_of_a_tenth_is_found_under_noise_of_three_percent(

@@ -109,6 +109,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_a_writer_that_is_killed_ten_times_under_load(tmp_path: Path) -> None:
     place = str(tmp_path / "book.sqlite3")
     told = 0  # receipts of which a writer said that they are in the book

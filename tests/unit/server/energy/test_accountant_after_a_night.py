@@ -7,10 +7,13 @@ night every second.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
+
+pytestmark = pytest.mark.long
 
 NIGHT_MS = 2 * 3.6e6
 

@@ -20,6 +20,8 @@ from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.openbatches import OpenBatches
 from wattserve_server.energy.receipt import Window
 
+pytestmark = pytest.mark.long
+
 FAULT = "the energy accounts met an error and had to begin again (MemoryError: no room)"
 
 

@@ -12,6 +12,8 @@ from tests.fixtures.lawful_device import BATCH_MS, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
+pytestmark = pytest.mark.long
+
 # What all laws change by, and what all batches take from then on: a board at lower clocks works for longer.
 CLOCKS = pytest.mark.parametrize(("factor", "slower"), [(0.8, 1.15), (1.25, 0.87)])
 

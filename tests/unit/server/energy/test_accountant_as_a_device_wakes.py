@@ -12,6 +12,8 @@ from tests.fixtures.lawful_device import SHAPES, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 
+pytestmark = pytest.mark.long
+
 STATES = pytest.mark.parametrize(("asleep_w", "awake_w"), [(10.0, 27.0), (50.0, 85.0), (70.0, 120.0)])
 
 

@@ -12,6 +12,8 @@ from tests.fixtures.lawful_device import LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import Response
 
+pytestmark = pytest.mark.long
+
 # What the driver tells of its use of the device: none, or nothing at all.
 AT_WORK = pytest.mark.parametrize("at_work", [0.0, None])
 

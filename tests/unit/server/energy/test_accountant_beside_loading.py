@@ -15,6 +15,8 @@ from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.receipt import Window
 
+pytestmark = pytest.mark.long
+
 OLD, NEW = Coefficients(0.05, 0.002), Coefficients(0.03, 0.0008)
 FIRST_RUNS = ((1, 8), (1, 16), (1, 32), (1, 64), (16, 24), (16, 64))
 

@@ -12,6 +12,8 @@ from tests.fixtures.lawful_device import BATCH_MS, LAWS, LawfulDevice
 from wattserve_server.energy.costlaw import Coefficients, of_rows
 from wattserve_server.energy.device import SEEN_LOAD, SETTLES_AFTER_S, UNSEEN_LOAD
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def device() -> LawfulDevice:

@@ -10,6 +10,8 @@ from tests.fixtures.windows import MS, accountant, reading, window
 from wattserve_server.energy.costlaw import of_rows
 from wattserve_server.energy.device import Response
 
+pytestmark = pytest.mark.long
+
 
 def served(device: LawfulDevice, batches: int, seed: int = 1) -> LawfulDevice:
     """A mixed load of both variants, some back to back and some after a pause; then rest."""

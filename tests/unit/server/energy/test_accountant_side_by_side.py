@@ -16,6 +16,8 @@ from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.receipt import Window
 
+pytestmark = pytest.mark.long
+
 BUSY_W = 110.0
 MS = {"fp32": (2.4, 0.04), "bf16": (1.6, 0.02)}
 """Of a batch, and for each of its tokens."""

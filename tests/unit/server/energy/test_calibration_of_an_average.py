@@ -14,6 +14,8 @@ from wattserve_server.energy.costlaw import of_rows
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.trials import plan_trials
 
+pytestmark = pytest.mark.long
+
 AVERAGE_S, PERIOD_S, NOISE = 1.0, 0.1, 0.04
 
 
