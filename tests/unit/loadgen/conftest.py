@@ -1,4 +1,4 @@
-"""Charts are drawn without making room for their labels: that is half of the work, and no test here sees it."""
+"""Charts are drawn without making room for their labels: half of the work, and no test here looks at it."""
 
 import pytest
 
