@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ FIRST_NODE, LAST_NODE = 3, 14  # the correction's nodes are the powers of two fr
 NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
 ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
+LN_2 = math.log(2.0)
 LEAST = 0.05  # a batch is never predicted to cost less than this part of what the smooth part says
 
 # Bounds between the classes of rest, in seconds since the last batch; the first class holds work itself.
@@ -115,10 +117,25 @@ class Coefficients:
     def cost_j(self, features: Features) -> float:
         """Joules of a batch; never negative."""
         smooth = _dot(self.smooth, features)
-        at = min(max(math.log2(max(features.tokens, 1.0)) - FIRST_NODE, 0.0), NODES - 1.0)
+        return max(smooth + _dot(self.base, features) * self.correction(features.tokens), LEAST * smooth)
+
+    def correction(self, tokens: float) -> float:
+        """What a batch of so many costs more than the smooth part says, relatively to `base`."""
+        at = min(max(math.log2(max(tokens, 1.0)) - FIRST_NODE, 0.0), NODES - 1.0)
         node = min(int(at), NODES - 2)
-        correction = self.corrections[node] * (node + 1 - at) + self.corrections[node + 1] * (at - node)
-        return max(smooth + _dot(self.base, features) * correction, LEAST * smooth)
+        return self.corrections[node] * (node + 1 - at) + self.corrections[node + 1] * (at - node)
+
+    def mean_correction(self, tokens: float) -> float:
+        """Of all sizes from none to so many tokens."""
+        reached = 2.0**FIRST_NODE
+        total = self.corrections[0] * min(tokens, reached)
+        for here, there in pairwise(self.corrections):
+            if tokens <= reached:
+                return total / tokens
+            to = min(tokens / reached, 2.0)  # from 1 on; between two nodes it is straight over the logarithm
+            total += reached * (here * (to - 1) + (there - here) * (to * math.log2(to) - (to - 1) / LN_2))
+            reached *= 2
+        return (total + self.corrections[-1] * max(tokens - reached, 0.0)) / tokens
 
     def own_j(self, length: int) -> float:
         """What one sequence of this length adds to a batch that is not padded for it, in joules."""
@@ -178,10 +195,26 @@ SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] 
     "tokens": lambda law, lengths: [float(length) for length in lengths],
 }
 
-# The same of a step, where nothing is padded: what a sequence adds does not depend on the others, and its
-# Shapley value is that and an equal part of what is fixed.
+
+def _step_shapley(law: Coefficients, work: Sequence[Work]) -> list[float]:
+    """Of a step, where nothing is padded: an equal part of what is fixed, and what a sequence adds while the
+    step grows evenly to its size (the value of Aumann and Shapley). Without a correction that is the same in
+    every company."""
+    whole = of_step(work)
+    mean, first_j = law.mean_correction(whole.tokens), law.base[0] * law.corrections[0]
+    added = [own + mean * base for own, base in zip(law.smooth, law.base, strict=True)]
+    based_j = _dot(law.base, whole)
+    # The correction itself changes with the tokens.
+    changed_j = based_j * law.correction(whole.tokens) - first_j - mean * (based_j - law.base[0])
+    added[TOKENS] += changed_j / whole.tokens
+    adding = Coefficients.of(added, law.base, law.corrections)
+    equal_j = (law.fixed_j + first_j) / len(work)
+    return [max(equal_j + adding.step_j(each), 0.0) for each in work]
+
+
+# The same rules for steps.
 _STEP_RULES: Mapping[str, Callable[[Coefficients, Sequence[Work]], list[float]]] = {
-    "shapley": lambda law, work: [law.fixed_j / len(work) + law.step_j(each) for each in work],
+    "shapley": _step_shapley,
     "stand-alone": lambda law, work: [law.fixed_j + law.step_j(each) for each in work],
     "tokens": lambda law, work: [float(each.computed) for each in work],
 }

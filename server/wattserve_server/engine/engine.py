@@ -346,6 +346,8 @@ class Engine:
                 if running is not None and running.has_cost_enough and running.reason is None:
                     running.reason = FinishReason.ENERGY
                     steps_of(lane).leave(member)
+                if member.is_limited:
+                    steps_of(lane).counted(member)
             elif (error := result.errors[index]) is not None:
                 if request.leave(1, error):
                     self._end(request)

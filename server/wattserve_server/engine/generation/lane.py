@@ -87,6 +87,7 @@ class StepLane(Lane):
             log.error("variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure)
         for index, (member, count, _) in enumerate(step.parts):
             member.first_ns = member.first_ns or window.start_ns
+            member.steps += 1
             tokens: list[TokenScore] | None = []
             error: WattserveError | None = None
             if logits is None:

@@ -39,6 +39,8 @@ class Member(QueuedSequence):
     reason: FinishReason | None = None  # once it has ended by itself
     is_leaving: bool = False  # its caller has left, or it has cost enough; any thread sets it
     first_ns: int = 0  # when its first step began
+    steps: int = 0  # that it took part in
+    counted: int = 0  # of these, whose joules the event loop has counted; of one that may cost so much only
     _computed: int = 0  # tokens that have been computed at least once
     _seen: set[int] = field(default_factory=set)
 
@@ -60,6 +62,16 @@ class Member(QueuedSequence):
     def is_decoding(self) -> bool:
         """Whether a step of one token is all that it needs."""
         return self.pending == 1 and bool(self.produced)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has to wait until its joules are counted, lest it be more than a step late to end."""
+        return self.is_limited and self.steps - self.counted > 1
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it ends once it has cost so much."""
+        return self.wish is not None and self.wish.max_energy_uj is not None
 
     @property
     def next_part(self) -> int:

@@ -82,6 +82,12 @@ class StepBatcher(Batcher):
             member.is_leaving = True
             self._changed.notify()
 
+    def counted(self, member: Member) -> None:
+        """The joules of one more of its steps are. On the event loop."""
+        with self._changed:
+            member.counted += 1
+            self._changed.notify()
+
     def next_work(self) -> Step | Chore | None:
         """The next step, its lines marked as running, or the next chore; blocks until there is one. None once
         closed."""
@@ -166,7 +172,7 @@ class StepBatcher(Batcher):
         """What they compute in the next step. Where one must, the last of them lose their places."""
         decoding: list[tuple[Member, int]] = []
         for member in tuple(members):
-            while member in members and member.is_decoding:
+            while member in members and member.is_decoding and not member.is_ahead:
                 assert member.cache is not None
                 if member.cache.reserve(member.cache.length + 1):
                     decoding.append((member, 1))
@@ -175,7 +181,7 @@ class StepBatcher(Batcher):
         kept = [part for part in decoding if part[0] in members]
         left = max(self.limits.max_tokens - len(kept), 1)
         for member in members:
-            if not member.is_decoding and left > 0:
+            if not member.is_decoding and not member.is_ahead and left > 0:
                 count = min(member.next_part, left)
                 kept.append((member, count))
                 left -= count

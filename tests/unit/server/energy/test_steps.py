@@ -12,6 +12,7 @@ import pytest
 from tests.fixtures.lawful_device import LawfulDevice
 from tests.fixtures.windows import entry, receipt, step, window
 from wattserve_server.energy.costlaw import (
+    NODES,
     Coefficients,
     Features,
     LawView,
@@ -51,16 +52,40 @@ def test_a_law_reads_what_all_sequences_of_a_step_did_together() -> None:
     assert LAW.cost_j(features_of(step(0, 10, MIXED))) == pytest.approx(expected_j)
 
 
-def test_its_shares_are_the_shapley_values_of_the_law() -> None:
-    def cost_j(company: tuple[Work, ...]) -> float:
-        return LAW.cost_j(features_of(step(0, 10, company))) if company else 0.0
+def shapley_j(law: Coefficients, members: tuple[Work, ...]) -> list[float]:
+    """By their definition: what each adds to those before it, over all orders."""
 
-    values = np.zeros(len(MIXED))
-    for order in permutations(range(len(MIXED))):
+    def cost_j(company: tuple[Work, ...]) -> float:
+        return law.cost_j(features_of(step(0, 10, company))) if company else 0.0
+
+    values = np.zeros(len(members))
+    for order in permutations(range(len(members))):
         for at, index in enumerate(order):
-            before = tuple(MIXED[each] for each in order[:at])
-            values[index] += cost_j((*before, MIXED[index])) - cost_j(before)
-    assert split_weights(VIEW, step(0, 10, MIXED)) == pytest.approx(values / factorial(len(MIXED)))
+            before = tuple(members[each] for each in order[:at])
+            values[index] += cost_j((*before, members[index])) - cost_j(before)
+    return list(values / factorial(len(members)))
+
+
+def test_its_shares_are_the_shapley_values_of_the_law() -> None:
+    assert split_weights(VIEW, step(0, 10, MIXED)) == pytest.approx(shapley_j(LAW, MIXED))
+
+
+# The straight line of LAW once more, told otherwise: too little of it goes with tokens, and the correction,
+# which grows with the doublings of their number, makes up for that between 8 and 128 of them.
+BENT = Coefficients.of(
+    (0.00412, 16e-6, 1e-8, 3e-4, 2e-7),
+    (0.0047, 0.0, 0.0, 0.0, 0.0),
+    tuple(0.04 * min(max(node - 1, 0), 3) for node in range(NODES)),
+)
+SIX = (Work(100, 5050, 1), Work(20, 2000), *(Work(1, 0, 1, read) for read in (30, 100, 200, 400)))
+
+
+def test_what_a_correction_adds_is_shared_by_those_whose_tokens_add_it() -> None:
+    shares = split_weights(LawView({"fp32": BENT}), step(0, 10, SIX))
+    assert sum(shares) == pytest.approx(BENT.cost_j(features_of(step(0, 10, SIX))))
+    assert shares == pytest.approx(shapley_j(BENT, SIX), rel=0.05)
+    straight = replace(BENT, corrections=(0.0,) * NODES)
+    assert shares[0] > 1.1 * split_weights(LawView({"fp32": straight}), step(0, 10, SIX))[0]
 
 
 @pytest.mark.parametrize(("rule", "first"), [("stand-alone", 0.0047046), ("tokens", 30.0)])

@@ -36,6 +36,7 @@ from wattserve_server.errors import ExpiredError, InferenceError
 
 CPU = torch.device("cpu")
 LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_chosen_j=1e-4, per_read_j=1e-6)})
+STEP_UJ = 1_300  # of one that decodes alone, at the most
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, fp32
 
 
@@ -200,9 +201,25 @@ async def test_it_ends_where_it_has_cost_enough(rig: Rig) -> None:
     got = await read(generation)
     assert generation.ended.reason is FinishReason.ENERGY
     assert got == expected(prompt, 200)[: len(got)]
-    assert 15 <= len(got) <= 30  # a step costs 1.1 mJ
+    assert 20_000 <= (generation.receipt.energy_uj or 0) < 20_000 + 2 * STEP_UJ
     assert generation.receipt.outcome is Outcome.COMPLETED
     assert rig.held_bytes == 0
+
+
+def keep_busy(seconds: float) -> None:
+    """The event loop that calls it."""
+    time.sleep(seconds)
+
+
+async def test_it_ends_no_later_where_the_event_loop_is_busy_meanwhile(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation = await rig.generate(prompt, new=200, max_energy_uj=20_000)
+    async for _ in generation:
+        break
+    keep_busy(0.5)  # in which the lane could run all 200 steps
+    await read(generation)
+    assert generation.ended.reason is FinishReason.ENERGY
+    assert 20_000 <= (generation.receipt.energy_uj or 0) < 20_000 + 2 * STEP_UJ
 
 
 async def test_an_end_token_ends_it_and_may_be_ignored(rig: Rig) -> None:
