@@ -303,11 +303,6 @@ def make_plan(config: ServerConfig, audit: Path | None = None) -> ServingPlan:
         cores = counted(usable_cores(), "core")
         raise ConfigError(f"--threads {config.threads}{each}: this process may use {cores}")
     task = task_of(config.model, config.task)
-    if others and task.generates:
-        raise ConfigError(
-            f"--device {config.device}: a model that generates runs on one device; name one, and start a "
-            "server for each of the others"
-        )
     kinds, only = kinds_of(config.model, task, config.trust_remote_code)
     if only and config.calibration:
         raise ConfigError(f"--calibration: {only}, which is not calibrated again")

@@ -176,8 +176,8 @@ class ServerConfig:
     )
     kv_cache_bytes: str = _setting(
         "1GB",
-        "of a model that generates: keys and values that the generations of a variant hold in memory; where "
-        "they have no room, the newest waits",
+        "of a model that generates: keys and values that the generations of a variant hold on a device; "
+        "where they have no room, the newest waits",
         "BYTES",
     )
     max_wait_ms: float = _setting(0.0, "how long an idle device waits for a fuller batch", "MS")

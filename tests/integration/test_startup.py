@@ -98,11 +98,6 @@ def test_a_port_in_use_is_one_line(shell: Shell, model: Path, flag: str, words: 
         assert words in shell.refused("serve", "--model", str(model), flag, taken, other, "0")
 
 
-def test_a_model_that_generates_stays_on_one_device(shell: Shell) -> None:
-    line = shell.serve_refused("demo-llm", "--device", "cpu:0,cpu:1")
-    assert "--device cpu:0,cpu:1: a model that generates runs on one device; name one, and start a" in line
-
-
 def test_a_folder_that_is_not_there_is_named(shell: Shell) -> None:
     assert "'/nowhere/model' does not exist" in shell.serve_refused("/nowhere/model")
 

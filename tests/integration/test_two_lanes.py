@@ -1,29 +1,48 @@
-"""`--device cpu:0,cpu:1`: one variant on two lanes of one server, with one address and one receipt book."""
+"""`--device cpu:0,cpu:1`: one variant on two lanes of one server, with one address and one receipt book, of
+texts, images, and a language model."""
 
 from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.fixtures.models import save_classifier
+from tests.fixtures.language_models import save_language_model
+from tests.fixtures.models import IMAGE_SHAPE, save_classifier, save_vit
 from tests.fixtures.present import booked_uj, present
 from tests.fixtures.server import RunningServer, running_server
-from wattserve_client import Client, EnergyReport, Receipt, Unavailable
+from wattserve_client import Client, EnergyReport, LineRole, Receipt, Unavailable
 from wattserve_loadgen.figures.account import growth_of
 
 PROGRAM = ("-m", "tests.fixtures.serve_with_failing_lane")
 TEXTS = [[2, 4, 3], [2, 5, 6, 7, 3], [2, 8, 3]]
 LANES = {"cpu:0", "cpu:1"}
+IMAGES = np.zeros((len(TEXTS), *IMAGE_SHAPE), np.float32)
+
+Ask = Callable[[Client], Receipt]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_classifier(tmp_path_factory.mktemp("models") / "tiny")
+def classified(client: Client) -> Receipt:
+    return client.predict(TEXTS, variant="fp32", wait_for_settled_energy=True).receipt
+
+
+def seen(client: Client) -> Receipt:
+    return client.predict_images(IMAGES, wait_for_settled_energy=True).receipt
+
+
+def scored(client: Client) -> Receipt:
+    return client.score(TEXTS, wait_for_settled_energy=True).receipt
+
+
+def generated(client: Client) -> Receipt:
+    answer = client.generate(TEXTS[1], max_new_tokens=12, ignore_eos=True, wait_for_settled_energy=True)
+    assert len(answer.token_ids) == 12
+    return answer.receipt
 
 
 def settled_report(client: Client) -> EnergyReport:
@@ -38,19 +57,19 @@ def metrics(server: RunningServer) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def receipt_or_error(client: Client) -> Receipt | Unavailable:
+def receipt_or_error(client: Client, ask: Ask) -> Receipt | Unavailable:
     try:
-        return client.predict(TEXTS, variant="fp32", wait_for_settled_energy=True).receipt
+        return ask(client)
     except Unavailable as error:
         return error
 
 
-def ask_until_both_have_worked(client: Client) -> list[Receipt | Unavailable]:
+def ask_until_both_have_worked(client: Client, ask: Ask) -> list[Receipt | Unavailable]:
     """By eight callers at once, so that one lane is busy when the next request comes."""
     told: list[Receipt | Unavailable] = []
     with ThreadPoolExecutor(8) as pool:
         while {each.device for each in told if isinstance(each, Receipt)} != LANES:
-            told += pool.map(lambda _: receipt_or_error(client), range(16))
+            told += pool.map(lambda _: receipt_or_error(client, ask), range(16))
             if any(isinstance(each, Unavailable) for each in told):
                 break
     return told
@@ -60,8 +79,13 @@ def told_uj(receipts: Sequence[Receipt], device: str) -> int:
     return sum(present(receipt.energy_uj) for receipt in receipts if receipt.device == device)
 
 
-def test_two_lanes_share_requests_and_one_that_fails_leaves(model: Path, tmp_path: Path) -> None:
-    fails = tmp_path / "fails"
+@pytest.mark.parametrize(
+    ("save", "asks"), [(save_classifier, [classified]), (save_language_model, [generated, scored])]
+)
+def test_two_lanes_share_requests_and_one_that_fails_leaves(
+    save: Callable[[Path], Path], asks: list[Ask], tmp_path: Path
+) -> None:
+    model, fails = save(tmp_path / "tiny"), tmp_path / "fails"
     with (
         running_server(
             "--model", str(model), "--variants", "fp32", "--device", "cpu:0,cpu:1", "--meter", "simulated",
@@ -72,7 +96,9 @@ def test_two_lanes_share_requests_and_one_that_fails_leaves(model: Path, tmp_pat
         (variant,) = client.server_info().variants
         assert (variant.device, variant.other_devices) == ("cpu:0", ("cpu:1",))
         before = settled_report(client)
-        receipts = [each for each in ask_until_both_have_worked(client) if isinstance(each, Receipt)]
+        told = [each for ask in asks for each in ask_until_both_have_worked(client, ask)]
+        receipts = [each for each in told if isinstance(each, Receipt)]
+        sequences = sum(line.role is not LineRole.OUTPUT for each in receipts for line in each.lines)
         after = settled_report(client)
         values = metrics(running)
         ledgers = {ledger.device: ledger for ledger in (after, *after.other_devices)}
@@ -83,17 +109,17 @@ def test_two_lanes_share_requests_and_one_that_fails_leaves(model: Path, tmp_pat
             series = f'wattserve_energy_active_joules_total{{device="{device}",variant="fp32"}}'
             assert round(values[series] * 1e6) == ledger.active_uj
         settled = [values[name] for name in values if name.startswith("wattserve_settled_sequences_total")]
-        assert sum(settled) == len(TEXTS) * len(receipts)
+        assert sum(settled) == sequences
         # As loadgen sees it: of both.
         grown = growth_of(before, after, "cpu:0", "fp32", ("cpu:1",))
         assert (grown.active_uj, grown.accounts_residual_uj) == (
             sum(told_uj(receipts, each) for each in LANES),
             0,
         )
-        assert grown.sequences == len(TEXTS) * len(receipts)
+        assert grown.sequences == sequences
 
         fails.touch()
-        told = ask_until_both_have_worked(client)
+        told = ask_until_both_have_worked(client, asks[0])
         errors = [each for each in told if isinstance(each, Unavailable)]
         assert errors
         for error in errors:
@@ -101,7 +127,7 @@ def test_two_lanes_share_requests_and_one_that_fails_leaves(model: Path, tmp_pat
             assert "device cpu:1 has failed" in error.message
         lost = [client.receipt(error.receipt_id, wait_until_settled=True) for error in errors]
         assert {receipt.device for receipt in lost} == {"cpu:1"}
-        later = [receipt_or_error(client) for _ in range(4)]
+        later = [receipt_or_error(client, ask) for ask in asks for _ in range(4)]
         receipts += [each for each in (*told, *later, *lost) if isinstance(each, Receipt)]
         assert {each.device for each in later if isinstance(each, Receipt)} == {"cpu:0"}
         after = settled_report(client)
@@ -117,15 +143,16 @@ def test_two_lanes_share_requests_and_one_that_fails_leaves(model: Path, tmp_pat
     assert "drained on all of them: simulated" in running.error_text
 
 
-def test_the_cpus_one_counter_is_in_one_ledger(model: Path) -> None:
+def test_the_cpus_one_counter_is_in_one_ledger(tmp_path: Path) -> None:
     """Estimated, as nearly everywhere: the requests of both lanes are charged from it."""
+    model = save_vit(tmp_path / "tiny")
     with (
         running_server(
             "--model", str(model), "--variants", "fp32", "--device", "cpu:0,cpu:1", "--meter", "estimate"
         ) as running,
         Client(running.address) as client,
     ):
-        receipts = [each for each in ask_until_both_have_worked(client) if isinstance(each, Receipt)]
+        receipts = [each for each in ask_until_both_have_worked(client, seen) if isinstance(each, Receipt)]
         report = settled_report(client)
         assert (report.device, report.other_devices) == ("cpu:0", ())
         assert list(client.server_info().meter.shared_by) == ["cpu:0", "cpu:1"]

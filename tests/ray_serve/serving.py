@@ -84,7 +84,9 @@ def running(folder: Path, **settings: Any) -> Iterator[Ray]:
     file.write_text(yaml.safe_dump(config))
     mark = f"WATTSERVE_RAY_TEST={port}"
     name, value = mark.split("=")
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", name: value}
+    # The second: Ray kills replicas where a machine's memory is nearly full, whoever fills it.
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
+    environment = {**os.environ, **quiet, name: value}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [Path(sys.executable).with_name("serve"), "run", file],

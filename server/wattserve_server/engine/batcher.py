@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattserve_server.engine.fair import Ahead, FairQueue
+from wattserve_server.engine.fair import Ahead, FairQueue, May
 from wattserve_server.engine.pace import Pace
 from wattserve_server.engine.policy import (
     BatchCost,
@@ -305,12 +305,11 @@ class Batcher:
             self._expire(now_ns)
         if not self._waiting:
             return None
-        may = self._may_run if len(self._together) > 1 else None
-        variant = self._waiting.next_variant() if may is None else self._waiting.next_variant_of(may)
+        variant = self._next_variant()
         if variant is None:
             return None
         limits, cost = self._learned.get(variant, self.limits), self._costs.get(variant, BatchCost())
-        waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences, may)
+        waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences, self._may)
         wake_ns = wake_at(waiting, limits)
         if wake_ns > now_ns:
             return wake_ns
@@ -348,6 +347,16 @@ class Batcher:
             variant, tokens, begun_ns = self._running
             self._pace.learn(variant, tokens, self._costs.get(variant, BatchCost()), now_ns - begun_ns)
             self._running, self._running_until_ns = None, 0
+
+    @property
+    def _may(self) -> May | None:
+        """Which sequences it may run, of a queue on which several draw."""
+        return self._may_run if len(self._together) > 1 else None
+
+    def _next_variant(self) -> str | None:
+        """Whose turn it is, of those that it may run. Something waits."""
+        may = self._may
+        return self._waiting.next_variant() if may is None else self._waiting.next_variant_of(may)
 
     def _may_run(self, sequence: QueuedSequence) -> bool:
         return not sequence.request.is_bound or sequence.request.lane is self.lane

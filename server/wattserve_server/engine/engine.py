@@ -113,7 +113,10 @@ class Engine:
             died = partial(self._died, device)
             if model.task.generates:
                 steps = StepBatcher(
-                    *queued, self.caches.of, lambda member, error: soon(self._left, member, error)
+                    *queued,
+                    lambda member: self.caches.of_variant(member.request.resident.on(str(device))),
+                    lambda member, error: soon(self._left, member, error),
+                    beside,
                 )
                 return StepLane(
                     str(device), steps, *told, lambda result: soon(self._finish_step, result), died

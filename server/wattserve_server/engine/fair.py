@@ -158,7 +158,11 @@ class FairQueue:
     def in_order(self, variant: str, most: int, may: May | None = None) -> list[QueuedSequence]:
         """The first of a variant, as if each were computed for as many tokens as it has. may: which ones;
         None: all of them."""
-        having = (flow for flow in self._flows.values() if flow.of_variant(variant))
+        having = (
+            flow
+            for flow in self._flows.values()
+            if flow.of_variant(variant) and (may is None or any(map(may, flow.in_order(variant, None))))
+        )
         flows = nsmallest(most, having, key=Flow.turn)  # no others' turn can come
         if len(flows) == 1:
             return list(islice(flows[0].in_order(variant, may), most))

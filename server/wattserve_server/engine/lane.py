@@ -334,12 +334,16 @@ class Lane:
         sequences = [sequence for part in self._unanswered for sequence in part]
         lengths = tuple(sequence.length for sequence in sequences)
         lines = tuple(sequence.line for sequence in sequences)
+        window = self._cut_short(Window(sequences[0].request.variant, 0, 0, lengths, max(lengths), lines))
+        self._on_done(BatchResult(sequences, window, None, np.zeros(0, dtype=np.bool_), error))
+
+    def _cut_short(self, window: Window) -> Window:
+        """The record of what ran, which ends now."""
         started_ns = self.run_log.running_since_ns or self.run_log.start()[0]
         host_ns = started_ns, time.monotonic_ns()
-        name = sequences[0].request.variant
-        window = Window(name, *host_ns, lengths, max(lengths), lines, host_ns=host_ns)
+        window = replace(window, start_ns=host_ns[0], end_ns=host_ns[1], host_ns=host_ns)
         self.run_log.finish(window)
-        self._on_done(BatchResult(sequences, window, None, np.zeros(0, dtype=np.bool_), error))
+        return window
 
     def give_up_chores(self) -> None:
         """Nothing will do them any more. On the event loop, once it has let go."""

@@ -307,7 +307,7 @@ CACHE_USED = _variants.add(GAUGE, "wattserve_cache_used_bytes", lambda variant: 
     "Keys and values that the generations of a variant hold now; 0 while there are none.",
     absent="for a model that does not generate; until its first")
 CACHE_LIMIT = _variants.add(GAUGE, "wattserve_cache_limit_bytes", lambda variant: variant.cache_limit_bytes,
-    "How much of them there may be (--kv-cache-bytes).",
+    "How much of them there may be: --kv-cache-bytes on each device that has held some.",
     absent="for a model that does not generate; until its first")
 
 _lanes = Section[LaneState]("Devices", ("device",), "never",

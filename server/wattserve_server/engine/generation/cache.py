@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:  # a queue is simulated without variants
-    from wattserve_server.engine.queued import QueuedSequence
     from wattserve_server.engine.variants.variant import Variant
 
 BLOCK = 64  # tokens
@@ -45,26 +44,28 @@ class CachePool:
 
 
 class CachePools:
-    """A pool for each variant in memory. limit_bytes: of each."""
+    """A pool for each variant in memory, on each of its devices. limit_bytes: of each."""
 
     def __init__(self, limit_bytes: int, most_tokens: int) -> None:
         self._limit_bytes, self._most_tokens = limit_bytes, most_tokens
-        self._pools: dict[str, CachePool] = {}
+        self._pools: dict[tuple[str, torch.device], CachePool] = {}
 
     def of_variant(self, variant: Variant) -> CachePool:
-        pool = self._pools.get(variant.name)
+        whose = variant.name, variant.device
+        pool = self._pools.get(whose)
         if pool is None:
-            pool = self._pools[variant.name] = CachePool(self._limit_bytes, self._most_tokens)
+            pool = self._pools[whose] = CachePool(self._limit_bytes, self._most_tokens)
             pool.token_bytes = token_bytes(variant.model.config, variant.activation_bytes)
         return pool
 
-    def of(self, sequence: QueuedSequence) -> CachePool:
-        return self.of_variant(sequence.request.resident.variant)
-
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """By variant: bytes that are used, and that there may be. Any thread."""
-        return {name: (pool.used_bytes, pool.limit_bytes) for name, pool in tuple(self._pools.items())}
+        """By variant: bytes that are used, and that there may be, on all of its devices. Any thread."""
+        found: dict[str, tuple[int, int]] = {}
+        for (name, _), pool in tuple(self._pools.items()):
+            used_bytes, limit_bytes = found.get(name, (0, 0))
+            found[name] = used_bytes + pool.used_bytes, limit_bytes + pool.limit_bytes
+        return found
 
 
 def token_bytes(config: Any, number_bytes: int) -> int:

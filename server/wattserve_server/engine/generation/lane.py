@@ -18,9 +18,9 @@ from wattserve_server.engine.generation.port import TokenScore
 from wattserve_server.engine.generation.scheduler import Step, StepBatcher
 from wattserve_server.engine.generation.stepper import Part, Prepared
 from wattserve_server.engine.lane import Lane
-from wattserve_server.engine.out_of_memory import free_unused, memory_shortage
+from wattserve_server.engine.out_of_memory import check_answers, free_unused, memory_shortage
 from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.errors import InferenceError, WattserveError
+from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class StepLane(Lane):
     """`on_done` gets StepResults."""
 
     batcher: StepBatcher
+    _running: tuple[list[Member], Window] | None = None  # a step, of which no time is known yet
 
     def run_step(
         self,
@@ -51,8 +52,7 @@ class StepLane(Lane):
     ) -> tuple[Window, list[NDArray[np.float32]] | None, Exception | None]:
         """Run one step, on this lane's thread. Its window has still to be put into the run log. lines, work,
         is_first_run: see Window."""
-        lengths = tuple(each.computed for each in work)
-        window = Window(variant.name, 0, 0, lengths, max(lengths), lines, is_first_run, work=work)
+        window = _unmeasured(variant.name, work, lines, is_first_run)
 
         def run(prepared: Prepared, timed: AbstractContextManager[None]) -> list[NDArray[np.float32]]:
             return stepper.run(variant, prepared, timed)
@@ -61,17 +61,23 @@ class StepLane(Lane):
 
     def _run_batch(self, batch: Any) -> None:
         step: Step = batch
-        variant = step.parts[0].member.request.resident.variant
+        variant = step.parts[0].member.request.resident.on(self.device)
         lines = tuple(part.line for part in step.parts)
         work = tuple(part.member.work(part.tokens) for part in step.parts)
+        members = [part.member for part in step.parts]
+        self._running = members, _unmeasured(variant.name, work, lines)
         parts = []
         for (member, count, _), each in zip(step.parts, work, strict=True):
             assert member.cache is not None
             rows = count if member.wish is None else each.chosen
             parts.append(Part(member.tokens(count), member.cache, rows, member.is_decoding))
         window, logits, failure = self.run_step(variant, parts, work, lines)
-        if failure is not None and self._makes_room(step, window, failure):
-            return
+        if failure is not None:
+            if self._makes_room(step, window, failure):
+                return
+            log.error("variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure)
+            check_answers(variant.device)
+        self._running = None
         self.run_log.finish(window)
         self._on_done(self._result(step, window, logits, failure))
 
@@ -83,8 +89,6 @@ class StepLane(Lane):
         failure: Exception | None,
     ) -> StepResult:
         members, chosen, errors, ended = [], [], [], []
-        if failure is not None:
-            log.error("variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure)
         for index, (member, count, _) in enumerate(step.parts):
             member.first_ns = member.first_ns or window.start_ns
             member.steps += 1
@@ -122,9 +126,30 @@ class StepLane(Lane):
         for part in step.parts:
             part.line.left()
         self.batcher.make_room([part.member for part in step.parts[len(step.parts) // 2 :]])
+        self._running = None
         self.run_log.finish(replace(window, lines=(), work=(), is_first_run=True))
-        free_unused(step.parts[0].member.request.resident.variant.device, generation=1)
+        free_unused(step.parts[0].member.request.resident.on(self.device).device, generation=1)
         return True
+
+    @property
+    def is_in_a_batch(self) -> bool:
+        return self._running is not None
+
+    def let_go(self, error: LaneLostError) -> None:
+        assert self._running is not None
+        self.why_lost = str(error)
+        members, begun = self._running
+        window, count = self._cut_short(begun), len(members)
+        self._on_done(StepResult(window, members, [[]] * count, [error] * count, [True] * count))
+        self.batcher.lose_all(error, members)
+
+
+def _unmeasured(
+    name: str, work: tuple[Work, ...], lines: tuple[Line, ...], is_first_run: bool = False
+) -> Window:
+    """Of a step of which no time is known yet."""
+    lengths = tuple(each.computed for each in work)
+    return Window(name, 0, 0, lengths, max(lengths), lines, is_first_run, work=work)
 
 
 def steps_of(lane: Lane) -> StepBatcher:

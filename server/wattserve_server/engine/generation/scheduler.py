@@ -1,18 +1,23 @@
-"""Who computes what in the next step: the queue of one device that generates.
+"""Who computes what in the next step: the queue of a device that generates.
 
 Requests wait in the fair order of `fair`, and are admitted while there is a place in the step and in the
 cache. Every step is one variant's: variants with members take turns. It decodes a token for each member that
 can, and gives what is left of its tokens to the prompts that were admitted first, in parts, so that who
 decodes waits for a step and no longer. Where the cache has no room for one more token, the member that was
 admitted last loses its place, and comes back before all who wait.
+
+Several lanes may draw on one queue. A member stays where it was admitted, with its keys and values. A lane
+that holds more members than another one leaves to that one what has come since its own last step; of what
+still waits it admits one a step, since the other may have no room, or hang.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Line
@@ -47,7 +52,8 @@ class Step:
 
 class StepBatcher(Batcher):
     """limits: members at once, and tokens of a step. pool_of: of a variant that is in memory. on_left: called
-    with a member that left before its end: its caller had gone (None), or its deadline had passed."""
+    with a member that left before its end: its caller had gone (None), its deadline had passed, or its lane
+    was lost."""
 
     def __init__(
         self,
@@ -57,14 +63,16 @@ class StepBatcher(Batcher):
         max_queue_ns: float,
         pool_of: Callable[[Member], CachePool],
         on_left: OnLeft,
+        beside: Batcher | None = None,
     ) -> None:
-        super().__init__(limits, max_queue, on_expired, max_queue_ns)
+        super().__init__(limits, max_queue, on_expired, max_queue_ns, beside)
         self._pool_of = pool_of
         self._on_left = on_left
         self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
         self._again: deque[Member] = deque()  # that have lost their place
         self._admitted_ns: dict[Member, int] = {}
         self._holds_ns = 0.0  # how long a member holds its place
+        self._admitting_ns = 0  # when it last looked who waits
         self.preemptions = 0
 
     @property
@@ -80,13 +88,13 @@ class StepBatcher(Batcher):
         """Its caller has gone, or has had enough. Its place is free before the next step."""
         with self._changed:
             member.is_leaving = True
-            self._changed.notify()
+            self._changed.notify_all()
 
     def counted(self, member: Member) -> None:
         """The joules of one more of its steps are. On the event loop."""
         with self._changed:
             member.counted += 1
-            self._changed.notify()
+            self._changed.notify_all()
 
     def next_work(self) -> Step | Chore | None:
         """The next step, its lines marked as running, or the next chore; blocks until there is one. None once
@@ -109,8 +117,7 @@ class StepBatcher(Batcher):
             return None
 
     def plan(self, now_ns: int) -> Step | None:
-        """The next step; None where there is nothing to do. Called with the lock held, or by one thread
-        alone."""
+        """The next step; None where there is nothing to do. Called with the lock held."""
         first_ns = self._waiting.first_leaves_ns
         if first_ns is not None and first_ns <= now_ns:
             self._expire(now_ns)
@@ -134,6 +141,14 @@ class StepBatcher(Batcher):
         with self._changed:
             self._remove(member, time.monotonic_ns())
 
+    def lose_all(self, error: WattserveError, stepping: Sequence[Member]) -> None:
+        """Its lane is lost, and with it the caches. Who was not in its last step leaves with that error."""
+        with self._changed:
+            for member in (*self._admitted_ns, *self._again):
+                self._remove(member, time.monotonic_ns())
+                if member not in stepping:
+                    self._on_left(member, error)
+
     def _sweep(self, now_ns: int) -> None:
         """Let go of who has left, and of who has no time left."""
         for member in (*self._admitted_ns, *self._again):
@@ -147,26 +162,48 @@ class StepBatcher(Batcher):
             self._on_left(member, ExpiredError(told.format(len(member.produced))) if is_over else None)
 
     def _admit(self, now_ns: int) -> None:
-        while len(self._admitted_ns) < self.limits.max_sequences:
+        last_ns, self._admitting_ns = self._admitting_ns, now_ns
+        has_its_part = False
+        while len(self._admitted_ns) < self.limits.max_sequences and not has_its_part:
             member = self._again[0] if self._again else self._first_waiting()
             if member is None:
                 return
-            member.cache = member.cache or self._pool_of(member).open()
-            if not member.cache.reserve(member.total + 1):
+            if not member.request.is_bound:
+                has_its_part = any(lane._held < self._held for lane in self._lanes)
+                if has_its_part and member.queued_ns > last_ns:
+                    self._changed.notify_all()  # the other one may rest
+                    return
+            cache = self._pool_of(member).open()
+            if not cache.reserve(member.total + 1):
                 return
             if self._again:
                 self._again.popleft()
             else:
                 self._waiting.take([member], packs=True)
+            if not member.request.is_bound:
+                member.request.bind(self.lane)
+            member.cache = cache
             self._members.setdefault(member.request.variant, []).append(member)
             self._admitted_ns[member] = now_ns
 
     def _first_waiting(self) -> Member | None:
-        if not self._waiting:
+        """Of those that this lane may run."""
+        variant = self._next_variant() if self._waiting else None
+        if variant is None:
             return None
-        (first,) = self._waiting.in_order(self._waiting.next_variant(), 1)
+        (first,) = self._waiting.in_order(variant, 1, self._may)
         assert isinstance(first, Member)
         return first
+
+    @property
+    def _held(self) -> int:
+        """Members that are its own."""
+        return len(self._admitted_ns) + len(self._again)
+
+    @property
+    def _lanes(self) -> list[StepBatcher]:
+        """All that draw on the queue."""
+        return [each for each in self._together if isinstance(each, StepBatcher)]
 
     def _parts(self, members: list[Member]) -> list[tuple[Member, int]]:
         """What they compute in the next step. Where one must, the last of them lose their places."""
@@ -214,8 +251,10 @@ class StepBatcher(Batcher):
     # What waits, waits for places; how long a generation takes nobody knows beforehand.
 
     def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
-        waiting = sum(each.sequences for each in ahead) + len(self._again)
-        return waiting / self.limits.max_sequences * self._holds_ns
+        lanes = self._lanes
+        waiting = sum(each.sequences for each in ahead) + sum(len(lane._again) for lane in lanes)
+        holds_ns = [lane._holds_ns for lane in lanes if lane._holds_ns]
+        return waiting / (self.limits.max_sequences * len(lanes)) * (fmean(holds_ns) if holds_ns else 0.0)
 
     def _own_ns(self, wanted: Wanted) -> float:
         return 0.0

@@ -18,8 +18,10 @@ from wattserve_server.energy.costlaw import Coefficients, LawView
 from wattserve_server.energy.receipt import ACCELERATOR, Outcome, Role, Window
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
+from wattserve_server.engine.generation import lane as generating
 from wattserve_server.engine.generation import stepper
 from wattserve_server.engine.generation.cache import BLOCK
+from wattserve_server.engine.generation.lane import StepLane
 from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
 from wattserve_server.engine.generation.running import RunningGeneration
 from wattserve_server.engine.generation.text import TextStream
@@ -32,9 +34,10 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.phase import decoding_rows
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.errors import ExpiredError, InferenceError
+from wattserve_server.errors import ExpiredError, InferenceError, LaneLostError
 
 CPU = torch.device("cpu")
+LANES = torch.device("cpu", 0), torch.device("cpu", 1)
 LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_chosen_j=1e-4, per_read_j=1e-6)})
 STEP_UJ = 1_300  # of one that decodes alone, at the most
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, fp32
@@ -52,20 +55,39 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 class Rig:
-    def __init__(self, model: LoadedModel, cache_tokens: int, members: int, chunk: int) -> None:
-        self.run_log = RunLog()
+    def __init__(
+        self,
+        model: LoadedModel,
+        cache_tokens: int,
+        members: int,
+        chunk: int,
+        devices: tuple[torch.device, ...] = (CPU,),
+    ) -> None:
+        self.run_logs = [RunLog() for _ in devices]
+        self.run_log = self.run_logs[0]
         limits = BatchLimits(members, chunk)
+        loop = asyncio.get_running_loop()
+        self.died: asyncio.Future[Exception] = loop.create_future()
+
+        def died(error: Exception) -> None:
+            loop.call_soon_threadsafe(self.died.set_result, error)
+
         self.engine = Engine(
             model,
             Materials(model.weights),
-            choose("fp32", CPU),
+            choose("fp32", devices[0], others=devices[1:]),
             "fp32",
             LoadingRules(is_verified=False),
-            EngineLimits({CPU: limits}, max_queue=64, max_request=8, cache_bytes=cache_tokens * TOKEN_BYTES),
+            EngineLimits(
+                dict.fromkeys(devices, limits), 64, max_request=8, cache_bytes=cache_tokens * TOKEN_BYTES
+            ),
             ReceiptBook(60.0, 100, lambda receipt: None),
-            {CPU: Metering(self.run_log, {ACCELERATOR: SimpleNamespace(law=LAW)})},
+            {
+                device: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LAW)})
+                for device, run_log in zip(devices, self.run_logs, strict=True)
+            },
             lambda *result: None,
-            lambda error: None,
+            died,
         )
 
     async def generate(self, prompt: TokenIds, new: int = 20, **more: Any) -> RunningGeneration:
@@ -79,11 +101,12 @@ class Rig:
 
 @pytest.fixture
 async def rig(model: LoadedModel, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    """By its marker's figures: tokens of cache, members at once, tokens of a step."""
+    """By its marker's figures: tokens of cache, members at once, tokens of a step; and its devices."""
     made = Rig(model, *getattr(request, "param", (4096, 8, 32)))
     made.engine.start()
     await made.engine.loader.load("fp32")
-    made.run_log.drain()
+    for run_log in made.run_logs:
+        run_log.drain()
     yield made
     await asyncio.to_thread(made.engine.stop)
 
@@ -310,3 +333,75 @@ async def test_a_tokenizer_that_fails_fails_its_own_request_alone(
     monkeypatch.undo()
     assert await read(await rig.generate(good)) == expected(good, 20)
     assert rig.held_bytes == 0
+
+
+def lanes_of(generations: Sequence[RunningGeneration]) -> set[str]:
+    return {generation.receipt.device for generation in generations}
+
+
+@pytest.mark.parametrize("rig", [(4096, 8, 32, LANES)], indirect=True, ids=str)
+async def test_on_two_lanes_it_answers_as_on_one_and_each_has_its_own_windows(rig: Rig) -> None:
+    given = prompts(6, seed=3)
+    running = [await rig.generate(prompt, new=30) for prompt in given]
+    assert await asyncio.gather(*map(read, running)) == [expected(prompt, 30) for prompt in given]
+    assert lanes_of(running) == {"cpu:0", "cpu:1"}
+    for run_log, lane in zip(rig.run_logs, LANES, strict=True):
+        windows, _ = run_log.drain()
+        own = {line.receipt for window in windows for line in window.lines}
+        assert own == {each.receipt for each in running if each.receipt.device == str(lane)}
+    scored = await rig.engine.score(given, rig.engine.hosted("fp32"), Order())
+    assert len(scored.rows) == len(given)
+    assert rig.held_bytes == 0
+
+
+@pytest.mark.parametrize("rig", [(4096, 2, 32, LANES)], indirect=True, ids=str)
+async def test_a_lane_that_fails_ends_its_generations_and_what_waits_runs_on_the_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_step, given = StepLane.run_step, prompts(8, seed=5)
+    until_it_fails = iter(range(4))
+
+    def fails(lane: StepLane, *step: Any) -> Any:
+        if lane.device == "cpu:1" and next(until_it_fails, None) is None:
+            lane.run_log.start()
+            raise RuntimeError("planted")
+        return run_step(lane, *step)
+
+    monkeypatch.setattr(StepLane, "run_step", fails)
+    running = [await rig.generate(prompt, new=30) for prompt in given]
+    came: list[list[int]] = [[] for _ in given]
+    told = await asyncio.gather(*map(read, running, came), return_exceptions=True)
+    lost = [each for each, error in zip(running, told, strict=True) if isinstance(error, LaneLostError)]
+    assert 1 <= len(lost) <= 2
+    assert lanes_of(lost) == {"cpu:1"}
+    for each, tokens, answer, prompt in zip(running, came, told, given, strict=True):
+        whole = expected(prompt, 30)
+        if isinstance(answer, LaneLostError):
+            assert answer.receipt_id == each.receipt.receipt_id
+            assert each.receipt.outcome is Outcome.FAILED
+            assert tokens == whole[: len(tokens)]
+        else:
+            assert (answer, each.receipt.device) == (whole, "cpu:0")
+    windows, until_ns = rig.run_logs[1].drain()
+    assert until_ns > windows[-1].end_ns > windows[-1].start_ns  # nothing holds up what is settled later
+    assert {line.receipt for window in windows for line in window.lines} == {each.receipt for each in lost}
+    assert rig.held_bytes == 0
+    await rig.engine.until_idle()
+    again = await rig.generate(given[0])
+    assert (await read(again), again.receipt.device) == (expected(given[0], 20), "cpu:0")
+
+
+async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one's end is the server's."""
+
+    def broken(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def wrong(*step: object) -> object:
+        raise ValueError
+
+    monkeypatch.setattr(generating, "check_answers", broken)
+    monkeypatch.setattr(stepper, "run", wrong)
+    generation = await rig.generate(prompts(1)[0])
+    assert "illegal memory access" in str(await asyncio.wait_for(rig.died, 30))
+    await generation.aclose()

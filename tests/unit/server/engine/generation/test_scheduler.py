@@ -24,17 +24,21 @@ NOBODY: Any = None
 
 
 class World:
-    """A queue, its caches, and what its steps do: `now_ns` is the time."""
+    """A queue, its caches, and what its steps do: `now_ns` is the time. beside: another one's queue."""
 
-    def __init__(self, members: int = 4, step_tokens: int = 16, blocks: int = 64) -> None:
+    def __init__(
+        self, members: int = 4, step_tokens: int = 16, blocks: int = 64, beside: World | None = None
+    ) -> None:
         self.now_ns = 0
         self.left: list[tuple[Member, WattserveError | None]] = []
         self.pools: dict[str, CachePool] = {}
         self._blocks = blocks
-        self.queue = StepBatcher(
+        self.queue: StepBatcher = StepBatcher(
             BatchLimits(members, step_tokens), 100, NOBODY, float("inf"), self._pool,
             lambda member, error: self.left.append((member, error)),
+            None if beside is None else beside.queue,
         )  # fmt: skip
+        self.queue.lane = cast("Any", SimpleNamespace(device=f"cpu:{int(beside is not None)}"))
         self.answered: list[Member] = []
 
     def _pool(self, member: Member) -> CachePool:
@@ -49,10 +53,12 @@ class World:
         variant: str = "fp32",
         caller: str = "a",
         deadline_ns: int | None = None,
+        is_bound: bool = True,
     ) -> Member:
         receipt = Receipt("r", "", variant, "cpu", 0)
         answer = cast("asyncio.Future[Any]", SimpleNamespace())
         request = Request(receipt, NOBODY, NOBODY, self.now_ns, deadline_ns, answer, caller=caller)
+        request.is_bound = is_bound
         member = member_of(request, np.arange(prompt), prompt + new)
         member.wish, member.longest = Wish(new), prompt + new
         self.queue.put(request, self.now_ns)
@@ -60,7 +66,8 @@ class World:
 
     def step(self) -> Step | None:
         """The next one, which takes a millisecond."""
-        step = self.queue.plan(self.now_ns)
+        with self.queue.undisturbed:
+            step = self.queue.plan(self.now_ns)
         self.now_ns += 1_000_000
         if step is None:
             return None
@@ -178,3 +185,78 @@ def test_who_leaves_or_has_no_time_left_is_let_go_before_the_next_step(is_leavin
     assert (error is None) == is_leaving
     assert is_leaving or "after 5 of its tokens" in str(error)
     assert world.pools["fp32"].used_bytes == 0
+
+
+def both(members: int = 8, blocks: int = 64) -> list[World]:
+    """Two lanes that draw from one queue, which the first one is asked."""
+    first = World(members, blocks=blocks)
+    return [first, World(members, blocks=blocks, beside=first)]
+
+
+def devices_of(members: list[Member]) -> list[str]:
+    return sorted(member.request.receipt.device for member in members)
+
+
+@pytest.mark.parametrize("count", [2, 5, 8])
+def test_two_lanes_share_what_comes_together(count: int) -> None:
+    """Whoever wakes first takes no more than its part, and each member stays where it began."""
+    worlds = both()
+    worlds[0].now_ns = worlds[1].now_ns = 1_000_000
+    asked = [worlds[0].ask(4, 30, is_bound=False) for _ in range(count)]
+    for _ in range(count):
+        for world in worlds:
+            assert world.step() is not None
+    on_each = [devices_of(asked).count(device) for device in ("cpu:0", "cpu:1")]
+    assert sum(on_each) == count
+    assert abs(on_each[0] - on_each[1]) <= 1
+    for world, device in zip(worlds, ("cpu:0", "cpu:1"), strict=True):
+        world.run()
+        assert devices_of(world.answered) == [device] * len(world.answered)
+    assert {member for world in worlds for member in world.answered} == set(asked)
+
+
+def test_a_lane_that_takes_nothing_keeps_nobody_waiting() -> None:
+    """One a step, each of which waits no longer than it takes."""
+    working, _ = both(members=4)
+    asked = [working.ask(4, 30, is_bound=False) for _ in range(4)]
+    for _ in range(4):
+        working.step()
+    assert devices_of(asked) == ["cpu:0"] * 4
+
+
+def test_a_lane_without_room_leaves_who_waits_to_the_other() -> None:
+    worlds = both(blocks=2)
+    long, short = (worlds[0].ask(BLOCK + 1, 4, is_bound=False) for _ in range(2))
+    worlds[0].step()
+    assert (long.request.receipt.device, short.cache) == ("cpu:0", None)
+    worlds[1].step()
+    assert short.request.receipt.device == "cpu:1"
+    assert [world.pools["fp32"].used_bytes for world in worlds] == [2 * BLOCK] * 2
+
+
+def test_the_prompts_of_one_request_stay_on_one_lane() -> None:
+    worlds = both()
+    request = worlds[0].ask(4, 6, is_bound=False).request
+    worlds[0].queue.withdraw(request)
+    member_of(request, np.arange(4), 10).wish = Wish(6)
+    worlds[0].queue.put(request, worlds[0].now_ns)
+    assert worlds[1].step() is not None
+    assert worlds[0].step() is None
+    assert request.receipt.device == "cpu:1"
+
+
+def test_members_of_a_lane_that_is_lost_leave_and_their_room_is_free() -> None:
+    worlds = both(members=2)
+    asked = [worlds[0].ask(4, 30, is_bound=False) for _ in range(6)]
+    for _ in range(3):
+        for world in worlds:
+            world.step()
+    lost, kept = worlds
+    stepping, other = (member for member in asked if member.request.receipt.device == "cpu:0")
+    error = WattserveError("lost")
+    assert lost.queue.give_up() == {}
+    lost.queue.lose_all(error, [stepping])
+    assert lost.left == [(other, error)]
+    assert lost.pools["fp32"].used_bytes == 0
+    kept.run()
+    assert set(kept.answered) == set(asked) - {stepping, other}
