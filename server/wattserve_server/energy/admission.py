@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.calibration import CounterInterval
 from wattserve_server.energy.calibrator import Calibrator
-from wattserve_server.energy.costlaw import CPU_TIME, Array, Coefficients, LawView, features_of, of_cpu_time
+from wattserve_server.energy.costlaw import (
+    CPU_TIME,
+    NODES,
+    SMOOTH,
+    Array,
+    Coefficients,
+    LawView,
+    features_of,
+    of_cpu_time,
+)
 from wattserve_server.energy.durations import Durations
 from wattserve_server.energy.estimate import PACE_SPREAD
 from wattserve_server.energy.filter import EnergyFilter
@@ -112,7 +121,10 @@ class Admission:
         uncertain = frozenset(laws) if response.is_at_its_bounds else estimate.uncertain
         if by_cpu_time := laws.pop(CPU_TIME, None):
             second_j, pace = by_cpu_time.cost_j(of_cpu_time(1.0)), 1.0
-            taken = {name: Coefficients(*(second_j * law)) for name, law in self._durations.laws.items()}
+            taken = {
+                name: Coefficients.of(second_j * law, (0.0,) * SMOOTH, (0.0,) * NODES)
+                for name, law in self._durations.laws.items()
+            }
             laws = taken | laws
             uncertain |= set(taken) if CPU_TIME in uncertain else set()
         return replace(

@@ -11,12 +11,14 @@ import pytest
 
 from tests.fixtures.lawful_device import LawfulDevice
 from tests.fixtures.windows import entry, receipt, step, window
+from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import (
     NODES,
     Coefficients,
     Features,
     LawView,
     features_of,
+    foreseen_uj,
     provisional_uj,
     split_weights,
 )
@@ -182,7 +184,7 @@ def test_steps_whose_cache_differs_by_little_are_followed_together() -> None:
     assert len(entries_of(steps[:5])) == 5  # while there are few, each by itself
 
 
-def trials(device: LawfulDevice) -> None:
+def trials(device: LawfulDevice, cpu_w: float | None = None) -> None:
     """A calibration: prompts, and decoding by few and many, of a short and a long cache."""
     device.rest(1000.0)
     reads = [Work(n, n * (n + 1) // 2, 1) for n in (8, 64, 256)]
@@ -191,7 +193,7 @@ def trials(device: LawfulDevice) -> None:
     for work in (*((each,) for each in reads), *writes):
         until_ms = device.now_ms + 400.0
         while device.now_ms < until_ms:
-            device.step("fp32", work, 5.0)
+            device.step("fp32", work, 5.0, cpu_w=cpu_w)
         device.rest(500.0)
     device.rest(1000.0)
 
@@ -237,6 +239,22 @@ def test_joules_of_prompts_and_of_generations_are_told_apart_in_any_company(comp
         true_uj = np.array([device.truth_uj[id(line)] for line in mine])
         assert np.median(np.abs(told_uj / true_uj - 1)) < 0.05
         assert told_uj.sum() == pytest.approx(true_uj.sum(), rel=0.03)
+
+
+def test_where_cpu_time_is_counted_the_law_of_a_step_still_reads_its_work() -> None:
+    device = LawfulDevice(
+        5.0, 5.0, laws={"fp32": Coefficients(0.04, 5e-4, 2e-7, per_chosen_j=2e-3, per_read_j=4e-6)}
+    )
+    device.books = Accountant(declared_idle_w=5.0, counts_server=True)
+    trials(device, cpu_w=7.5)
+    foreseen = window(0, 0, (100,))
+    (truth,) = device.laws.values()
+    for work in ((Work(100, 5050, 1, begins=True),), MIXED):
+        one = replace(foreseen, work=work)
+        true_j = [truth.fixed_j / len(work) + truth.step_j(each) for each in work]
+        assert foreseen_uj(device.books.law, one) == pytest.approx(sum(true_j) * 1e6, rel=0.05)
+        weights = split_weights(device.books.law, one)
+        assert np.divide(weights, sum(weights)) == pytest.approx(np.divide(true_j, sum(true_j)), rel=0.05)
 
 
 def test_a_batch_of_rows_counts_as_before() -> None:
