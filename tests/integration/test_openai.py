@@ -102,7 +102,8 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     tokenizer: Any = made.make_tokenizer(model.config)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder)
-    with running_server("--model", str(folder), "--variants", "fp32", *QUICK) as running:
+    patient = ("--drain-seconds", "600")
+    with running_server("--model", str(folder), "--variants", "fp32", *QUICK, *patient) as running:
         yield running
 
 
@@ -137,7 +138,7 @@ def test_a_stream_that_runs_at_a_shutdown_comes_to_its_end(talker: RunningServer
     talker.process.send_signal(signal.SIGTERM)
     *_, last = stream
     assert last.choices[0].finish_reason == "length"
-    assert talker.process.wait(timeout=60) == 0
+    assert talker.process.wait(timeout=600) == 0
 
 
 def test_a_classifier_is_asked_as_vllm_has_it() -> None:

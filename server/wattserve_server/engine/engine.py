@@ -441,7 +441,7 @@ class Engine:
             self._on_death(error)
             return
         told = f"device {device} has failed and takes no more work ({type(error).__name__}); others go on"
-        lost = LaneLostError(f"{told}: send the request again; what ran of it is charged")
+        lost = LaneLostError(f"{told}: send the request again")
         self._loop.call_soon_threadsafe(self._say_why, lane, str(lost))  # before a caller hears of it
         lane.let_go(lost)
         self._loop.call_soon_threadsafe(self._lane_left, lane, begun, lost)

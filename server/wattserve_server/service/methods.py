@@ -51,7 +51,7 @@ _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.valu
 # Of memory, which is more than any message needs that `check_weight` lets pass, beside its own bytes.
 PARSED_BYTES = 32 * 1024 * 1024
 
-SHUT_DOWN = "the server has shut down before this was done; what ran of it is charged"
+SHUT_DOWN = "the server has shut down before this was done"
 CUT_S = 1.0  # for which a call that was cut may take to tell its caller
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")

@@ -133,8 +133,7 @@ async def test_a_lane_that_fails_loses_its_own_requests_and_the_other_goes_on(ri
     assert isinstance(lost, LaneLostError)
     assert isinstance(kept, Answer)
     assert str(lost) == (
-        "device cpu:1 has failed and takes no more work (RuntimeError); others go on: send the request "
-        "again; what ran of it is charged"
+        "device cpu:1 has failed and takes no more work (RuntimeError); others go on: send the request again"
     )
     receipt = rig.engine.book.get(lost.receipt_id)
     (window,), until_ns = rig.run_logs[1].drain()
