@@ -125,7 +125,7 @@ def test_aiperf_reads_the_energy_that_the_ledger_has(
     def follow() -> None:
         with Client(gpu_model.address) as client:
             while not ended.wait(0.02):
-                count_mj = totals(gpu_model)("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
+                count_mj = totals(gpu_model)("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total")
                 report = client.energy_report()
                 assert report.measured_uj is not None
                 ledger[count_mj] = report.measured_uj

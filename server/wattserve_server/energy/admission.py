@@ -122,7 +122,7 @@ class Admission:
         if by_cpu_time := laws.pop(CPU_TIME, None):
             second_j, pace = by_cpu_time.cost_j(of_cpu_time(1.0)), 1.0
             taken = {
-                name: Coefficients.of(second_j * law, (0.0,) * SMOOTH, (0.0,) * NODES)
+                name: Coefficients.of((second_j * law).tolist(), (0.0,) * SMOOTH, (0.0,) * NODES)
                 for name, law in self._durations.laws.items()
             }
             laws = taken | laws

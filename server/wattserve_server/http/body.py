@@ -13,6 +13,7 @@ from wattserve_server.service.oip_sampling import told, truth, whole
 MOST_VALUES = 500_000  # of a body, before it is read: they took the event loop for longer than all its text
 
 ENERGY = "energy"
+_MANY = ("n", "best_of")  # answers to one request
 _ENERGY = {"provisional": False, "settled": True}
 
 
@@ -68,7 +69,8 @@ class Body(dict[str, Any]):
                     key[:80],
                 )
             if value != neutral[key] and (value or neutral[key] is True):
-                raise InvalidRequest(f"{key} is not offered here: leave it out", key)
+                more = ", and send that many requests: they share the model's steps" if key in _MANY else ""
+                raise InvalidRequest(f"{key} is not offered here: leave it out{more}", key)
 
 
 def object_of(data: bytes) -> Body:

@@ -28,7 +28,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "too much": ("", {"max_tokens": 30}, "max_tokens", "it leaves 29"),
     "no tokens": ("", {"max_tokens": 0}, "max_tokens", "at least 1"),
     "half a token": ("", {"max_tokens": 1.5}, "max_tokens", "no whole number"),
-    "n": ("", {"n": 2}, "n", "leave it out"),
+    "n": ("", {"n": 2}, "n", "leave it out, and send that many requests"),
     "echo": ("", {"echo": True}, "echo", "leave it out"),
     "skip_special_tokens": ("", {"skip_special_tokens": False}, "skip_special_tokens", "leave it out"),
     "unknown field": ("", {"foo": 1}, "foo", "known are"),
