@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,14 +24,24 @@ from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 VARIANTS = ("fp32", "bf16")
 LENGTHS: tuple[tuple[int, ...], ...] = ((3,), (1, 30, 2, 64), (9,) * 7, (17, 16, 15), (64,))
 LONG = np.full((240, 60), 4, np.int64)
+PROGRAM = ("-m", "tests.fixtures.serve_with_held_lane")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file is there, no batch runs: who waits is met waiting, on a busy machine too."""
+    return tmp_path_factory.mktemp("hold") / "lane"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, hold: Path) -> Iterator[RunningServer]:
     folder = save_classifier(tmp_path_factory.mktemp("models") / "tiny")
     with running_server(
         *("--model", str(folder), "--variants", ",".join(VARIANTS), "--threads", "1"),
         *("--meter", "simulated", "--calibration-seconds", "0.5", "--max-batch-sequences", "2"),
+        *("--max-queue-ms", "600000"),
+        program=PROGRAM,
+        extra={"HELD_LANE_FILE": str(hold)},
     ) as running:
         yield running
 
@@ -159,14 +170,11 @@ def test_the_ledger_adds_up_to_the_meter(both: Both) -> None:
     assert (report.gap_count, report.unknown_sequences) == (0, 0)
 
 
-async def until_pending(native: Any, receipts: int, unless: Sequence[asyncio.Future[Any]] = ()) -> bool:
-    """Wait until so many requests are accepted, their energy not final. False: one of `unless` has ended."""
+async def until_pending(native: Any, receipts: int) -> None:
+    """Wait until so many requests are accepted, their energy not final."""
     async with asyncio.timeout(60):
-        while not any(call.done() for call in unless):
-            report = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-            if report.pending_receipts == receipts:
-                return True
-    return False
+        while (await native.GetEnergyReport(pb.GetEnergyReportRequest())).pending_receipts != receipts:
+            pass
 
 
 def metric(server: RunningServer, name: str) -> float:
@@ -184,59 +192,55 @@ def waiting(ids: np.ndarray, **given: int) -> oip.ModelInferRequest:
     return infer_request("tiny", {"priority": 3, **given}, input_ids=ids)
 
 
-@asynccontextmanager
-async def kept_busy(calls: OipStub, priority: int, count: int) -> AsyncIterator[list[asyncio.Task[Any]]]:
-    """So many long calls, answered or let go of at the end."""
-
-    async def call() -> Any:
-        return await calls.ModelInfer(infer_request("tiny", {"priority": priority}, input_ids=LONG))
-
-    tasks = [asyncio.create_task(call()) for _ in range(count)]
+@contextmanager
+def held(hold: Path) -> Iterator[None]:
+    hold.touch()
     try:
-        yield tasks
+        yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        hold.unlink()
 
 
-MORE_AND_MORE = (3, 9, 27)  # long calls, until a slow test and a fast server meet while they run
+def call(calls: OipStub, priority: int, ids: np.ndarray = LONG) -> asyncio.Task[Any]:
+    async def answered() -> Any:
+        return await calls.ModelInfer(infer_request("tiny", {"priority": priority}, input_ids=ids))
+
+    return asyncio.create_task(answered())
+
+
+async def long_calls(calls: OipStub, native: Any, priority: int) -> list[asyncio.Task[Any]]:
+    """Three that the server has accepted."""
+    tasks = [call(calls, priority) for _ in range(3)]
+    await until_pending(native, len(tasks))
+    return tasks
 
 
 async def test_a_cancelled_call_leaves_the_queue_and_nothing_open(
-    server: RunningServer, channel: grpc.aio.Channel
+    server: RunningServer, channel: grpc.aio.Channel, hold: Path
 ) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
     cancelled = 'wattserve_requests_total{code="CANCELLED",variant="fp32"}'
     asked = oip.ModelStatisticsRequest(name="tiny@fp32")
-    for count in MORE_AND_MORE:
-        await until_pending(native, 0)
-        had_failed, had_cancelled = fails(await calls.ModelStatistics(asked)), metric(server, cancelled)
-        start = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-        async with kept_busy(calls, 1, count) as busy:
-            await until_pending(native, count, unless=busy)
-            going = calls.ModelInfer(waiting(LONG[:200]))
-            streamed = calls.ModelStreamInfer(iter([waiting(LONG[:100])]))
-            have_met = await until_pending(native, count + 2, unless=busy)
-            if have_met:
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await calls.ModelInfer(waiting(LONG[:1], timeout=5000))
-                queued = metric(server, "wattserve_queue_sequences")
-            going.cancel()
-            streamed.cancel()
-            await until_pending(native, count, unless=busy)
-            if any(call.done() for call in busy) or not have_met:
-                continue
-            for call in busy:
-                assert rows(await call).shape == (240, 3)
-        break
-    else:
-        pytest.fail("the long calls were always over before the others waited behind them")
+    await until_pending(native, 0)
+    had_failed, had_cancelled = fails(await calls.ModelStatistics(asked)), metric(server, cancelled)
+    start = await native.GetEnergyReport(pb.GetEnergyReportRequest())
+    with held(hold):
+        busy = await long_calls(calls, native, priority=1)
+        going = calls.ModelInfer(waiting(LONG[:200]))
+        streamed = calls.ModelStreamInfer(iter([waiting(LONG[:100])]))
+        await until_pending(native, 3 + 2)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await calls.ModelInfer(waiting(LONG[:1], timeout=5000))
+        queued = metric(server, "wattserve_queue_sequences")
+        going.cancel()
+        streamed.cancel()
+        await until_pending(native, 3)
+    assert [rows(reply).shape for reply in await asyncio.gather(*busy)] == [(240, 3)] * 3
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert queued > 300  # behind the busy ones
     await until_pending(native, 0)
     end = await native.GetEnergyReport(pb.GetEnergyReportRequest())
-    assert grown(start, end)["fp32"][1] == count * 240  # of the others nothing ran
+    assert grown(start, end)["fp32"][1] == 3 * 240  # of the others nothing ran
     assert metric(server, "wattserve_queue_sequences") == 0
     assert metric(server, cancelled) - had_cancelled == 2
     assert fails(await calls.ModelStatistics(asked)) - had_failed == 3
@@ -281,13 +285,15 @@ async def test_what_a_call_cost_that_was_cancelled_while_it_ran_is_found_by_its_
     assert await native.GetReceipt(pb.GetReceiptRequest(receipt_id=receipt.receipt_id)) == receipt
 
 
-async def test_an_urgent_request_overtakes_those_that_wait(channel: grpc.aio.Channel) -> None:
+async def test_an_urgent_request_overtakes_those_that_wait(channel: grpc.aio.Channel, hold: Path) -> None:
     calls, native = OipStub(channel), pb_grpc.InferenceStub(channel)
-    for count in MORE_AND_MORE:
-        await until_pending(native, 0)
-        async with kept_busy(calls, 3, count) as busy:
-            if await until_pending(native, count, unless=busy):
-                await calls.ModelInfer(infer_request("tiny", {"priority": 1}, input_ids=LONG[:1]))
-                if not all(call.done() for call in busy):
-                    return
-    pytest.fail("an urgent request was always answered last")
+    await until_pending(native, 0)
+    answered: list[asyncio.Task[Any]] = []
+    with held(hold):
+        tasks = await long_calls(calls, native, priority=3)
+        tasks.append(urgent := call(calls, 1, LONG[:1]))
+        for task in tasks:
+            task.add_done_callback(answered.append)
+        await until_pending(native, len(tasks))
+    await asyncio.gather(*tasks)
+    assert answered[0] is urgent

@@ -51,6 +51,17 @@ def test_batches_make_a_device_busy_and_between_them_it_rests(clock: Clock) -> N
     assert drained(log) == ([("fp32", 100, 130), ("fp32", 150, 160)], 170)
 
 
+def test_the_busy_time_never_decreases_though_a_lane_says_late_that_its_batch_has_ended(clock: Clock) -> None:
+    log = RunLog()
+    start_ns, _ = log.start()
+    clock.now_ns = 50
+    assert log.busy_ns() == 50
+    log.finish(Window("fp32", start_ns, 30, (8,), 8))
+    assert log.busy_ns() == 50
+    run(log, clock, end_ns=80)
+    assert log.busy_ns() == 60
+
+
 def test_every_reader_gets_every_window_once(clock: Clock) -> None:
     log = RunLog()
     other = log.add_reader()
