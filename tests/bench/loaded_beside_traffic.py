@@ -31,6 +31,7 @@ TOKENS = 32
 METERS = ("estimate", "simulated")
 FIRST = 30  # receipts
 POLL_S = 0.05
+PATIENCE_S = 120.0  # for receipts, on a machine that others keep busy
 SETTLING_S = 3.0  # after the last answer, for the receipts still to come
 # What a run is held to; the last one is the ratio of joules over the ratio of the time computed.
 BOUNDS = {"newcomer": (0.7, 1.4), "neighbour": (0.8, 1.25), "split": (1 / 1.4, 1.4)}
@@ -70,17 +71,30 @@ class Run:
         with Client(self._address) as client:
             watching = threading.Thread(target=self._watch, args=(client.watch_receipts(),), daemon=True)
             watching.start()
-            callers = self._call(RESIDENT)
-            time.sleep(alone_s)
-            self.loaded_s = time.time()
-            callers += self._call(NEWCOMER)
-            self._follow(client)
-            time.sleep(together_s)
-            self._ends.set()
+            try:
+                callers = self._call(RESIDENT)
+                time.sleep(alone_s)
+                self._wait_for(FIRST, RESIDENT)
+                self.loaded_s = time.time()
+                callers += self._call(NEWCOMER)
+                self._follow(client)
+                time.sleep(together_s)
+                self._wait_for(4 * FIRST, NEWCOMER)
+            finally:
+                self._ends.set()
             for caller in callers:
                 caller.join()
             time.sleep(SETTLING_S)
         watching.join()
+
+    def _wait_for(self, count: int, variant: str) -> None:
+        """Until so many receipts of it have a figure."""
+        until_s = time.time() + PATIENCE_S
+        while len(self.bills[variant]) < count:
+            if time.time() > until_s:
+                found = len(self.bills[variant])
+                raise SystemExit(f"{variant} has {found} receipts with a figure, not {count}: measure longer")
+            time.sleep(POLL_S)
 
     def _call(self, variant: str) -> list[threading.Thread]:
         def send(seed: int) -> None:
@@ -152,8 +166,6 @@ def p99_ms(run: Run) -> tuple[float, ...]:
 
 def found_in(run: Run) -> Found:
     new = sorted(run.bills[NEWCOMER], key=lambda bill: bill.at_s)
-    if len(new) < 4 * FIRST:
-        raise SystemExit(f"{NEWCOMER} has {len(new)} receipts with a figure: measure longer")
     old = run.bills[RESIDENT]
     before = [bill for bill in old if bill.at_s < run.loaded_s]
     beside = [bill for bill in old if bill.at_s >= new[0].at_s]

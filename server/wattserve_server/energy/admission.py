@@ -184,4 +184,4 @@ class Admission:
     def _idea_j(self, batch: TimedWindow, usual_w: float) -> float:
         if batch.is_lawless or not self._estimate.knows(batch.law):
             return usual_w * batch.took_s
-        return float(self._estimate.predict(batch.law, np.array([batch.features]))[0])
+        return float(self._estimate.predict([batch.law], np.array([0]), np.array([batch.features]))[0])

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,14 +97,17 @@ class Arrays:
         self.energy_j = np.array([item.energy_uj / 1e6 for item, _ in intervals])
         self.rest_s = np.array([rest_s for _, rest_s in intervals])
         self.laws = tuple(dict.fromkeys(item.law for item in batches))
-        self.law = np.array([self.laws.index(item.law) for item in batches])
+        place = {name: index for index, name in enumerate(self.laws)}
+        self.law = np.array([place[item.law] for item in batches])
         self.start_s = np.array([item.start_s for item in batches])
         self.end_s = np.array([item.end_s for item in batches])
-        self.features = np.array([item.features for item in batches])  # [batches, SMOOTH]
+        features = chain.from_iterable(item.features for item in batches)
+        self.features = np.fromiter(features, dtype=float).reshape(-1, SMOOTH)  # [batches, SMOOTH]
         length_s = np.diff(self.edges_s)
         late_s = np.array([max(item.deviation_s, 2e-4) for item, _ in intervals])
         watts = self.energy_j / length_s
         self._white = self._whitening(watts * late_s, MODEL_ERROR * self.energy_j + 1e-6)
+        self.target = self._white @ self.energy_j  # what each interval counted, whitened
 
     @staticmethod
     def _whitening(late_j: Array, model_j: Array) -> Array:
@@ -121,10 +125,6 @@ class Arrays:
             white[at, :at] = white[at - 1, :at] * (-below / diagonal)
             white[at, at] = 1.0 / diagonal
         return white
-
-    def target(self) -> Array:
-        """What each interval counted, whitened."""
-        return np.asarray(self._white @ self.energy_j)
 
     def smooth_columns(self) -> tuple[Array, NDArray[np.int64]]:
         """Each batch's factors of its law's smooth part, and their columns: [batches, SMOOTH]."""
@@ -178,8 +178,7 @@ def find_response(
 
     def misfit(response: Response) -> float:
         matrix = history.design(response, factors, columns, width)
-        target = history.target()
-        residual = target - matrix @ _least_squares(matrix, target)
+        residual = history.target - matrix @ _least_squares(matrix, history.target)
         # Heavy tails: a few intervals with something else in them must not decide.
         return float(np.sum(9.0 * np.log1p(residual**2 / 9.0)))
 
@@ -216,7 +215,7 @@ def counted_at_random(
     by from others alike; 0 where most of what one interval lacks is in the next. factors, columns: of shapes.
     """
     deposits = history.deposits(response, factors, columns, width)
-    solution = _least_squares(history.design(response, factors, columns, width), history.target())
+    solution = _least_squares(history.design(response, factors, columns, width), history.target)
     off_j = history.energy_j - deposits @ solution
     batches_j = deposits[:, CLASSES:] @ solution[CLASSES:]
     seconds = (history.end_s - history.start_s)[:, None]
@@ -254,7 +253,7 @@ def fit(
     factors, columns = history.smooth_columns()
     width = SMOOTH * len(history.laws)
     matrix = history.design(response, factors, columns, width)
-    target = history.target()
+    target = history.target
     smooth = _least_squares(matrix, target)[CLASSES:].reshape(-1, SMOOTH)
     rows = np.zeros((len(history.features), SIZE))
     size = CLASSES + SIZE * len(history.laws)

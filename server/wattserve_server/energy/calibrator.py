@@ -164,10 +164,7 @@ class Calibrator:
         history = self._recent.arrays()
         if history is None:
             return
-        factors = np.zeros((len(history.features), 1))
-        for index, name in enumerate(history.laws):
-            mine = np.flatnonzero(history.law == index)
-            factors[mine, 0] = laws.predict(name, history.features[mine])
+        factors = laws.predict(history.laws, history.law, history.features)[:, None]
         columns = history.law[:, None]
         width = len(history.laws)
         found = find_response(history, factors, columns, width, self.response, only_near=True)

@@ -179,7 +179,8 @@ def factors_of(bases: Array, features: Array) -> Array:
     """The factors of a law's coefficients: [batches, SIZE]. bases: of each batch's law, or of all of them."""
     rows = np.zeros((len(features), SIZE))
     rows[:, :SMOOTH] = features
-    at = np.clip(np.log2(np.maximum(features[:, TOKENS], 1.0)) - FIRST_NODE, 0.0, NODES - 1.0)
+    at = np.log2(np.maximum(features[:, TOKENS], 1.0)) - FIRST_NODE
+    at = np.minimum(np.maximum(at, 0.0), NODES - 1.0)
     node = np.minimum(at.astype(int), NODES - 2)
     relative = np.sum(features * bases, axis=1)
     index = np.arange(len(features))

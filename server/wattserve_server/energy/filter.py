@@ -36,6 +36,7 @@ GAIN_WALK, GAIN_WALK_ALONE = 0.003, 0.005
 # Relative random walk of the idle draw per square root of a second: of all classes of rest together, and of
 # each alone.
 IDLE_WALK, IDLE_WALK_ALONE = 0.002, 0.003
+IDLE_WALKS = IDLE_WALK**2 + IDLE_WALK_ALONE**2 * np.eye(CLASSES)
 # The same of what batches cost more after a rest, relative to how far that was known at first.
 REST_WALK = 0.03
 DRIFT_STEP_S = 0.1  # all of this drifts in steps of so much time
@@ -100,6 +101,7 @@ class EnergyFilter:
         self._beside_s: Array = np.zeros(CLASSES)  # seconds of each class of rest beside a foreign load
         self._unheard_s: Array = np.zeros(CLASSES)  # since each class of rest was last heard
         self.has_fallen = False  # at the last edge: a device that rests draws less at once (`device.Sleep`)
+        self._least: Array = np.zeros(0)  # that each value but those of batches may be
         self._low_j = 0.0  # by how much the last edge was too low for one that rests; it waits for the next
 
     @property
@@ -167,8 +169,9 @@ class EnergyFilter:
         """Laws and idle draw drift, for a while after they were last heard. Followed in steps, because it is
         slow. rest_s: seconds of each class of rest."""
         estimate = self.estimate
-        self._unheard_s = np.where(rest_s > 0, 0.0, self._unheard_s + float(rest_s.sum()))
-        self._drifted_s += float(rest_s.sum())
+        passed_s = float(rest_s.sum())
+        self._unheard_s = np.where(rest_s > 0, 0.0, self._unheard_s + passed_s)
+        self._drifted_s += passed_s
         if self._drifted_s < DRIFT_STEP_S:
             return
         dt_s, self._drifted_s = self._drifted_s, 0.0
@@ -181,11 +184,9 @@ class EnergyFilter:
         is_known = np.diagonal(estimate.p)[RESTED] < AFTER_REST**2
         estimate.p[RESTED, RESTED] += np.diag(is_known * (REST_WALK * AFTER_REST) ** 2 * dt_s)
         if self._declared_idle_w is None and self.idle_is_known:
-            idle_w = float(estimate.x[IDLE].mean())
-            together = (IDLE_WALK * idle_w) ** 2 * dt_s
-            alone = (IDLE_WALK_ALONE * idle_w) ** 2 * dt_s
+            variance_w2 = (float(estimate.x[IDLE].sum()) / CLASSES) ** 2 * dt_s
             drifts = self._unheard_s < DRIFTS_S
-            estimate.p[IDLE, IDLE] += together * np.outer(drifts, drifts) + alone * np.diag(drifts)
+            estimate.p[IDLE, IDLE] += variance_w2 * (drifts[:, None] & drifts) * IDLE_WALKS
 
     def hear_pace(self, change: float) -> None:
         """The device works at another pace than before, by so much relatively: the gain common to all laws is
@@ -206,7 +207,7 @@ class EnergyFilter:
         places, of = places[is_known], np.repeat(at, SMOOTH)[is_known]
         values = estimate.x[places]
         variance = np.where(of[:, None] == of, together_variance + alone_variance, together_variance)
-        estimate.p[np.ix_(places, places)] += variance * np.outer(values, values)
+        estimate.doubt(places, variance * (values[:, None] * values))
         if with_open:
             batches = slice(estimate.size, None)
             joules = np.where(estimate.is_first_run, 0.0, estimate.x[batches])
@@ -324,11 +325,12 @@ class EnergyFilter:
         """No draw and no coefficient is negative. What one is raised by, those take back that the counter
         cannot tell from it: else every edge would add energy that nothing has used."""
         estimate = self.estimate
-        least = np.full(estimate.size, -np.inf)
-        least[IDLE] = least[FOREIGN] = 0.0
-        least[RESTED] = LEAST_AFTER_REST
-        least[PACE] = 0.0
-        least[LAWS:].reshape(-1, SIZE)[:, :SMOOTH] = 0.0
+        if len(self._least) != estimate.size:
+            self._least = np.full(estimate.size, -np.inf)
+            self._least[IDLE] = self._least[FOREIGN] = self._least[PACE] = 0.0
+            self._least[RESTED] = LEAST_AFTER_REST
+            self._least[LAWS:].reshape(-1, SIZE)[:, :SMOOTH] = 0.0
+        least = self._least
         for at in np.flatnonzero(estimate.x[: estimate.size] < least):
             short = float(least[at] - estimate.x[at])
             if short > 0 and estimate.p[at, at] > 0:

@@ -35,6 +35,11 @@ class TimedWindow:
     start_s: float
     end_s: float
     cpu_s: float | None = None  # its CPU time, where that is what the counter counts
+    features: Features = field(init=False, repr=False, compare=False)  # what its law reads
+
+    def __post_init__(self) -> None:
+        features = features_of(self.window) if self.cpu_s is None else of_cpu_time(self.cpu_s)
+        object.__setattr__(self, "features", features)
 
     @property
     def took_s(self) -> float:
@@ -45,11 +50,6 @@ class TimedWindow:
     def law(self) -> str:
         """The name of the cost law that it follows."""
         return self.window.variant if self.cpu_s is None else CPU_TIME
-
-    @property
-    def features(self) -> Features:
-        """What that law reads."""
-        return features_of(self.window) if self.cpu_s is None else of_cpu_time(self.cpu_s)
 
     @property
     def is_lawless(self) -> bool:
@@ -77,7 +77,8 @@ class Entry:
     @property
     def features(self) -> Array:
         """What the law reads, in the mean."""
-        return np.asarray(np.mean([batch.features for batch in self.batches], axis=0))
+        features = [batch.features for batch in self.batches]
+        return np.array(features[0] if len(features) == 1 else np.mean(features, axis=0))
 
     @property
     def rest(self) -> int:

@@ -83,9 +83,8 @@ def test_a_law_of_which_nothing_was_known_is_learned() -> None:
     law = energy.estimate.laws()["fp32"]
     for tokens in (8, 64, 256, 1024):
         assert law.cost_j(of_rows(tokens, 8)) == pytest.approx(0.5 + 0.02 * tokens, rel=0.03)
-    assert energy.estimate.predict("fp32", np.array([of_rows(64, 8)])) == pytest.approx(
-        [law.cost_j(of_rows(64, 8))]
-    )
+    told_j = energy.estimate.predict(["fp32"], np.array([0]), np.array([of_rows(64, 8)]))
+    assert told_j == pytest.approx([law.cost_j(of_rows(64, 8))])
 
 
 def test_a_batch_of_its_own_deviation_is_told_apart_from_a_changed_law() -> None:
