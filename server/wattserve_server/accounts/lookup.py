@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
-from wattserve_server.accounts.schema import HOURS, RECEIPTS, SERVERS, TENANTS
+from wattserve_server.accounts.schema import (
+    HOURS,
+    INSTANCES,
+    RECEIPTS,
+    SERVERS,
+    SHELF,
+    SHELF_SIZE,
+    TENANTS,
+)
 from wattserve_server.accounts.store import Book
 
 
@@ -27,20 +35,23 @@ class Lookup:
         self._book = book
 
     def receipt(self, receipt_id: str) -> Stored | None:
-        found = self._ask(_stored().where(RECEIPTS.c.receipt_id == receipt_id))
-        return found[0] if found else None
+        with self._book.reading() as connection:
+            on_shelf = _on_shelves(connection, INSTANCES.c.instance_id == receipt_id.partition("-")[0])
+            found = connection.execute(_stored().where(on_shelf, RECEIPTS.c.receipt_id == receipt_id)).first()
+            return None if found is None else Stored(found.name, bytes(found.body))
 
     def of_request(self, request_id: str, most: int, sees: Callable[[str], bool]) -> list[Stored]:
         """The newest of those that may be read, the newest first."""
         with self._book.reading() as connection:
             tenants = [row.id for row in connection.execute(select(TENANTS)) if sees(row.name)]
-        named = (
-            RECEIPTS.c.request_id == request_id,
-            RECEIPTS.c.request_id != "",
-            RECEIPTS.c.tenant.in_(tenants),
-        )
-        newest = _stored().where(*named).order_by(RECEIPTS.c.final_unix_ns.desc()).limit(most)
-        return self._ask(newest)
+            named = (
+                _on_shelves(connection),
+                RECEIPTS.c.request_id == request_id,
+                RECEIPTS.c.request_id != "",
+                RECEIPTS.c.tenant.in_(tenants),
+            )
+            newest = _stored().where(*named).order_by(RECEIPTS.c.final_unix_ns.desc()).limit(most)
+            return [Stored(row.name, bytes(row.body)) for row in connection.execute(newest)]
 
     def spent_by(self, first_hour: int, end_hour: int) -> dict[tuple[str, str], int]:
         """By server and tenant: active and shared idle joules, in microjoules, of all parts that were charged
@@ -58,9 +69,18 @@ class Lookup:
     def close(self) -> None:
         self._book.close()
 
-    def _ask(self, question: Select[Any]) -> list[Stored]:
-        with self._book.reading() as connection:
-            return [Stored(row.name, bytes(row.body)) for row in connection.execute(question)]
+
+def _on_shelves(connection: Connection, *of: ColumnElement[bool]) -> ColumnElement[bool]:
+    """That a receipt stands on a shelf on which these instances have any: see `schema.SHELF`."""
+    ends = [
+        select(end(RECEIPTS.c.seq)).where(RECEIPTS.c.instance == INSTANCES.c.id).scalar_subquery()
+        for end in (func.min, func.max)
+    ]
+    shelves: set[int] = set()
+    for _, first, last in connection.execute(select(INSTANCES.c.id, *ends).where(*of)):
+        if first is not None:
+            shelves.update(range(first // SHELF_SIZE, last // SHELF_SIZE + 1))
+    return SHELF.in_(sorted(shelves))
 
 
 def _stored() -> Select[Any]:

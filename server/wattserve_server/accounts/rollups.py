@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from wattserve_server.accounts.schema import AMOUNTS, FIGURES
 from wattserve_server.energy.ledger import Ledger
-from wattserve_server.energy.receipt import ACCELERATOR, HOST, Outcome, Receipt, Role, State
+from wattserve_server.energy.receipt import ACCELERATOR, HOST, Outcome, Receipt, Role
 
 MINUTE_NS = 60 * 10**9
 
@@ -24,29 +24,26 @@ _ENERGIES = {
 }
 
 
-def figures_of(receipt: Receipt) -> list[int]:
-    """What one final receipt adds, in the order of `FIGURES`. Joules that a counter has charged to a receipt
-    whose sum is unknown, for want of another one's, are counted all the same: the bill adds up."""
-    figures = [0] * len(FIGURES)
-    figures[0] = 1
-    figures[1] = int(receipt.outcome is Outcome.FAILED)
-    figures[2] = int(receipt.outcome is Outcome.CANCELLED)
-    figures[3] = int(receipt.state is State.UNKNOWN)
-    sequences = tokens = output = 0
+def count(figures: list[int], receipt: Receipt) -> None:
+    """Add a final receipt to these, which are in the order of `FIGURES`. Joules that a counter has charged to
+    a receipt whose sum is unknown, for want of another one's, are counted all the same: the bill adds up."""
+    figures[0] += 1
+    if receipt.outcome is not Outcome.COMPLETED:
+        figures[1] += receipt.outcome is Outcome.FAILED
+        figures[2] += receipt.outcome is Outcome.CANCELLED
+    figures[3] += receipt.is_unknown
     for line in receipt.lines:
         if not line.windows or line.is_overhead:
             continue
-        tokens += line.tokens
+        figures[5] += line.tokens
         if line.role is Role.OUTPUT:
-            output += line.tokens
+            figures[6] += line.tokens
         else:
-            sequences += 1
+            figures[4] += 1
         for part, tally in zip(receipt.parts, line.tallies, strict=True):
             energy, idle = _ENERGIES[part]
             figures[energy] += tally.booked_uj
             figures[idle] += tally.booked_idle_uj
-    figures[4:7] = sequences, tokens, output
-    return figures
 
 
 def amounts_of(ledger: Ledger) -> list[int]:
@@ -62,7 +59,11 @@ class Rollups:
     accounts: dict[AccountKey, list[int]] = field(default_factory=dict)
 
     def add(self, receipt: Receipt, final_unix_ns: int) -> None:
-        _add(self.usage, (final_unix_ns // MINUTE_NS, receipt.tenant, receipt.variant), figures_of(receipt))
+        key = final_unix_ns // MINUTE_NS, receipt.tenant, receipt.variant
+        figures = self.usage.get(key)
+        if figures is None:
+            figures = self.usage[key] = [0] * len(FIGURES)
+        count(figures, receipt)
 
     def add_accounts(self, unix_ns: int, gained: Mapping[str, list[int]]) -> None:
         """gained: by counter, since the last time."""
@@ -78,12 +79,6 @@ class Rollups:
         for (minute, counter), amounts in self.accounts.items():
             _add(hours.accounts, (minute // 60, counter), amounts)
         return hours
-
-    def merge(self, other: Rollups) -> None:
-        for key, figures in other.usage.items():
-            _add(self.usage, key, figures)
-        for account, amounts in other.accounts.items():
-            _add(self.accounts, account, amounts)
 
 
 def _add(sums: dict[Key, list[int]], key: Key, more: list[int]) -> None:

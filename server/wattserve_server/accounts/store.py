@@ -124,6 +124,7 @@ def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
     def settle(connection: sqlite3.Connection, record: object) -> None:
         connection.isolation_level = None  # transactions are begun below, not by the driver's guesses
         if for_writing:
+            connection.execute("PRAGMA page_size=8192")  # of a new file: some ten receipts go into one
             connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")  # in WAL mode a killed process loses no commit
 

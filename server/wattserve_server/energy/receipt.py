@@ -260,6 +260,11 @@ class Receipt:
         return self.whole.state
 
     @property
+    def is_unknown(self) -> bool:
+        """Of one that is final: its `state` says so too, at ten times the cost."""
+        return bool(self._reasons) or all(line.is_overhead or not line.windows for line in self.lines)
+
+    @property
     def reason(self) -> str:
         """Why a final receipt has no figure; empty when it has one."""
         return self.whole.reason

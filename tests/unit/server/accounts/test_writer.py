@@ -10,7 +10,7 @@ from sqlalchemy import Table, func, select
 from tests.fixtures.account_books import BEGINNING_NS, COUNTER, Bookkeeper, body_of, finished, reader
 from wattserve_server.accounts import schema
 from wattserve_server.accounts.batch import LEFT_OUT, NOT_ENDED
-from wattserve_server.accounts.rollups import figures_of
+from wattserve_server.accounts.rollups import count
 from wattserve_server.accounts.schema import (
     ACCOUNT_HOURS,
     ACCOUNT_MINUTES,
@@ -70,6 +70,27 @@ def test_receipts_are_found_after_a_restart(place: str) -> None:
     second.end()
 
 
+def test_receipts_are_found_on_every_shelf(place: str) -> None:
+    """Of two instances, the first of which begins behind what retention took out."""
+    first = Bookkeeper(place)
+    first.scribe.written = 3 * schema.SHELF_SIZE - 2  # two on that shelf, two on the next
+    for _ in range(4):
+        first.answer(request_id="order-7")
+    first.end()
+    second = Bookkeeper(place, now_ns=first.now_ns + HOUR_NS)
+    newest = second.answer(request_id="order-7")
+    second.end()
+    lookup = reader(place)
+    for keeper in (first, second):
+        for receipt in keeper.receipts:
+            assert lookup.receipt(receipt.receipt_id) == ("shop", body_of(receipt))
+    assert lookup.receipt(f"{first.instance_id}-none") is None
+    found = lookup.of_request("order-7", 10, lambda tenant: True)
+    assert len(found) == 5
+    assert found[0].body == body_of(newest)
+    lookup.close()
+
+
 def test_rollups_and_ledgers_agree_with_the_receipts(place: str) -> None:
     keeper = Bookkeeper(place)
     for at in range(20):
@@ -93,8 +114,9 @@ def test_rollups_and_ledgers_agree_with_the_receipts(place: str) -> None:
 
 def test_figures_of_receipts_of_all_kinds() -> None:
     def figures(uj: int | None = 100, **given: Any) -> dict[str, int]:
-        named = zip(FIGURES, figures_of(finished("r", uj, 10, **given)), strict=True)
-        return {name: value for name, value in named if value}
+        counted = [0] * len(FIGURES)
+        count(counted, finished("r", uj, 10, **given))
+        return {name: value for name, value in zip(FIGURES, counted, strict=True) if value}
 
     plain = {"requests": 1, "sequences": 1, "tokens": 5, "accelerator_uj": 100, "accelerator_idle_uj": 10}
     assert figures() == plain
@@ -282,6 +304,38 @@ def test_two_servers_do_not_write_under_one_name(place: str) -> None:
     else:
         first.end()
     Bookkeeper(place).end()  # the name is free again
+
+
+def test_receipts_of_a_book_of_version_1_are_found(place: str) -> None:
+    keeper = Bookkeeper(place)
+    mine = keeper.answer(request_id="order-7")
+    keeper.end()
+    book = open_book(place, for_writing=True)
+    with book.engine.begin() as connection:  # as that one was
+        for statement in (
+            "DROP INDEX receipts_by_id",
+            "DROP INDEX receipts_by_request",
+            "CREATE UNIQUE INDEX receipts_by_id ON receipts (receipt_id)",
+            "CREATE INDEX receipts_by_request ON receipts (request_id) WHERE request_id != ''",
+            "UPDATE book SET schema_version = 1",
+        ):
+            connection.exec_driver_sql(statement)
+    book.close()
+    with pytest.raises(ConfigError, match="is of an older Wattserve"):
+        reader(place)
+    Bookkeeper(place).end()
+    lookup = reader(place)
+    assert lookup.receipt(mine.receipt_id) == ("shop", body_of(mine))
+    assert [each.body for each in lookup.of_request("order-7", 10, bool)] == [body_of(mine)]
+    lookup.close()
+    book = open_book(place, for_writing=False)
+    named = (
+        "sql FROM sqlite_master WHERE name" if book.is_sqlite else "indexdef FROM pg_indexes WHERE indexname"
+    )
+    with book.reading() as connection:
+        made = connection.exec_driver_sql(f"SELECT {named} = 'receipts_by_id'").scalar()
+    assert f"seq / {schema.SHELF_SIZE}" in str(made)
+    book.close()
 
 
 def test_an_older_book_is_brought_to_todays_tables(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
