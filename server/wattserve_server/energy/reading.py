@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Self
 
 
@@ -39,7 +39,7 @@ class Energy:
 ZERO = Energy(0)
 
 
-class Quality(Enum):
+class Quality(StrEnum):
     """How far a figure may be trusted; shown with every figure."""
 
     MEASURED = "measured"

@@ -11,20 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
 from wattserve_server.energy.attribution import BUSY_TIME, BY_TIME, split_exact
 
 
-class State(Enum):
+class State(StrEnum):
     PROVISIONAL = "provisional"
     SETTLED = "settled"
     UNKNOWN = "unknown"
 
 
-class Role(Enum):
+class Role(StrEnum):
     """What a line of a generation stands for."""
 
     PROMPT = "prompt"  # the steps that read the prompt, and choose the first token
@@ -32,7 +32,7 @@ class Role(Enum):
     RECOMPUTED = "recomputed"  # those that read again what a preemption had lost
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """How the request ended; OPEN while it has not."""
 
     OPEN = "open"

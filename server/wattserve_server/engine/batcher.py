@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,24 +127,35 @@ class Batcher:
         """For several calls of `put`: the lane hears of them together, when the block ends."""
         return self._changed
 
-    def put(self, request: Request, now_ns: int | None = None) -> list[Evicted]:
+    def put(self, request: Request, now_ns: int | None = None, has_room: bool = False) -> Sequence[Evicted]:
         """Queue all sequences of a request, or none: OverloadedError when they do not fit, or would have to
-        wait for too long. Who has left the queue to make room: the newest requests of others who had more
-        than their part of it."""
+        wait for too long. has_room: `have_room` said so. Who has left the queue to make room: the newest
+        requests of others who had more than their part of it."""
         with self._changed:
             now_ns = time.monotonic_ns() if now_ns is None else now_ns
-            count = len(request.sequences)
-            kind = (request.caller, request.variant, request.priority)
-            self._check(Wanted(*kind, count, request.tokens, request.deadline_ns), now_ns)
-            evicted = []
-            while (excess := len(self._waiting) + count - self._max_queue) > 0:
-                evicted.append(self._evict(excess, now_ns))
+            evicted = () if has_room else self._make_room(request, now_ns)
             self._waiting.put(request, now_ns)
             leaves_ns, first_ns = request.leaves_ns, self._waiting.first_leaves_ns
             if leaves_ns is not None and (first_ns is None or leaves_ns < first_ns):
                 self._waiting.first_leaves_ns = leaves_ns
             self._changed.notify()
             return evicted
+
+    def have_room(self, requests: Sequence[Request], now_ns: int) -> bool:
+        """Whether `put` would take all of these, as far as one look for all of them tells: as if each went
+        behind all that waits and behind the others."""
+        variants = {request.variant for request in requests}
+        if len(variants) > 1:
+            return False
+        (variant,) = variants
+        sequences = sum([len(request.sequences) for request in requests])
+        tokens = sum([request.tokens for request in requests])
+        first_ns = min(
+            [request.deadline_ns for request in requests if request.deadline_ns is not None], default=None
+        )
+        with self._changed:
+            ahead = [*self._waiting.everything(), Ahead(variant, sequences, tokens)]
+            return self._has_room_behind(ahead, Wanted("", variant, 0, sequences, tokens, first_ns), now_ns)
 
     def check_room(self, variant: str, priority: int, deadline_ns: int | None, caller: str = "") -> None:
         """Raises OverloadedError as `put` would for the smallest request."""
@@ -161,7 +172,7 @@ class Batcher:
         waiting = self._waiting
         if not waiting and wanted.sequences <= self._max_queue:  # then nobody's pace has to be believed
             return
-        if self._has_room_behind_all(wanted, now_ns):
+        if self._has_room_behind(waiting.everything(), wanted, now_ns):  # that is told at once
             return
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns)
         if len(waiting) + wanted.sequences > self._max_queue:
@@ -197,11 +208,11 @@ class Batcher:
                 late_ns / HEADROOM / 1e9,
             )
 
-    def _has_room_behind_all(self, wanted: Wanted, now_ns: int) -> bool:
-        """Whether it has, even if all that waits went before it: that is told at once."""
+    def _has_room_behind(self, ahead: Iterable[Ahead], wanted: Wanted, now_ns: int) -> bool:
+        """Whether it has, even if all of these went before it, which are no less than really do."""
         if len(self._waiting) + wanted.sequences > self._max_queue:
             return False
-        wait_ns = self._wait_ns(self._waiting.everything(), now_ns)
+        wait_ns = self._wait_ns(ahead, now_ns)
         if wait_ns > self._max_queue_ns:
             return False
         deadline_ns = wanted.deadline_ns
@@ -210,6 +221,16 @@ class Batcher:
     def _own_ns(self, wanted: Wanted) -> float:
         """For how long it will run; who comes later joins its batch."""
         return max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
+
+    def _make_room(self, request: Request, now_ns: int) -> list[Evicted]:
+        """Raises OverloadedError where it cannot have any."""
+        count = len(request.sequences)
+        kind = (request.caller, request.variant, request.priority)
+        self._check(Wanted(*kind, count, request.tokens, request.deadline_ns), now_ns)
+        evicted = []
+        while (excess := len(self._waiting) + count - self._max_queue) > 0:
+            evicted.append(self._evict(excess, now_ns))
+        return evicted
 
     def _evict(self, excess: int, now_ns: int) -> Evicted:
         """excess: sequences for which there is no room."""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,8 +31,8 @@ from wattserve_server.engine.generation.text import TextStream
 from wattserve_server.engine.gputime import timing_of
 from wattserve_server.engine.lane import BatchResult, Lane, Laws, RunLog
 from wattserve_server.engine.model import LoadedModel
-from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
-from wattserve_server.engine.queued import Answer, Order, Request, earlier
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import NO_ORDER, Answer, Order, Request, earlier
 from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, Resident, Roster
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
@@ -195,21 +194,14 @@ class Engine:
         self,
         items: Sequence[Item],
         hosted: HostedVariant,
-        request_id: str = "",
-        deadline_ns: int | None = None,
-        priority: int = NORMAL_PRIORITY,
-        waits_until_ns: int | None = None,
-        tenant: str = "",
-        caller: str = "",
+        order: Order = NO_ORDER,
     ) -> Answer:
-        """Run checked items. waits_until_ns: when it leaves the queue, if not at its deadline. tenant: whose
-        the receipt is. caller: among whom the device is shared.
+        """Run checked items.
 
         Raises NotPossibleHere for a variant that is not in memory and cannot be; OverloadedError,
         ExpiredError or InferenceError. When the caller is cancelled, what waits leaves the queue and what
         has started is still charged.
         """
-        order = Order(request_id, deadline_ns, priority, waits_until_ns, tenant, caller)
         request = await self._open(hosted, order)
         for item in items:
             request.add(item, self.model.task.length(item))
@@ -299,13 +291,13 @@ class Engine:
     def _begin(self, request: Request) -> None:
         """Queue it."""
         request.resident.enter()
+        if not self._open_requests:
+            self._idle.clear()
         self._open_requests += 1
-        self._idle.clear()
         self._queue_soon(request)
         leaves_ns = request.leaves_ns
         if leaves_ns is not None:
-            slot = self._expiries.set(request, leaves_ns)
-            request.answer.add_done_callback(lambda _: self._expiries.clear(request, slot))
+            request.expiry = self._expiries.set(request, leaves_ns)
 
     async def _run(self, request: Request) -> Answer:
         """Queue it, and wait for its answer."""
@@ -374,15 +366,18 @@ class Engine:
             self._loop.call_soon(self._queue_arrivals, first_ns, now_ns)
             return
         arrivals, self._arrivals = self._arrivals, {}
-        with ExitStack() as undisturbed:
-            for lane in {request.lane: None for request in arrivals}:
-                undisturbed.enter_context(lane.batcher.undisturbed)
-            for request in arrivals:
-                try:
-                    for evicted in request.lane.batcher.put(request):
-                        self._leave(*evicted)
-                except Exception as error:  # it belongs to whoever asked
-                    self._leave(request, request.remaining, error)
+        by_queue: dict[Batcher, list[Request]] = {}
+        for request in arrivals:
+            by_queue.setdefault(request.lane.batcher, []).append(request)
+        for batcher, requests in by_queue.items():
+            with batcher.undisturbed:
+                has_room = batcher.have_room(requests, now_ns)
+                for request in requests:
+                    try:
+                        for evicted in batcher.put(request, now_ns, has_room):
+                            self._leave(*evicted)
+                    except Exception as error:  # it belongs to whoever asked
+                        self._leave(request, request.remaining, error)
 
     def _withdraw(self, request: Request) -> int:
         """Take its sequences out of the queue, or from those to be queued; how many there were."""
@@ -401,6 +396,8 @@ class Engine:
             if isinstance(sequence, Member):
                 self._generations.pop(sequence, None)
         request.end()
+        if request.expiry is not None:
+            self._expiries.clear(request, request.expiry)
         self._has_left(request)
         request.resident.leave()
         self._open_requests -= 1

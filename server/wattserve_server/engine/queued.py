@@ -32,6 +32,9 @@ class Order(NamedTuple):
     caller: str = ""  # among whom the device is shared
 
 
+NO_ORDER = Order()
+
+
 class Answer(NamedTuple):
     """What a request gets that has run."""
 
@@ -81,6 +84,7 @@ class Request:
     caller: str = ""  # among whom the device is shared
     is_bound: bool = True  # to its lane; not while several draw on the queue, and none has run any of it
     waits_until_ns: int | None = None  # which its deadline may be before; None: until then
+    expiry: int | None = None  # the alarm that ends it while it waits, if there is one
     sequences: list[QueuedSequence] = field(default_factory=list)
     tokens: int = 0  # of its sequences
     remaining: int = 0  # sequences that have neither run nor left the queue

@@ -66,8 +66,9 @@ class Resident:
         return self.siblings.get(device, self.variant)
 
     def enter(self) -> None:
+        if not self.open_requests:
+            self.free.clear()
         self.open_requests += 1
-        self.free.clear()
 
     def leave(self) -> None:
         self.open_requests -= 1

@@ -34,7 +34,7 @@ class Told(NamedTuple):
 
 def told(failure: Failure, status: int = 0) -> Told:
     """status: a closer one than the error's own; 0: that."""
-    code = failure.reaction.code.name
+    code = failure.reaction.code_name
     own, kind = _STATUSES.get(code, _ELSE)
     status = status or own
     is_unknown_model = code == "NOT_FOUND" and failure.field == MODEL

@@ -103,7 +103,7 @@ class PredictMethods:
 def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:
     failure = failure_of(error)
     told = pb.PredictError(
-        code=failure.reaction.code.value[0],
+        code=failure.reaction.code_number,
         message=failure.message,
         reason=failure.reaction.reason,
         field=failure.field,

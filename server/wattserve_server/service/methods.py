@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -208,12 +208,16 @@ class Deadlines:
 
     default_s: float = 0.0  # to a call that brings no deadline
     most_s: float = 0.0
+    without_s: float | None = field(init=False)  # what such a call has of both
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "without_s", min(filter(None, (self.default_s, self.most_s)), default=None))
 
     def own_s(self, left_s: float | None) -> float | None:
         """Where the server's own deadline comes before the caller's, or he has none: the time until it.
         left_s: until his."""
         if left_s is None:
-            return min(filter(None, (self.default_s, self.most_s)), default=None)
+            return self.without_s
         return self.most_s if 0 < self.most_s < left_s else None
 
 
@@ -253,11 +257,9 @@ class OpenCalls:
         self._streams[name] += 1
 
     def let_go(self, name: str) -> None:
-        """name: empty of what held nothing."""
-        if name:
-            self._streams[name] -= 1
-            if not self._streams[name]:
-                del self._streams[name]
+        self._streams[name] -= 1
+        if not self._streams[name]:
+            del self._streams[name]
 
     def limit(self, call: CountedCall) -> int | None:
         """Tell it OverdueError once the server's own deadline has passed, if that is before its caller's: the
@@ -356,7 +358,8 @@ class CountedCall:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._open.discard(self, self._alarm)
-        self._open.let_go(self._holder)
+        if self._holder:
+            self._open.let_go(self._holder)
         if kind is GeneratorExit and self.cut_by is not None:  # grpc was at writing to who does not read
             self._open.tell(self.refuse(self.cut_by))
         self._calls.end(self.begun_ns, self._code(kind))
@@ -381,7 +384,7 @@ class CountedCall:
                 gate.check_rate(self._method, caller)
             except OverloadedError as error:
                 reaction = reaction_of(error)
-                self._calls.refused(caller.tenant, reaction.code.name, reaction.reason, error)
+                self._calls.refused(caller.tenant, reaction.code_name, reaction.reason, error)
                 raise
 
     def hold(self) -> None:
@@ -449,9 +452,9 @@ class CountedCall:
             kind, (asyncio.CancelledError, GeneratorExit)
         ):  # so gRPC ends a late call, too
             if self.cut_by is not None:
-                return reaction_of(self.cut_by).code.name
+                return reaction_of(self.cut_by).code_name
             reaction, _ = when_cut(self._context.time_remaining(), self.total_s)
-            return reaction.code.name
+            return reaction.code_name
         return _CODES.get(self._context.code() or 0, "UNKNOWN")
 
 

@@ -65,7 +65,7 @@ def stream_error(request: oip.ModelInferRequest, failure: Failure) -> oip.ModelS
     if failure.retry_after_ms:
         parameters["retry_after_ms"] = parameter(failure.retry_after_ms)
     return oip.ModelStreamInferResponse(
-        error_message=f"[{failure.reaction.code.name}] {failure.message}",
+        error_message=f"[{failure.reaction.code_name}] {failure.message}",
         infer_response=oip.ModelInferResponse(
             model_name=request.model_name, id=request.id, parameters=parameters
         ),

@@ -258,16 +258,7 @@ class AcceptedRequest:
             if asked.scores:
                 ran = await engine.score(items, self.hosted, order)
             else:
-                ran = await engine.predict(
-                    items,
-                    self.hosted,
-                    options.request_id,
-                    self.deadline_ns,
-                    options.priority,
-                    order.waits_until_ns,
-                    self.caller.tenant,
-                    self.caller.name,
-                )
+                ran = await engine.predict(items, self.hosted, order)
         except RequestError as error:
             is_its_variant = isinstance(error, NotPossibleHere)
             error.field = error.field or (asked.variant_field if is_its_variant else asked.place)
@@ -432,7 +423,7 @@ class Predictor:
                 own_left_s = (prediction.deadline_ns - time.monotonic_ns()) / 1e9
             reaction, why = when_cut(own_left_s, prediction.left_s)
         duration_ns = time.monotonic_ns() - prediction.begun_ns
-        code = reaction.code.name
+        code = reaction.code_name
         self._observer.failed(prediction.variant, code, reaction.reason, why, duration_ns, limit)
         self._observer.tenant_asked(prediction.caller.tenant, code)
 

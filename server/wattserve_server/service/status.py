@@ -7,7 +7,7 @@ RetryInfo where coming back later helps. They travel in the trailing metadata of
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
@@ -28,6 +28,7 @@ MOST_RETRY_S = 30 * 86_400.0  # a month; a reply's field holds no more than 49 d
 SHORTAGE_MS = 1000  # the same of one that has no memory
 
 MAX_MESSAGE = 600  # bytes of an error's message
+MOST_UTF8 = 4  # bytes of a character
 
 INTERNAL_MESSAGE = "internal error; the server's log has the details"
 
@@ -39,6 +40,12 @@ class Reaction:
     code: grpc.StatusCode
     reason: str  # ErrorInfo.reason, which never changes
     retry_after_ms: int = 0
+    code_number: int = field(init=False)  # which its enumeration takes long to tell
+    code_name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code_number", self.code.value[0])
+        object.__setattr__(self, "code_name", self.code.name)
 
 
 REACTIONS: dict[type[errors.WattserveError], Reaction] = {
@@ -84,7 +91,7 @@ class Failure:
     def metadata(self, left_s: float | None = None) -> Metadata:
         """The trailing metadata: the rich details, and gRPC's own push-back. left_s: until the call's
         deadline, after which gRPC must not wait for what it will not get any more."""
-        status = status_pb2.Status(code=self.reaction.code.value[0], message=self.message)
+        status = status_pb2.Status(code=self.reaction.code_number, message=self.message)
         info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
         if self.receipt_id:
             info.metadata["receipt_id"] = self.receipt_id
@@ -125,6 +132,9 @@ def failure_of(error: Exception) -> Failure:
 def forget_way(error: BaseException) -> None:
     """Let go of the frames that an error has passed, and those that led to it. They hold the request, and
     often what holds the error itself: such a cycle stays until Python looks for garbage."""
+    if error.__cause__ is None and error.__context__ is None:  # as nearly all
+        error.__traceback__ = None
+        return
     met: set[int] = set()
     ways: list[BaseException | None] = [error]
     while ways:
@@ -173,6 +183,8 @@ def when_cut(left_s: float | None, total_s: float | None) -> tuple[Reaction, str
 
 def _shortened(text: str) -> str:
     """It may repeat what the caller sent, and metadata has a hard limit."""
+    if len(text) * MOST_UTF8 <= MAX_MESSAGE:
+        return text
     data = text.encode(errors="replace")
     if len(data) <= MAX_MESSAGE:
         return text

@@ -129,7 +129,8 @@ def test_a_learned_limit_counts_the_sum_of_lengths_where_the_variant_packs() -> 
 def test_looking_at_all_that_waits_first_lets_nobody_in_or_out(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that is told at once that there is room decides as one that always reckons exactly."""
+    """A queue that is told at once that there is room, also for several that come together, decides as one
+    that always reckons exactly."""
 
     def fates() -> list[str]:
         draws = random.Random(seed)
@@ -139,14 +140,18 @@ def test_looking_at_all_that_waits_first_lets_nobody_in_or_out(
         for _ in range(300):
             now_ns += draws.randrange(200_000)
             deadline_ns = now_ns + draws.randrange(8_000_000) if draws.random() < 0.7 else None
-            lengths = [draws.randrange(1, 60) for _ in range(draws.randrange(1, 4))]
-            made = request(
-                lengths, "fp32", deadline_ns, now_ns, draws.randrange(1, 4), caller=draws.choice("ab")
-            )
-            try:
-                told.append(f"{len(queue.put(made, now_ns))} left")
-            except OverloadedError as error:
-                told.append(error.limit)
+            together = []
+            for _ in range(draws.randrange(1, 4)):
+                lengths = [draws.randrange(1, 60) for _ in range(draws.randrange(1, 4))]
+                caller, priority = draws.choice("ab"), draws.randrange(1, 4)
+                together.append(request(lengths, "fp32", deadline_ns, now_ns, priority, caller=caller))
+            has_room = queue.have_room(together, now_ns)
+            answers.add(has_room)
+            for made in together:
+                try:
+                    told.append(f"{len(queue.put(made, now_ns, has_room))} left")
+                except OverloadedError as error:
+                    told.append(error.limit)
             if draws.random() < 0.5:
                 queue.ended(now_ns)
                 batch = queue.take(now_ns)
@@ -155,7 +160,9 @@ def test_looking_at_all_that_waits_first_lets_nobody_in_or_out(
                     now_ns += 30_000 * sum(sequence.length for sequence in batch)
         return told
 
+    answers = set[bool]()
     found = fates()
     assert {"0 left", "time", "deadline"} <= set(found)
-    monkeypatch.setattr(Batcher, "_has_room_behind_all", lambda *_: False)
+    assert answers == {True, False}
+    monkeypatch.setattr(Batcher, "_has_room_behind", lambda *_: False)
     assert fates() == found

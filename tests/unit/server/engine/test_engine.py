@@ -23,7 +23,7 @@ from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queued import QueuedSequence, Request
+from wattserve_server.engine.queued import Order, QueuedSequence, Request
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
@@ -170,7 +170,9 @@ async def test_a_request_whose_deadline_passes_in_the_queue_does_not_run(rig: Ri
     gate.is_open.clear()
     running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    late = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), deadline_ns=time.monotonic_ns()))
+    late = asyncio.create_task(
+        engine.predict([IDS], engine.hosted("fp32"), Order(deadline_ns=time.monotonic_ns()))
+    )
     await asyncio.sleep(0)
     gate.is_open.set()
     with pytest.raises(ExpiredError):
@@ -203,12 +205,12 @@ async def test_a_request_that_makes_room_for_another_callers_is_refused_and_leav
     engine, gate, _ = rig
     hosted = engine.hosted("fp32")
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], hosted, caller="flood"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], hosted, Order(caller="flood")))
     await until_running(gate)
-    first = asyncio.create_task(engine.predict([IDS], hosted, caller="flood"))
-    newest = asyncio.create_task(engine.predict([IDS] * 3, hosted, caller="flood"))
+    first = asyncio.create_task(engine.predict([IDS], hosted, Order(caller="flood")))
+    newest = asyncio.create_task(engine.predict([IDS] * 3, hosted, Order(caller="flood")))
     await until_queued(engine)
-    victim = asyncio.create_task(engine.predict([IDS], hosted, caller="victim"))
+    victim = asyncio.create_task(engine.predict([IDS], hosted, Order(caller="victim")))
     with pytest.raises(OverloadedError, match="made room for another's") as caught:
         await newest
     assert caught.value.limit == "sequences"
@@ -221,9 +223,9 @@ async def test_a_request_that_makes_room_for_another_callers_is_refused_and_leav
 async def test_what_runs_is_found_by_its_requests_id_also_after_its_caller_left(rig: Rig) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32"), "mine"))
+    running = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32"), Order("mine")))
     await until_running(gate)
-    waiting = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), "waiting"))
+    waiting = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), Order("waiting")))
     await until_queued(engine)
     with pytest.raises(NotFound):
         engine.book.find("waiting", 10)
@@ -246,7 +248,7 @@ async def test_what_runs_is_found_by_its_requests_id_also_after_its_caller_left(
 async def test_a_deadline_that_passes_after_some_ran_names_the_receipt(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.is_open.clear()
-    late = asyncio.create_task(engine.predict([IDS] * 4, engine.hosted("fp32"), "mine"))
+    late = asyncio.create_task(engine.predict([IDS] * 4, engine.hosted("fp32"), Order("mine")))
     await asyncio.sleep(0)
     (request,) = engine._arrivals
     await until_running(gate)  # two of the four
@@ -265,7 +267,7 @@ async def test_requests_that_fail_together_are_each_told_their_own_receipt(rig: 
     gate.failure = RuntimeError("broken")
     first = asyncio.create_task(engine.predict([IDS, IDS], engine.hosted("fp32")))
     await until_running(gate)
-    asked = [asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), name)) for name in "ab"]
+    asked = [asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), Order(name))) for name in "ab"]
     await until_queued(engine)
     gate.is_open.set()
     errors = await asyncio.gather(first, *asked, return_exceptions=True)
@@ -333,7 +335,7 @@ async def test_a_request_that_has_ended_leaves_nothing_behind(rig: Rig) -> None:
         for kind, deadline_ns in ((OverloadedError, None), (ExpiredError, time.monotonic_ns())):
             with pytest.raises(kind) as refused:
                 await engine.predict(
-                    [IDS] * (2 if deadline_ns is None else 1), hosted, deadline_ns=deadline_ns
+                    [IDS] * (2 if deadline_ns is None else 1), hosted, Order(deadline_ns=deadline_ns)
                 )
             failure_of(refused.value)  # where every error's way ends
             del refused

@@ -28,7 +28,7 @@ from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queued import Answer
+from wattserve_server.engine.queued import Answer, Order
 from wattserve_server.engine.roster import HostedVariant, LoadingRules, Readiness
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
@@ -136,7 +136,7 @@ async def test_a_deadline_holds_while_the_variant_is_loaded(model: LoadedModel) 
     async with rig(model, choice("slow", kind=slow), is_lazy=True) as it:
         with pytest.raises(ExpiredError, match="passed while variant 'slow' was loaded"):
             await it.engine.predict(
-                [IDS], it.engine.hosted("slow"), deadline_ns=time.monotonic_ns() + 1_000_000
+                [IDS], it.engine.hosted("slow"), Order(deadline_ns=time.monotonic_ns() + 1_000_000)
             )
         may_go_on.set()
         assert (await it.engine.predict([IDS], it.engine.hosted("slow"))).rows[0] is not None
@@ -157,7 +157,7 @@ async def test_a_deadline_holds_while_the_device_is_busy(model: LoadedModel) -> 
         try:
             with pytest.raises(ExpiredError, match="waited in the queue"):
                 await it.engine.predict(
-                    [IDS], it.engine.hosted("fp32"), deadline_ns=time.monotonic_ns() + 50_000_000
+                    [IDS], it.engine.hosted("fp32"), Order(deadline_ns=time.monotonic_ns() + 50_000_000)
                 )
             assert it.engine.queued == 0
         finally:

@@ -17,7 +17,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.reading import Quality, Source
 from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, Receipt
 from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.queued import Answer
+from wattserve_server.engine.queued import Answer, Order
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound, OverloadedError
 from wattserve_server.service import prediction
 from wattserve_server.service.caller import CALLER, Caller, of_peer
@@ -195,8 +195,8 @@ async def test_the_device_is_told_whose_share_a_request_takes(
 ) -> None:
     told: list[object] = []
 
-    async def predict(*asked: object) -> None:
-        told.append(asked[-1])
+    async def predict(items: object, hosted: object, order: Order) -> None:
+        told.append(order.caller)
         raise InferenceError("the model failed")
 
     engine = cast(Any, host.engine)
