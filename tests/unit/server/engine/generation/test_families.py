@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 from transformers import BloomConfig, BloomForCausalLM
 
 from tests.fixtures.language_models import FAMILIES, VOCABULARY, generated, language_model
+from tests.fixtures.step_world import StepWorld
 from wattserve_server.engine.generation import stepper
 from wattserve_server.engine.generation.attention import use_own_attention
-from wattserve_server.engine.generation.cache import CachePool
+from wattserve_server.engine.generation.cache import BLOCK, CachePool
+from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.generation.port import TokenIds
+from wattserve_server.engine.generation.scheduler import Step
 from wattserve_server.engine.generation.stepper import Part
 from wattserve_server.engine.tasks.causal import with_linear_layers
 from wattserve_server.engine.variants.variant import Variant
@@ -59,6 +67,76 @@ def test_it_generates_what_transformers_does(family: str) -> None:
                 answers[index].append(int(rows[-1].argmax()))
                 pending[index].append(answers[index][-1])
     assert answers == expected
+
+
+class WithModel(StepWorld):
+    """A queue whose steps a model computes."""
+
+    def __init__(self, variant: Variant, members: int, step_tokens: int, blocks: int) -> None:
+        super().__init__(members, step_tokens, blocks)
+        self._variant = variant
+
+    def compute(self, step: Step) -> list[NDArray[np.float32]]:
+        parts = []
+        for member, count, _ in step.parts:
+            assert member.cache is not None
+            parts.append(Part(member.tokens(count), member.cache, 1, decodes=member.is_decoding))
+        return stepper.run(self._variant, stepper.prepare(parts))
+
+
+class Asked(NamedTuple):
+    text: int  # which of the prompts
+    joins: int  # before so many steps
+    leaves: int | None  # behind so many
+
+
+asked = st.builds(Asked, st.integers(0, 5), st.integers(0, 30), st.none() | st.none() | st.integers(0, 40))
+CROWD = [Asked(text, 0, None) for text in (3, 4, 3, 4)]  # whose second blocks there is no room for
+
+
+@functools.cache
+def served(family: str) -> tuple[Variant, list[TokenIds], list[list[int]]]:
+    """With prompts, and what transformers answers them."""
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(1, VOCABULARY, length) for length in (2, 20, 45, BLOCK - 9, BLOCK - 2, 90)]
+    answers = [generated(language_model(family), prompt.tolist(), NEW) for prompt in prompts]
+    module = with_linear_layers(language_model(family))
+    use_own_attention(cast(Any, module), family)
+    return variant_of(module), prompts, answers
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+@given(
+    jobs=st.lists(asked, min_size=1, max_size=7),
+    members=st.integers(1, 5),
+    step_tokens=st.integers(4, 40),
+    blocks=st.integers(2, 6),
+)
+@example(jobs=CROWD, members=4, step_tokens=64, blocks=4)
+@settings(max_examples=12, deadline=None)
+def test_whoever_joins_leaves_or_loses_its_place_each_answers_what_it_would_alone(
+    family: str, jobs: list[Asked], members: int, step_tokens: int, blocks: int
+) -> None:
+    variant, prompts, answers = served(family)
+    world, steps, began = WithModel(variant, members, step_tokens, blocks), 0, list[tuple[Asked, Member]]()
+    waiting = sorted(jobs, key=lambda job: job.joins, reverse=True)
+    while True:
+        while waiting and waiting[-1].joins <= steps:
+            job = waiting.pop()
+            began.append((job, world.ask(prompts[job.text], NEW)))
+        for job, member in began:
+            if job.leaves == steps and world.queue.withdraw(member.request) == 0:
+                world.queue.leave(member)
+        is_over = world.step() is None
+        steps += 1
+        if is_over and not waiting:
+            break
+    for job, member in began:
+        expected = answers[job.text]
+        assert member.produced == expected[: len(member.produced)]
+        assert job.leaves is not None or member.produced == expected
+    if jobs == CROWD:
+        assert world.queue.preemptions > 0
 
 
 def test_without_a_step_sequences_stand_one_to_a_row() -> None:

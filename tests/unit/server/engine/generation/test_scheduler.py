@@ -2,94 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
-from typing import Any, cast
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattserve_server.energy.receipt import Receipt, Role
-from wattserve_server.engine.generation.cache import BLOCK, CachePool
+from tests.fixtures.step_world import StepWorld
+from wattserve_server.energy.receipt import Role
+from wattserve_server.engine.generation.cache import BLOCK
 from wattserve_server.engine.generation.members import Member, member_of
 from wattserve_server.engine.generation.port import Wish
-from wattserve_server.engine.generation.scheduler import Step, StepBatcher
-from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queued import Request
 from wattserve_server.errors import WattserveError
-
-NOBODY: Any = None
-
-
-class World:
-    """A queue, its caches, and what its steps do: `now_ns` is the time. beside: another one's queue."""
-
-    def __init__(
-        self, members: int = 4, step_tokens: int = 16, blocks: int = 64, beside: World | None = None
-    ) -> None:
-        self.now_ns = 0
-        self.left: list[tuple[Member, WattserveError | None]] = []
-        self.pools: dict[str, CachePool] = {}
-        self._blocks = blocks
-        self.queue: StepBatcher = StepBatcher(
-            BatchLimits(members, step_tokens), 100, NOBODY, float("inf"), self._pool,
-            lambda member, error: self.left.append((member, error)),
-            None if beside is None else beside.queue,
-        )  # fmt: skip
-        self.queue.lane = cast("Any", SimpleNamespace(device=f"cpu:{int(beside is not None)}"))
-        self.answered: list[Member] = []
-
-    def _pool(self, member: Member) -> CachePool:
-        pool = self.pools.setdefault(member.request.variant, CachePool(self._blocks * BLOCK, 10_000))
-        pool.token_bytes = 1
-        return pool
-
-    def ask(
-        self,
-        prompt: int,
-        new: int,
-        variant: str = "fp32",
-        caller: str = "a",
-        deadline_ns: int | None = None,
-        is_bound: bool = True,
-    ) -> Member:
-        receipt = Receipt("r", "", variant, "cpu", 0)
-        answer = cast("asyncio.Future[Any]", SimpleNamespace())
-        request = Request(receipt, NOBODY, NOBODY, self.now_ns, deadline_ns, answer, caller=caller)
-        request.is_bound = is_bound
-        member = member_of(request, np.arange(prompt), prompt + new)
-        member.wish, member.longest = Wish(new), prompt + new
-        self.queue.put(request, self.now_ns)
-        return member
-
-    def step(self) -> Step | None:
-        """The next one, which takes a millisecond."""
-        with self.queue.undisturbed:
-            step = self.queue.plan(self.now_ns)
-        self.now_ns += 1_000_000
-        if step is None:
-            return None
-        for pool in self.pools.values():
-            assert pool.used_bytes <= pool.limit_bytes
-        for member, tokens, _ in step.parts:
-            assert member.cache is not None
-            assert member.cache.length + tokens <= member.cache.capacity
-            assert not member.reason
-            member.work(tokens)
-            member.take(np.zeros((1, 8), np.float32), tokens)
-            if member.reason is not None:
-                self.queue.forget(member)
-                self.answered.append(member)
-        return step
-
-    def run(self) -> list[Step]:
-        steps = []
-        while (step := self.step()) is not None:
-            steps.append(step)
-            assert len(steps) < 10_000
-        return steps
 
 
 @given(
@@ -103,7 +26,7 @@ class World:
 def test_whoever_stays_is_answered_within_what_a_step_and_the_cache_hold(
     jobs: list[tuple[int, int]], members: int, step_tokens: int, blocks: int, leaves: list[bool]
 ) -> None:
-    world = World(members, step_tokens, blocks)
+    world = StepWorld(members, step_tokens, blocks)
     asked = [
         world.ask(prompt, new, variant="fp32" if index % 3 else "bf16", caller=str(index % 2))
         for index, (prompt, new) in enumerate(jobs)
@@ -131,7 +54,7 @@ def test_whoever_stays_is_answered_within_what_a_step_and_the_cache_hold(
 
 
 def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
-    world = World(members=4, step_tokens=16)
+    world = StepWorld(members=4, step_tokens=16)
     first = world.ask(8, 40)
     world.step()
     late = world.ask(100, 5)
@@ -143,7 +66,7 @@ def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
 
 
 def test_variants_take_turns() -> None:
-    world = World()
+    world = StepWorld()
     for variant in ("fp32", "bf16", "int8"):
         world.ask(4, 6, variant)
     turns = [step.variant for step in world.run()]
@@ -152,7 +75,7 @@ def test_variants_take_turns() -> None:
 
 
 def test_callers_are_admitted_by_turns() -> None:
-    world = World(members=1)
+    world = StepWorld(members=1)
     flood = [world.ask(8, 8, caller="flood") for _ in range(5)]
     other = world.ask(8, 8, caller="other")
     world.run()
@@ -161,7 +84,7 @@ def test_callers_are_admitted_by_turns() -> None:
 
 
 def test_who_was_admitted_last_loses_its_place_and_comes_back_before_those_who_wait() -> None:
-    world = World(members=3, step_tokens=64, blocks=2)
+    world = StepWorld(members=3, step_tokens=64, blocks=2)
     early, late = world.ask(BLOCK - 2, 10), world.ask(BLOCK - 2, 10)
     waits = world.ask(4, 4)
     world.run()
@@ -172,7 +95,7 @@ def test_who_was_admitted_last_loses_its_place_and_comes_back_before_those_who_w
 
 @pytest.mark.parametrize("is_leaving", [True, False])
 def test_who_leaves_or_has_no_time_left_is_let_go_before_the_next_step(is_leaving: bool) -> None:
-    world = World()
+    world = StepWorld()
     member = world.ask(4, 50, deadline_ns=None if is_leaving else 5_500_000)
     for _ in range(5):
         world.step()
@@ -187,10 +110,10 @@ def test_who_leaves_or_has_no_time_left_is_let_go_before_the_next_step(is_leavin
     assert world.pools["fp32"].used_bytes == 0
 
 
-def both(members: int = 8, blocks: int = 64) -> list[World]:
+def both(members: int = 8, blocks: int = 64) -> list[StepWorld]:
     """Two lanes that draw from one queue, which the first one is asked."""
-    first = World(members, blocks=blocks)
-    return [first, World(members, blocks=blocks, beside=first)]
+    first = StepWorld(members, blocks=blocks)
+    return [first, StepWorld(members, blocks=blocks, beside=first)]
 
 
 def devices_of(members: list[Member]) -> list[str]:
