@@ -81,7 +81,7 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
     )
     twins = [arm.name for arm in results.plan.arms if arm.twin_of]
     looks = ink.looks([arm.name for arm in results.main_arms], twins)
-    first = scene.table_loads(results)
+    first, loads = scene.table_loads(results), scene.loads_of(results)
     sheet = Sheet(results, records, meters, looks)
     return environment.get_template("report.html.j2").render(
         results=results,
@@ -91,7 +91,8 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
         facts=facts,
         mains=scene.main_loads(results),
         first_loads=first,
-        other_loads=[load for load in scene.loads_of(results) if load not in first],
+        other_loads=[load for load in loads if load not in first],
+        loads=loads,
         opening=charts.opening(sheet),
         pictures=charts.pictures(sheet),
         colours={name: look.colour for name, look in looks.items()},
@@ -121,6 +122,7 @@ def marked(results: Results, records: Records) -> tuple[Results, Records]:
         results,
         plan=plan,
         accuracy={names.get(name, name): share for name, share in results.accuracy.items()},
+        perplexity={names.get(name, name): one for name, one in results.perplexity.items()},
         points=renamed(results.points),
         cells=renamed(results.cells),
         searches=renamed(results.searches),

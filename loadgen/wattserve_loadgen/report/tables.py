@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import median
 from typing import Any
@@ -42,7 +42,8 @@ def _summary_row(results: Results, arm: Arm, load: Load, point: Point) -> Sequen
     if figures is not None:
         boxes = _summary_figures(point, figures)
         speed = figures.ratios.p50 if load.scheduled else figures.ratios.rate
-        ratios = [times_box(speed), times_box(figures.ratios.active_energy)]
+        energy = figures.ratios.token_energy if results.generates else figures.ratios.active_energy
+        ratios = [times_box(speed), times_box(energy)]
         if arm.name == results.baseline:
             ratios = [Box("1", "baseline"), Box("1", "baseline") if figures.active_uj else ratios[1]]
     return [
@@ -127,11 +128,11 @@ _ENERGY = {
 }
 _ENERGY_OF_GENERATION = {
     "per output token": "generated.active_uj_per_output_token",
-    "per token": "active_uj_per_token",
+    "per total token": "active_uj_per_token",
     "prompt": "generated.prompt_uj",
     "generation": "generated.output_uj",
     "overhead": "generated.overhead_uj",
-    "× latency": "generated.energy_delay_uj_seconds",
+    "energy × latency": "generated.energy_delay_uj_seconds",
 }
 _ENERGY_OF_TOKENS = {
     "active per token": "active_uj_per_token",
@@ -141,9 +142,16 @@ _ENERGY_OF_TOKENS = {
 
 def energy_table(results: Results, loads: Sequence[Load]) -> Table:
     """Per request, by receipts and by the meter's own count, with intervals over blocks."""
-    columns = _ENERGY if results.dataset.pixel_shape else _ENERGY | _ENERGY_OF_TOKENS
-    if results.generates:
-        columns = _ENERGY | _ENERGY_OF_GENERATION
+    has_no_tokens = results.dataset.pixel_shape or results.generates
+    return _energies(results, loads, _ENERGY if has_no_tokens else _ENERGY | _ENERGY_OF_TOKENS)
+
+
+def generation_energy_table(results: Results, loads: Sequence[Load]) -> Table:
+    """Of a language model: active energy by token, and where that of a request went."""
+    return _energies(results, loads, _ENERGY_OF_GENERATION)
+
+
+def _energies(results: Results, loads: Sequence[Load], columns: Mapping[str, str]) -> Table:
     rows = []
     for arm in results.main_arms:
         for load in loads:

@@ -361,6 +361,7 @@ def how_to_read(results: Results) -> list[str]:
         " failed request has no latency here; the answered requests carry the energy that it burned. Energy"
         " per request by the meter is the meter's own count over the window, divided by the answers.",
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
+        "Model size is what a variant's weights take of memory.",
         *(_how_to_read_tokens() if results.generates else ()),
         f"Intervals are 95 %, over {words.counted(results.plan.blocks, 'block')}. Ratios are relative to"
         f" {results.baseline}, paired block by block.",

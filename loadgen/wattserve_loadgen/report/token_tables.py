@@ -58,8 +58,12 @@ def tokens_table(results: Results, loads: Sequence[Load]) -> Table:
             row: dict[str, str | Box] = {
                 "variant": arm.name,
                 "load": load.name,
-                "prompt": f"{told.mean_prompt_tokens or 0:.1f}",
-                "output": f"{told.mean_output_tokens or 0:.1f}",
+                "tokens in, out": f"{told.mean_prompt_tokens or 0:.1f}, {told.mean_output_tokens or 0:.1f}",
+                **(
+                    {"goodput": words.percent(point.figures.goodput_share, 0)}
+                    if results.plan.objective
+                    else {}
+                ),
                 "tokens/s": box(told.output_tokens_per_second, words.significant),
             }
             for label, name in _TIMES_OF_TOKENS.items():

@@ -165,7 +165,9 @@ def twins(results: Results) -> Check:
         )
         text += f" (not in: {'; '.join(outside)})"
     reach, load, what = widest
-    text += f"; two runs of the same variant differed by up to {words.percent(reach)} ({what} under {load}):"
+    text += (
+        f"; two runs of the same variant may differ by up to {words.percent(reach)} ({what} under {load}):"
+    )
     text += " nothing smaller can be told apart"
     weak = reach > NO_CONCLUSION
     return Check(name, chance >= TWIN_RISK, f"{text}; measure longer" if weak else text, weak)

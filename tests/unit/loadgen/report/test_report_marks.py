@@ -10,17 +10,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_pages import COLUMNS, Page
-from tests.fixtures.loadgen_results import make_results, make_server, make_target
+from tests.fixtures.loadgen_results import make_results, make_server, make_target, standing_server
 from wattserve_loadgen.report import text as report_text
 from wattserve_loadgen.report.facts import meters_of, source_line
 from wattserve_loadgen.report.page import render
 from wattserve_loadgen.sweeping.first_results import boundary
-
-
-def standing_server(**changes: Any) -> dict[str, Any]:
-    """fp32 verified; int8 as changed."""
-    fp32 = {"name": "fp32", "device": "cpu", "state": "ready", "verified": True, "verification": "seen"}
-    return make_server(variants=[fp32, fp32 | {"name": "int8"} | changes])
 
 
 def test_a_proxy_is_named_as_one_in_every_table_chart_and_sentence() -> None:

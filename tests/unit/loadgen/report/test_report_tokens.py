@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from tests.fixtures.loadgen_pages import Page
-from tests.fixtures.loadgen_results import make_language_results, make_results
+from tests.fixtures.loadgen_results import make_language_results, make_results, standing_server
 from wattserve_loadgen.figures.verdicts import ENERGY
 from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.report.console import summary
@@ -50,10 +50,36 @@ def test_perplexity_is_told_with_its_paired_difference_and_what_it_cost() -> Non
         assert text in table
 
 
-def test_prompt_generation_and_delay_stand_in_the_table_of_energies() -> None:
-    table = next(one for one in page().tables if "total by receipts" in one)
+def test_energy_by_token_prompt_generation_and_delay_have_a_table_of_their_own() -> None:
+    table = next(one for one in page().tables if "per total token" in one)
     for text in ("per output token", "prompt", "generation", "overhead", "6.00 mJ", "14.0 mJ", "µJ·s"):
         assert text in table
+    assert "per output token" not in next(one for one in page().tables if "total by receipts" in one)
+
+
+def test_with_an_objective_the_table_says_what_share_was_within_it() -> None:
+    results = make_language_results()
+    assert results.points[0].figures is not None
+    held = replace(results.points[0], figures=replace(results.points[0].figures, goodput_share=0.25))
+    plan = replace(results.plan, objective="ttft<200ms")
+    found = Page(render(replace(results, plan=plan, points=[held, *results.points[1:]]), {}))
+    table = next(one for one in found.tables if "ITL p50" in one)
+    assert "goodput" in table
+    assert "25 %" in table
+    assert "within ttft<200ms" in found.text
+    assert "goodput" not in next(one for one in page().tables if "ITL p50" in one)
+
+
+def test_a_proxy_is_named_as_one_beside_its_perplexity() -> None:
+    server = standing_server(proxy="products in fp32")
+    results = make_language_results()
+    targets = [replace(target, server=server) for target in results.targets]
+    found = Page(render(replace(results, targets=targets), {}))
+    tables = [table for table in found.tables if "perplexity" in table]
+    assert len(tables) == 3
+    for table in tables:
+        assert "int8 (proxy)" in table
+        assert "3.05" in table
 
 
 def test_the_console_counts_tokens() -> None:

@@ -291,7 +291,7 @@ def test_the_pair_says_what_the_rig_can_tell_apart() -> None:
     assert found.passed is True
     assert found.text == (
         "in 6 of 6 comparisons of the twins, 'equal' is inside the 95 % interval; two runs of the same"
-        " variant differed by up to 3.0 % (rate under concurrency 2): nothing smaller can be told apart"
+        " variant may differ by up to 3.0 % (rate under concurrency 2): nothing smaller can be told apart"
     )
 
 
@@ -302,7 +302,7 @@ def test_a_rig_that_tells_nothing_apart_has_no_good_pair_but_a_weak_one() -> Non
     found = check("A/A pair", make_results(loads=[closed(1)], points=[make_point(FP32, closed(1)), wide]))
     assert (found.passed, found.outcome) == (True, "weak")
     assert found.text.endswith(
-        "two runs of the same variant differed by up to 138.5 % (rate under concurrency 1): nothing smaller"
+        "two runs of the same variant may differ by up to 138.5 % (rate under concurrency 1): nothing smaller"
         " can be told apart; measure longer"
     )
 

@@ -136,6 +136,9 @@ def test_a_clock_that_stepped_or_ran_backwards_is_found() -> None:
     stepped = replace(results.cells[1], conditions=Conditions(1_795_003_602.0, None, None, None))
     found = check("clock", replace(results, cells=[results.cells[0], stepped]), records)
     assert (found.passed, found.text.split(" against")[0]) == (False, "the wall clock stepped by 3600.0 s")
+    resumed = replace(results, cells=[results.cells[0], stepped], interruptions=["Resumed."])
+    found = check("clock", resumed, records)
+    assert (found.passed, "the sweep was interrupted" in found.text) == (True, True)
     backwards = [*records[:-1], replace(records[-1], done_ns=0)]
     assert check("clock", results, backwards).text == "1 requests were answered before they were sent"
     again = [replace(one, sent_ns=one.sent_ns - 2 * 10**9) if one.cell == 2 else one for one in records]
