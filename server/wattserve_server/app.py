@@ -42,6 +42,7 @@ from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
 from wattserve_server.rare_lines import RARE_LINES
 from wattserve_server.service.gate import Gate, KeyFile
+from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.inference import receipt_message
 from wattserve_server.service.listen import CertificateFiles, ConnectionLimits, Listener
 from wattserve_server.service.methods import Deadlines, Desk
@@ -97,7 +98,9 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
     async with AsyncExitStack() as undo:
         if plan.recorder is not None:
             undo.callback(plan.recorder.close)
-        serving, observer, quotas = Serving(), Observer(version("wattserve")), Quotas()
+        most_bytes = plan.most_bytes(config)
+        serving, observer = Serving(), Observer(version("wattserve"))
+        quotas = Quotas(messages=HeldBytes(most_bytes))
         deadlines = Deadlines(config.default_deadline_seconds, config.max_deadline_seconds)
         predictor = Predictor(serving, observer, quotas, deadlines, Unkeyed(config.max_peer_in_flight))
         keys = KeyFile(config.keys_file) if config.keys_file else None
@@ -108,7 +111,6 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
         tls = None
         if config.tls_cert:
             tls = CertificateFiles(config.tls_cert, config.tls_key, config.tls_client_ca)
-        most_bytes = plan.most_bytes(config)
         listener = Listener(
             InferenceService(serving, predictor),
             OipService(serving, predictor, observer),
@@ -487,6 +489,7 @@ async def start(
             abandoned=engine.abandoned,
             receipt_bytes=book.kept_bytes,
             watchers=book.watchers,
+            message_bytes=quotas.messages.total,
             lines_left_out=RARE_LINES.left_out,
             in_flight=quotas.in_flight,
             budgets=[

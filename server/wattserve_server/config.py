@@ -191,8 +191,9 @@ class ServerConfig:
     max_request_sequences: int = _setting(256, "sequences in one request at the most", "N", least=1)
     max_message_bytes: int = _setting(
         0,
-        "largest message to take; gRPC refuses a larger one once it has come (default, or 0: 4 MiB, and 32 "
-        "MiB for a model of images)",
+        "largest message to take, also by HTTP; gRPC refuses a larger one once it has come. Calls in "
+        "progress hold 64 such at the most, those of one caller 16 (default, or 0: 4 MiB, and 32 MiB for a "
+        "model of images)",
         "BYTES",
         most=C_INT,
     )

@@ -104,10 +104,11 @@ class SpentError(OverloadedError):
 
 
 # The limits that a request can meet: of the queue in sequences and in time, its own deadline, the tokeniser's
-# queue, how many may watch, what its tenant may use, what a caller without one may, and who reads metrics.
+# queue, how many may watch, what its tenant may use, what a caller without one may, how long messages may be
+# together, and who reads metrics.
 REFUSALS = (
     "sequences", "time", "deadline", "tokenizer", "watchers", "tenant_rate", "tenant_in_flight",
-    "tenant_budget", "peer_in_flight", "metrics_connections",
+    "tenant_budget", "peer_in_flight", "message_bytes", "metrics_connections",
 )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ from wattserve_server.http.calls import Exchange
 from wattserve_server.http.errors import MODEL
 from wattserve_server.http.replies import Told, ToldChat
 from wattserve_server.service.caller import CALLER
-from wattserve_server.service.checks import shown
 from wattserve_server.service.generation import Unread, begin
 from wattserve_server.service.oip_request import Fields, alias, hosted_named
+from wattserve_server.service.oip_sampling import told as told_of
 from wattserve_server.service.prediction import AcceptedRequest, Answered, Host, Predictor, Serving
 
 _NAMED = Fields(MODEL, "")
@@ -81,6 +81,7 @@ class Api:
                 raise _not_its_task(host)
             prediction.choose(_hosted(body, host), body.priority())
             wanted = await read(exchange, host)
+            body.clear()  # what nobody reads of it may be long, and a generation takes its time
             async with aclosing(await begin(prediction, wanted.asked)) as running:
                 call.receipt = running.receipt
                 told = form(running.receipt, host, _words(host), wanted.tells_so_far)
@@ -110,7 +111,7 @@ class Api:
     async def embeddings(self, exchange: Exchange) -> None:
         form = exchange.body.get("encoding_format", "float")
         if form not in ("float", "base64"):
-            raise InvalidRequest(f"{shown(str(form))}; either 'float' or 'base64'", "encoding_format")
+            raise InvalidRequest(f"{told_of(form)}; either 'float' or 'base64'", "encoding_format")
         with self._predictor.accept(None, CALLER.get()) as prediction:
             host = prediction.host
             if host.engine.model.task.generates or host.engine.model.scoring is not None:

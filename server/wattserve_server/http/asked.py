@@ -24,7 +24,7 @@ from wattserve_server.service.checks import (
     shown,
 )
 from wattserve_server.service.generation import AskedGeneration
-from wattserve_server.service.oip_sampling import KEYS, NEUTRAL, given_by
+from wattserve_server.service.oip_sampling import KEYS, NEUTRAL, given_by, kind_of, told
 from wattserve_server.service.prediction import Asked, Host, Options
 from wattserve_server.service.wishes import Given, Places, check_prompt, wish_of
 
@@ -186,7 +186,7 @@ def _ids(row: Sequence[Any], host: Host, place: str) -> TokenIds:
     for token in row:
         if type(token) is not int or not 0 <= token < facts.vocabulary_size:
             raise InvalidRequest(
-                f"{shown(repr(token))[1:-1]} is no token id, 0 to {facts.vocabulary_size - 1}; texts and "
+                f"{kind_of(token)} is no token id, 0 to {facts.vocabulary_size - 1}; texts and "
                 "ids do not mix",
                 place,
             )
@@ -211,7 +211,7 @@ def _message(message: Any, place: str) -> dict[str, str]:
         raise InvalidRequest("is no object with a role and a content", place)
     if message.get("role") not in ROLES:
         raise InvalidRequest(
-            f"role {shown(str(message.get('role')))}; known here are {', '.join(ROLES)}", f"{place}.role"
+            f"role {told(message.get('role'))}; known here are {', '.join(ROLES)}", f"{place}.role"
         )
     for key, value in message.items():
         if key not in _OF_MESSAGES and value:  # a reply's own fields, sent back empty, ask for nothing

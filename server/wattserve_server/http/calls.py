@@ -75,7 +75,7 @@ class Endpoint:
                 call.limit()
                 body = Body({})
                 if self._reads:
-                    body = call.read(object_of, await wire.read())
+                    body = call.read(object_of, await wire.read(call.hold_bytes), is_held=True)
                 with wire.watched():
                     await self._behaviour(Exchange(wire, call, body))
                 return

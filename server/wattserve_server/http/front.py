@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,12 +25,14 @@ from wattserve_server.http.api import Api
 from wattserve_server.http.calls import Endpoint
 from wattserve_server.http.errors import told
 from wattserve_server.service.checks import shown
+from wattserve_server.service.generation import UNREAD_S
 from wattserve_server.service.listen import CertificateFiles
 from wattserve_server.service.methods import Desk
 from wattserve_server.service.prediction import Predictor, Serving
 from wattserve_server.service.status import REACTIONS, Failure
 
 IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
+MOST_CHUNKS = 5000  # of a body: 40 ms of the event loop, whatever is in them
 CLOSING_S = 1  # that connections have which are still open once no call is
 
 PATHS = (
@@ -71,16 +74,73 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(content, status, error.headers)
 
 
+class _Coming(h11.Connection):
+    """What comes on a connection, of which uvicorn handles all that is there at once."""
+
+    _chunks = 0  # of a body
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = 0
+        elif isinstance(event, h11.Data) and event.chunk_start:
+            self._chunks += 1
+            if self._chunks > MOST_CHUNKS:
+                raise h11.RemoteProtocolError("too many chunks")
+        return event
+
+
 class Connection(H11Protocol):
-    """uvicorn waits for ever for the head of a first request, and for one that comes byte by byte."""
+    """uvicorn waits for ever for the head of a first request, for one that comes byte by byte, and for who
+    does not read."""
+
+    unread_s = UNREAD_S
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.conn = _Coming(h11.SERVER)
+        transport.set_write_buffer_limits(0)  # so that it says when anything waits to be read
+        self._unread: asyncio.TimerHandle | None = None
         self.timeout_keep_alive_task = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_read()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self.conn.receive_data(data)
         self.handle_events()  # a whole head ends the time that there was for it
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # its reply has begun, or is over: uvicorn would fail
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._look_again(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        super().resume_writing()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _look_again(self, left: int) -> None:
+        """left: bytes that wait to be read."""
+        self._is_read()
+        self._unread = self.loop.call_later(self.unread_s, self._is_unread, left)
+
+    def _is_unread(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left < before:
+            self._look_again(left)
+        else:  # asyncio would wait for ever, also of one that is being closed
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -39,17 +39,22 @@ class Wire:
         self.streams = False  # events are going back
         self.is_over = False
 
-    async def read(self) -> bytes:
-        """Raises InvalidRequest; CancelledError where the client leaves meanwhile."""
+    async def read(self, hold: Callable[[int], None]) -> bytes:
+        """hold: told how many bytes have come, part by part; it may raise. Raises InvalidRequest;
+        CancelledError where the client leaves meanwhile."""
+        if "content-length" in self.headers and "transfer-encoding" in self.headers:  # proxies may differ
+            raise InvalidRequest("has both content-length and transfer-encoding: send one", "body")
         if int(self.headers.get("content-length", 0)) > self._most_bytes:
             raise self._too_large()
         body = bytearray()
         try:
             async with asyncio.timeout(BODY_S):
                 while not self._has_come:
-                    body += await self._part()
-                    if len(body) > self._most_bytes:
+                    part = await self._part()
+                    if len(body) + len(part) > self._most_bytes:
                         raise self._too_large()
+                    hold(len(part))
+                    body += part
         except TimeoutError:
             self.status = 408
             raise InvalidRequest(f"the body did not come within {BODY_S:g} s", "body") from None

@@ -23,6 +23,7 @@ from wattserve_server.ray_serve.directory import answer_questions
 from wattserve_server.ray_serve.envelope import Asked, Metadata, Reply, Status
 from wattserve_server.ray_serve.services import ReplicaInference, ReplicaOip
 from wattserve_server.service.gate import Gate
+from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.listen import HealthService
 from wattserve_server.service.methods import Deadlines, OpenCalls, method_handlers
 from wattserve_server.service.prediction import Predictor, Serving, Unkeyed
@@ -95,7 +96,9 @@ class Replica:
         plan = make_plan(config)
         be_ready_for_much()
         self._undo = AsyncExitStack()
-        self._serving, observer, quotas = Serving(), Observer(version("wattserve")), Quotas()
+        self._most_bytes = plan.most_bytes(config)
+        self._serving, observer = Serving(), Observer(version("wattserve"))
+        quotas = Quotas(messages=HeldBytes(self._most_bytes))
         deadlines = Deadlines(config.default_deadline_seconds, config.max_deadline_seconds)
         predictor = Predictor(self._serving, observer, quotas, deadlines, Unkeyed(config.max_peer_in_flight))
         gate, calls = Gate(None, quotas), OpenCalls(deadlines, config.max_connection_calls)
@@ -103,7 +106,6 @@ class Replica:
         native = ReplicaInference(self._serving, predictor, directory)
         self._go_on(answer_questions(directory, self._name, lambda _: native.own_report()))
         self._calls = Calls(health, calls)
-        self._most_bytes = plan.most_bytes(config)
         self._handlers: dict[str, Any] = {}
         servicers = (native, ReplicaOip(self._serving, predictor, observer), health)
         for (path, service), servicer in zip(ingress.PATHS.items(), servicers, strict=True):

@@ -126,6 +126,7 @@ class Gate:
     ) -> None:
         self._file = file
         self._quotas = quotas
+        self.messages = quotas.messages
         if file is not None:
             quotas.as_of_now = lambda key: file.keys.by_id.get(key.id, key)
         self._trusts_header = trusts_header

@@ -324,7 +324,10 @@ class CountedCall:
         "_context",
         "_gate",
         "_has_read",
+        "_held_bytes",
+        "_held_last",
         "_holder",
+        "_holds_for",
         "_method",
         "_open",
         "begun_ns",
@@ -347,6 +350,9 @@ class CountedCall:
         self._caller: Caller | None = None  # of a guarded method, once he is let in
         self._holder = ""  # of the stream that it is, once there was room for that
         self._has_read = False  # a message of its
+        self._held_bytes = 0  # of its messages
+        self._held_last = 0  # of those, of the message that was read last
+        self._holds_for = ""  # whose they are
         self.key_id = ""  # of the API key that it showed
         self.cut_by: WattserveError | None = None  # if its task has not ended when it is next at work
         self.receipt: Receipt | None = None  # of the one request of a stream, which an error then names
@@ -360,6 +366,8 @@ class CountedCall:
         self._open.discard(self, self._alarm)
         if self._holder:
             self._open.let_go(self._holder)
+        if self._held_bytes:
+            self._gate.messages.give_back(self._holds_for, self._held_bytes)
         if kind is GeneratorExit and self.cut_by is not None:  # grpc was at writing to who does not read
             self._open.tell(self.refuse(self.cut_by))
         self._calls.end(self.begun_ns, self._code(kind))
@@ -383,9 +391,12 @@ class CountedCall:
             try:
                 gate.check_rate(self._method, caller)
             except OverloadedError as error:
-                reaction = reaction_of(error)
-                self._calls.refused(caller.tenant, reaction.code_name, reaction.reason, error)
+                self._count_refused(error)
                 raise
+
+    def _count_refused(self, error: OverloadedError) -> None:
+        reaction = reaction_of(error)
+        self._calls.refused(CALLER.get().tenant, reaction.code_name, reaction.reason, error)
 
     def hold(self) -> None:
         """It is a stream, which takes a place however long nothing comes. Raises OverloadedError."""
@@ -397,11 +408,37 @@ class CountedCall:
         """Wait until a message of this stream may be read."""
         if self._caller is not None:
             await self._gate.turn(self._method, self._caller, len(data))
+        if len(data) > SHORT_BYTES:
+            await self._gate.messages.until_room(CALLER.get().name, len(data))
 
-    def read(self, parse: Callable[[bytes], T], data: bytes) -> T:
-        """A message of its. Raises InvalidRequest; OverloadedError as `admit`, for each but the first."""
+    def hold_bytes(self, size: int) -> None:
+        """A message of its is so much longer, and held until the call ends. Raises OverloadedError."""
+        self._holds_for = CALLER.get().name
+        try:
+            self._gate.messages.take(self._holds_for, size)
+        except OverloadedError as error:
+            self._count_refused(error)
+            raise
+        self._held_bytes += size
+
+    def hand_over(self) -> Callable[[object], None] | None:
+        """The message of this stream that was read last is held until what this returns is called. None: it
+        is short."""
+        size, self._held_last = self._held_last, 0
+        if not size:
+            return None
+        self._held_bytes -= size
+        messages, name = self._gate.messages, self._holds_for
+        return lambda _: messages.give_back(name, size)
+
+    def read(self, parse: Callable[[bytes], T], data: bytes, is_held: bool = False) -> T:
+        """A message of its. is_held: its bytes are counted already. Raises InvalidRequest; OverloadedError as
+        `hold_bytes`, and as `admit` for each but the first."""
         is_refused, is_first, self._has_read = True, not self._has_read, True
         try:
+            if len(data) > SHORT_BYTES and not is_held:
+                self.hold_bytes(len(data))
+                self._held_last = len(data)
             message = parse(data)
             is_refused = False
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.checks import MAX_SHOWN, shown
-from wattserve_server.service.wishes import Given, Places
+from wattserve_server.service.wishes import MOST_STOP_IDS, Given, Places
 
 TENSOR = "sampling_parameters"
 
@@ -23,6 +23,10 @@ NEUTRAL: dict[str, Any] = {
     "n": 1, "best_of": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0, "min_tokens": 0,
     "use_beam_search": False, "skip_special_tokens": True, "include_stop_str_in_output": False,
 }  # fmt: skip
+
+# What reading JSON takes here for each mark of it, also for those within texts.
+_PRICES_NS = {",": 150, ":": 800, "[": 600, "{": 600}
+_LIMIT_NS = 50_000_000
 
 _TRUTHS = {"true": True, "false": False}
 
@@ -46,13 +50,19 @@ PLACES = Places(
 
 
 def object_of(text: str, field: str) -> dict[str, Any]:
-    """Raises InvalidRequest for what is no object of JSON."""
+    """Raises InvalidRequest for what is no object of JSON, or keeps the event loop for too long."""
+    if sum(text.count(mark) * price_ns for mark, price_ns in _PRICES_NS.items()) > _LIMIT_NS:
+        raise InvalidRequest(
+            f"has too many parts to be read at once: up to {_LIMIT_NS // _PRICES_NS[',']} numbers or texts, "
+            f"or {_LIMIT_NS // _PRICES_NS[':']} keys; send fewer",
+            field,
+        )
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"not JSON: {error}", field) from error
     if not isinstance(found, dict):
-        raise InvalidRequest(f"{shown(text)} is no object of JSON", field)
+        raise InvalidRequest(f"{kind_of(found)} is no object of JSON", field)
     return found
 
 
@@ -136,11 +146,23 @@ def _texts(key: str, value: Any) -> list[str]:
 def _ids(key: str, value: Any) -> list[int]:
     if not isinstance(value, list):
         raise InvalidRequest(f"{told(value)} is no list of token ids", key)
+    if len(value) > MOST_STOP_IDS:  # before each is looked at
+        raise InvalidRequest(f"{len(value)} stop tokens; at most {MOST_STOP_IDS} are looked for", key)
     return [whole(key, token) for token in value]
 
 
 def told(value: Any) -> str:
-    return shown(value) if isinstance(value, str) else shown(repr(value))[1:-1]
+    """What was given in place of a number or a name; in lists and objects may be texts of the user's."""
+    return shown(value) if isinstance(value, str) else kind_of(value)
+
+
+def kind_of(value: Any) -> str:
+    """A value whose texts nobody but its user may read."""
+    if isinstance(value, str):
+        return "a text"
+    if isinstance(value, list):
+        return "a list"
+    return "an object" if isinstance(value, dict) else shown(repr(value))[1:-1]
 
 
 _READ: dict[str, tuple[str, Callable[[str, Any], Any]]] = {

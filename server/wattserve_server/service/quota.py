@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from wattserve_server.errors import OverloadedError
 from wattserve_server.service.caller import Caller
+from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.keys import ApiKey
 
 BURST_S = 1.0  # of requests, that may come at once after a rest
@@ -30,8 +31,12 @@ class Quotas:
     """What each tenant uses, by all its keys: each request takes as long as the limit of its key says, so
     that keys with unlike limits share one time."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, messages: HeldBytes | None = None
+    ) -> None:
+        """messages: what all callers hold of them; None: as much as they like."""
         self._clock = clock
+        self.messages = messages or HeldBytes()
         self.as_of_now: Callable[[ApiKey], ApiKey] = lambda key: key  # of one that a stream began with
         self._used: defaultdict[str, _Used] = defaultdict(_Used)
 

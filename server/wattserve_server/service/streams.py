@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+from wattserve_server.service.methods import CALL
 from wattserve_server.service.prediction import Serving
 
 IN_FLIGHT = 1024  # requests of one stream without an answer yet: the server reads no more until some have one
@@ -83,9 +84,12 @@ async def _worked_on(
     async def read() -> None:
         async for request in requests:
             await room.acquire()
+            call = CALL.get(None)
             task = asyncio.create_task(work(request))
             running.add(task)
             task.add_done_callback(running.discard)
+            if call is not None and (let_go := call.hand_over()) is not None:
+                task.add_done_callback(let_go)
             begun(task)
 
     async def read_all() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from wattserve_server.engine.generation.port import Sampling, TokenIds, Wish
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.checks import MAX_TEXT_CHARACTERS, check_ids, shown
+from wattserve_server.service.checks import MAX_TEXT_CHARACTERS, check_ids
 
 DEFAULT_NEW_TOKENS = 128
 MOST_STOPS, MOST_STOP_CHARACTERS, MOST_STOP_IDS = 16, 256, 64
@@ -158,7 +158,7 @@ def _check_stops(given: Given, facts: InputFacts, has_tokenizer: bool, places: P
             raise InvalidRequest("the stop string is empty: it would end every answer", place)
         if len(text) > MOST_STOP_CHARACTERS:
             raise InvalidRequest(
-                f"{shown(text)} has {len(text)} characters; at most {MOST_STOP_CHARACTERS} are looked for",
+                f"{len(text)} characters; at most {MOST_STOP_CHARACTERS} are looked for",
                 place,
             )
     if given.stop_strings and not has_tokenizer:

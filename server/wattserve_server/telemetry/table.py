@@ -168,7 +168,7 @@ REFUSED = _refusals.add(COUNTER, "wattserve_refused_requests_total", COUNTED,
     "Requests for which there was no room, by the limit that they met: `sequences` and `time` of the queue, "
     "their own `deadline`, the queue of the `tokenizer`, how many `watchers` there may be, what "
     "their tenant may use: `tenant_rate`, `tenant_in_flight`, `tenant_budget`, what a caller without a key "
-    "may: `peer_in_flight`; and `metrics_connections`, which were closed.")
+    "may: `peer_in_flight`; the `message_bytes` that are held; and `metrics_connections`, which were closed.")
 
 _tenants = Section[None]("Tenants", ("tenant",), "without --keys-file")
 TENANT_REQUESTS = _tenants.add(COUNTER, "wattserve_tenant_requests_total", COUNTED,
@@ -238,6 +238,8 @@ RECEIPT_BYTES = _server.add(GAUGE, "wattserve_kept_receipt_bytes", lambda server
     "Memory of the final receipts that are kept, about.")
 WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: server.watchers,
     "Who watches all receipts now.")
+MESSAGE_BYTES = _server.add(GAUGE, "wattserve_held_message_bytes", lambda server: server.message_bytes,
+    "Of long messages, of more than 4 KiB, whose calls have not ended.")
 PREEMPTIONS = _server.add(COUNTER, "wattserve_preemptions_total", lambda server: server.preemptions,
     "Generations that lost their place in the cache to others, and had to be read again.", unit="preemptions",
     absent="for a model that does not generate")

@@ -49,7 +49,8 @@ def penalised(logits: Logits, penalty: float, seen: Collection[int]) -> Logits:
     changed = logits.copy()
     wide = changed[at].astype(np.float64)
     most = float(np.finfo(np.float32).max)
-    changed[at] = np.clip(np.where(wide < 0, wide * penalty, wide / penalty), -most, most)
+    with np.errstate(over="ignore"):  # by a penalty next to nothing; it is clipped
+        changed[at] = np.clip(np.where(wide < 0, wide * penalty, wide / penalty), -most, most)
     return changed
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.fixtures.http_front import CHAT, COMPLETION, MOST_BYTES, Desked, chatty_world
-from wattserve_server.errors import OverloadedError, SpentError
+from wattserve_server.errors import InvalidRequest, OverloadedError, SpentError
+from wattserve_server.http.body import object_of
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 STRANGER = {"role": "tool", "content": "a"}
 USER = {"role": "user", "content": "a"}
+PLANTED = "planted-words"
 TOOL = {"type": "function", "function": {"name": "f"}}
 
 BAD: dict[str, tuple[str, Any, str, str]] = {
@@ -23,7 +26,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "an empty prompt": ("", {"prompt": ""}, "prompt", "empty"),
     "several prompts": ("", {"prompt": ["a", "b"]}, "prompt", "send each as a request of its own"),
     "ids beyond the vocabulary": ("", {"prompt": [3, 4000]}, "prompt", "4000 is no token id, 0 to 299"),
-    "ids among texts": ("", {"prompt": [[1, "a"]]}, "prompt", "'a' is no token id"),
+    "ids among texts": ("", {"prompt": [[1, "a"]]}, "prompt", "a text is no token id"),
     "too long": ("", {"prompt": "a" * 40}, "prompt[0]", "takes at most 32; shorten it"),
     "too much": ("", {"max_tokens": 30}, "max_tokens", "it leaves 29"),
     "no tokens": ("", {"max_tokens": 0}, "max_tokens", "at least 1"),
@@ -94,12 +97,74 @@ async def test_a_body_that_is_no_request_says_why(desk: Desked, body: bytes) -> 
     assert (reply.error["param"], BODIES[body] in reply.error["message"]) == ("body", True)
 
 
-async def test_more_values_than_are_read_are_refused_unread(
-    monkeypatch: pytest.MonkeyPatch, desk: Desked
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + b"1," * 400_000 + b"1]",
+        b'{"a": [' + b"[]," * 70_000 + b"1]}",
+        b'{"a":' * 40_000,
+        b'{"":1,' * 70_000,
+    ],
+    ids=["numbers", "lists", "objects", "keys"],
+)
+def test_more_parts_than_can_be_read_at_once_are_refused_unread(
+    monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
-    monkeypatch.setattr("wattserve_server.http.body.MOST_VALUES", 100)
-    reply = await desk.ask("/v1/completions", COMPLETION | {"prompt": [1] * 101})
-    assert "more than 100 values" in reply.error["message"]
+    monkeypatch.setattr("wattserve_server.service.oip_sampling.json.loads", None)
+    with pytest.raises(InvalidRequest, match="too many parts to be read at once"):
+        object_of(data)
+
+
+def test_what_a_body_may_hold_is_read() -> None:
+    rows = [[30_000] * 512] * 256
+    assert object_of(json.dumps({"input": rows}).encode()) == {"input": rows}
+    text = '{"a":[1,2]}' * 18_000  # 200,000 characters
+    assert object_of(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+
+
+async def test_of_too_many_stop_tokens_none_is_looked_at(desk: Desked) -> None:
+    reply = await desk.ask("/v1/completions", COMPLETION | {"stop_token_ids": ["no"] * 65})
+    assert "65 stop tokens; at most 64" in reply.error["message"]
+
+
+@pytest.mark.parametrize("key", ["model", "prompt", "max_tokens", "stop", "logit_bias", "stream", "energy"])
+async def test_however_deep_a_value_is_it_is_the_callers_mistake(desk: Desked, key: str) -> None:
+    for depth in range(800, 1000, 2):  # about as deep as Python goes, which depends on who calls
+        data = json.dumps(COMPLETION | {key: "@"}).replace('"@"', "[" * depth + "]" * depth)
+        reply = await desk.ask("/v1/completions", data.encode())
+        assert reply.status == 400, depth
+
+
+TEXTS: dict[str, tuple[str, Any]] = {
+    "in an object": ("", {"prompt": {"text": PLANTED}}),
+    "among ids": ("", {"prompt": [1, PLANTED]}),
+    "as a chat's messages": ("chat/", {"messages": PLANTED}),
+    "as a message": ("chat/", {"messages": [PLANTED]}),
+    "as a role": ("chat/", {"messages": [{"role": [PLANTED], "content": "a"}]}),
+    "as content": ("chat/", {"messages": [{"role": "user", "content": {"a": PLANTED}}]}),
+    "as a part": ("chat/", {"messages": [{"role": "user", "content": [PLANTED]}]}),
+    "as a stop string that is too long": ("", {"stop": PLANTED * 30}),
+    "as one in an object": ("", {"stop": {"a": PLANTED}}),
+    "in place of a number": ("", {"max_tokens": [PLANTED]}),
+    "as options": ("", {"stream_options": PLANTED}),
+    "as the model": ("", {"model": [PLANTED]}),
+    "as the whole body": ("", PLANTED),
+}
+
+
+@pytest.mark.parametrize("how", TEXTS)
+async def test_a_text_in_the_wrong_place_is_told_to_nobody(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desked(chatty_world())
+    where, given = TEXTS[how]
+    if isinstance(given, dict):
+        given = (CHAT if where else COMPLETION) | given
+    reply = await desk.ask(f"/v1/{where}completions", given)
+    assert reply.status == 400
+    assert PLANTED not in reply.body.decode()
+    assert PLANTED not in str(desk.observer.failures)  # which the status page shows
+    assert PLANTED not in caplog.text
 
 
 async def test_what_is_not_there_is_told_with_what_is(desk: Desked) -> None:

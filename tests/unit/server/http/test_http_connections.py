@@ -19,13 +19,15 @@ from wattserve_server.app import _open_front
 from wattserve_server.config import ServerConfig
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.errors import ConfigError
-from wattserve_server.http.front import Front
+from wattserve_server.http.front import MOST_CHUNKS, Connection, Front
 from wattserve_server.service.gate import Gate, KeyFile
+from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.keys import changing, new_key
 from wattserve_server.service.listen import CertificateFiles
 from wattserve_server.service.methods import Deadlines
 from wattserve_server.service.quota import Quotas
 
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAM = json.dumps(COMPLETION | {"stream": True}).encode()
 
 
@@ -117,6 +119,84 @@ async def test_a_body_beyond_the_limit_is_refused_while_it_comes(desk: Desked, d
         writer.close()
     assert b" 413 " in answer
     assert not desk.of.generations
+
+
+@pytest.mark.parametrize("path", ["nowhere", "v1/completions"])
+async def test_what_breaks_off_behind_a_refusal_is_not_news(
+    desk: Desked, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        writer.write(CHUNKED.replace(b"v1/completions", path.encode()))
+        if path != "nowhere":
+            writer.write(b"%x\r\n%s\r\n" % (2 * MOST_BYTES, b" " * 2 * MOST_BYTES))
+        await reader.readuntil(b"}")
+        writer.write(b"zz\r\n")  # where a chunk should begin
+        await reader.read()
+    assert not caplog.records
+
+
+async def test_a_body_in_crumbs_is_refused(desk: Desked) -> None:
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        writer.write(CHUNKED + b"1\r\n \r\n" * (MOST_CHUNKS + 1))
+        assert b" 400 " in await reader.read()
+    assert not desk.of.generations
+
+
+async def test_a_body_that_says_its_length_twice_is_refused(desk: Desked) -> None:
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        writer.write(
+            head(len(STREAM), "transfer-encoding: chunked") + b"%x\r\n%s\r\n0\r\n\r\n" % (len(STREAM), STREAM)
+        )
+        writer.write(head(len(STREAM)) + STREAM)
+        answer = await reader.read()
+    assert (answer.count(b"HTTP/1.1"), b" 400 " in answer) == (1, True)
+    assert not desk.of.generations
+
+
+async def test_what_nobody_reads_of_a_reply_is_not_kept(
+    desk: Desked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, lose = asyncio.Event(), Connection.connection_lost
+
+    def note(connection: Connection, error: Exception | None) -> None:
+        lose(connection, error)
+        lost.set()
+
+    monkeypatch.setattr(Connection, "unread_s", 0.05)
+    monkeypatch.setattr(Connection, "connection_lost", note)
+    desk.of.script.pieces = pieces("x" * 50_000_000)  # more than the system holds for a socket
+    body = json.dumps(COMPLETION).encode()
+    async with fronted(desk) as url:
+        reader, writer = await opened(url, limit=1)
+        writer.write(head(len(body), "connection: close") + body)
+        await lost.wait()
+        with pytest.raises(asyncio.IncompleteReadError):
+            await reader.readexactly(50_000_000)
+
+
+async def test_bodies_that_come_are_held_within_bounds(desk: Desked) -> None:
+    came = asyncio.Event()
+
+    class Told(HeldBytes):
+        def take(self, name: str, size: int) -> None:
+            super().take(name, size)
+            came.set()
+
+    desk.gate.messages = Told(100)
+    async with fronted(desk) as url:
+        _, to_first = await opened(url)
+        to_first.write(head(2000) + b" " * 1500)
+        await came.wait()
+        second, to_second = await opened(url)
+        to_second.write(head(2000) + b" " * 1700)
+        assert b" 429 " in await second.readuntil(b"}")
+        to_first.close()
+        to_second.close()
+    assert desk.gate.messages.total == 0
+    assert desk.count("wattserve_refused_requests_total", limit="message_bytes") == 1
 
 
 async def test_with_keys_who_shows_none_is_refused_and_one_that_is_revoked_ends(tmp_path: Path) -> None:

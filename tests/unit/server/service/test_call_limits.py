@@ -19,7 +19,9 @@ from wattserve_server.errors import OverloadedError
 from wattserve_server.service.gate import Gate
 from wattserve_server.service.listen import ConnectionLimits, HealthService, _why_not
 from wattserve_server.service.methods import CALL, CountedCall, Deadlines, OpenCalls, _read_all, handlers
+from wattserve_server.service.prediction import Serving
 from wattserve_server.service.quota import Quotas
+from wattserve_server.service.streams import answers
 from wattserve_server.telemetry.observer import Observer
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Inference"]
@@ -40,6 +42,15 @@ class Servicer:
         self.entered.release()
         await self.may_end.wait()
         return pb.PredictResponse(receipt=pb.Receipt(request_id=request.request_id))
+
+    async def PredictStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async def answer(request: Any) -> Any:
+            self.entered.release()
+            await self.may_end.wait()
+            return pb.PredictStreamResponse(request_id=request.request_id[:9])
+
+        async for reply in answers(requests, answer, Serving(), in_order=True):
+            yield reply
 
     async def GetReceipt(self, request: Any, context: Any) -> Any:
         self.peers.add(context.peer())
@@ -80,10 +91,11 @@ async def rig(
     deadlines: Deadlines = Deadlines(),  # noqa: B008  it is frozen
     limits: ConnectionLimits = ConnectionLimits(BYTES),  # noqa: B008
     most_streams: float = 100,
+    quotas: Quotas | None = None,
 ) -> AsyncIterator[Rig]:
     servicer = Servicer()
     server = grpc.aio.server(options=limits.options())
-    gate = Gate(None, Quotas())
+    gate = Gate(None, quotas or Quotas())
     calls, observer = OpenCalls(deadlines, most_streams), Observer("test")
     server.add_generic_rpc_handlers(
         (

@@ -88,6 +88,7 @@ def server_state(
         4096,
         [TenantBudget("shop", "hard", "day", 5_000_000, 1_500_000)],
         [LaneState("cpu", 2_500_000_000)],
+        70_000,
     )
 
 

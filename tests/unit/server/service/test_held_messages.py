@@ -1,0 +1,94 @@
+"""Long messages are bounded in all, also while their calls wait or run: of all callers, and of each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.unit.server.service.test_call_limits import rig
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.errors import OverloadedError
+from wattserve_server.service.held import MOST, MOST_OF_ONE, HeldBytes
+from wattserve_server.service.quota import Quotas
+
+LONG = pb.PredictRequest(request_id="x" * 9900).SerializeToString()
+
+
+def test_a_caller_has_a_quarter_of_what_all_have() -> None:
+    held = HeldBytes(10)
+    held.take("a", MOST_OF_ONE * 10)
+    with pytest.raises(OverloadedError, match="a holds 160 bytes") as refused:
+        held.take("a", 1)
+    assert refused.value.limit == "message_bytes"
+    for other in "bcd":
+        held.take(other, MOST_OF_ONE * 10)
+    assert held.total == MOST * 10
+    with pytest.raises(OverloadedError, match="the server holds 640 bytes"):
+        held.take("e", 1)
+    held.give_back("a", MOST_OF_ONE * 10)
+    held.take("e", 1)
+
+
+async def test_a_stream_waits_for_room() -> None:
+    held = HeldBytes(10)
+    held.take("a", MOST_OF_ONE * 10)
+    waiting = asyncio.create_task(held.until_room("a", 5))
+    held.take("b", 1)
+    held.give_back("b", 1)  # of no use to who has too many himself
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    held.give_back("a", 5)
+    await waiting
+
+
+async def test_calls_that_wait_hold_no_more_than_their_callers_part() -> None:
+    quotas = Quotas(messages=HeldBytes(10_000))
+    async with rig(quotas=quotas) as served:
+        path = "/wattserve.v1.Inference/Predict"
+        predict: Any = served.channel.unary_unary(path, response_deserializer=pb.PredictResponse.FromString)
+        waiting = [asyncio.ensure_future(predict(LONG)) for _ in range(MOST_OF_ONE)]
+        for _ in waiting:
+            await served.servicer.entered.acquire()
+        assert quotas.messages.total == MOST_OF_ONE * len(LONG)
+        with pytest.raises(grpc.aio.AioRpcError, match="messages that are not answered yet") as refused:
+            await predict(LONG)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        short = asyncio.ensure_future(predict(b""))  # which does not count
+        await served.servicer.entered.acquire()
+        served.servicer.may_end.set()
+        await asyncio.gather(short, *waiting)
+    assert quotas.messages.total == 0
+
+
+async def test_a_stream_is_read_no_further_than_its_callers_part_and_to_its_end() -> None:
+    quotas = Quotas(messages=HeldBytes(10_000))
+    async with rig(quotas=quotas) as served:
+        call: Any = served.channel.stream_stream(
+            "/wattserve.v1.Inference/PredictStream",
+            response_deserializer=pb.PredictStreamResponse.FromString,
+        )
+        replies = call(iter([LONG] * 40))
+        for _ in range(MOST_OF_ONE):
+            await served.servicer.entered.acquire()
+        assert quotas.messages.total == MOST_OF_ONE * len(LONG)
+        served.servicer.may_end.set()
+        assert [reply.request_id async for reply in replies] == ["x" * 9] * 40
+    assert quotas.messages.total == 0
+
+
+async def test_a_stream_that_is_left_gives_back_what_it_held() -> None:
+    quotas = Quotas(messages=HeldBytes(10_000))
+    async with rig(quotas=quotas) as served:
+        call: Any = served.channel.stream_stream("/wattserve.v1.Inference/PredictStream")
+        replies = call(iter([LONG] * 40))
+        for _ in range(MOST_OF_ONE):
+            await served.servicer.entered.acquire()
+        replies.cancel()
+        await served.calls.end(60)
+        for _ in range(5):  # for the tasks that were cancelled with it
+            await asyncio.sleep(0)
+        assert quotas.messages.total == 0
