@@ -17,7 +17,7 @@ from scipy import special
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # The least sample that bounds a percentile from above with 99 % confidence (MLPerf's early stopping,
-# recomputed with an exact binomial; shared/facts/measuring.md, rule 3).
+# recomputed with an exact binomial).
 SAMPLE_FLOORS: dict[float, int] = {50.0: 11, 90.0: 64, 95.0: 130, 99.0: 662, 99.9: 6636}
 
 

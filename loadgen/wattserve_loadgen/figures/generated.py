@@ -18,23 +18,20 @@ Stamps = npt.NDArray[np.int64]
 class GeneratedSamples:
     """Of the answered requests of a cell's window, in nanoseconds."""
 
-    ttft_ns: (
-        Stamps  # time to first token, in the order of the schedule or of sending; none of an offline load
-    )
+    # time to first token, in the order of the schedule or of sending; none of an offline load
+    ttft_ns: Stamps
     tpot_ns: Stamps  # time per output token behind the first, of each request with two or more, in that order
     itl_ns: Stamps  # from a message with tokens to the next, in the order in which they came
 
 
 def generated_samples(load: Load, window: Sequence[Record]) -> GeneratedSamples | None:
     """None where nothing was generated. `window`: its records, in any order."""
-    told = sorted(
-        (record for record in window if record.ok and record.generation is not None),
-        key=lambda record: record.begun_ns,
-    )
+    answered = sorted((record for record in window if record.ok), key=lambda record: record.begun_ns)
+    told = [record.generation for record in answered if record.generation is not None]
     if not told:
         return None
-    ttft = [record.ttft_ns or 0 for record in told if load.shape != OFFLINE]
-    tpot = [time for record in told if (time := _generation(record).time_per_token_ns) is not None]
+    ttft = [record.ttft_ns for record in answered if load.shape != OFFLINE and record.ttft_ns is not None]
+    tpot = [time for one in told if (time := one.time_per_token_ns) is not None]
     return GeneratedSamples(_stamps(ttft), _stamps(np.round(tpot)), _gaps(told))
 
 
@@ -51,15 +48,15 @@ def measure_generated(
     """`records`: all of the cell, of which `ended` ended within its window of `seconds`."""
     if samples is None:
         return None
-    window = [record for record in records if record.in_window and record.ok and record.generation]
-    settled = [record for record in window if record.energy_uj is not None]
-    told = [_generation(record) for record in window]
-    written = sum(_generation(record).output_tokens for record in settled)
-    done = sum(
-        record.generation.output_tokens
+    answers = [
+        (record, record.generation, in_time)
         for record, in_time in zip(records, ended.tolist(), strict=True)
-        if in_time and record.ok and record.generation is not None
-    )
+        if record.ok and record.generation is not None
+    ]
+    told = [one for record, one, _ in answers if record.in_window]
+    settled = [one for record, one, _ in answers if record.in_window and record.energy_uj is not None]
+    written = sum(one.output_tokens for one in settled)
+    done = sum(one.output_tokens for _, one, in_time in answers if in_time)
     active = active_uj_per_request
     per_token = delay = None
     if active is not None and written:
@@ -67,34 +64,25 @@ def measure_generated(
     if active is not None and latency_ns is not None:
         delay = active * latency_ns / 1e9
     return GeneratedCell(
-        mean_prompt_tokens=_mean([one.prompt_tokens for one in told]) or 0.0,
-        mean_output_tokens=_mean([one.output_tokens for one in told]) or 0.0,
+        mean_prompt_tokens=mean([one.prompt_tokens for one in told]) or 0.0,
+        mean_output_tokens=mean([one.output_tokens for one in told]) or 0.0,
         output_tokens_per_second=done / seconds if seconds > 0 else None,
         ttft=percentiles(samples.ttft_ns),
         tpot=percentiles(samples.tpot_ns),
         itl=percentiles(samples.itl_ns),
         active_uj_per_output_token=per_token,
-        prompt_uj_per_request=_mean([one.prompt_uj for one in told if one.prompt_uj is not None]),
-        output_uj_per_request=_mean([one.output_uj for one in told if one.output_uj is not None]),
-        overhead_uj_per_request=_mean([one.overhead_uj for one in told if one.overhead_uj is not None]),
+        prompt_uj_per_request=mean([one.prompt_uj for one in told if one.prompt_uj is not None]),
+        output_uj_per_request=mean([one.output_uj for one in told if one.output_uj is not None]),
+        overhead_uj_per_request=mean([one.overhead_uj for one in told if one.overhead_uj is not None]),
         energy_delay_uj_seconds=delay,
     )
 
 
-def _generation(record: Record) -> RecordedGeneration:
-    assert record.generation is not None
-    return record.generation
-
-
-def _gaps(records: Sequence[Record]) -> Stamps:
+def _gaps(told: Sequence[RecordedGeneration]) -> Stamps:
     """A step serves many requests: in this order its gaps stand side by side, and are seen to be one."""
-    gaps = np.concatenate([_stamps(_generation(record).gaps_ns) for record in records])
-    firsts = [_generation(record).first_token_ns for record in records]
-    came = [
-        first + np.cumsum(_stamps(_generation(record).gaps_ns))
-        for first, record in zip(firsts, records, strict=True)
-    ]
-    in_order: Stamps = gaps[np.argsort(np.concatenate(came), kind="stable")]
+    gaps = [_stamps(one.gaps_ns) for one in told]
+    came = [one.first_token_ns + np.cumsum(own) for one, own in zip(told, gaps, strict=True)]
+    in_order: Stamps = np.concatenate(gaps)[np.argsort(np.concatenate(came), kind="stable")]
     return in_order
 
 
@@ -102,5 +90,6 @@ def _stamps(values: npt.ArrayLike) -> Stamps:
     return np.asarray(values, dtype=np.int64)
 
 
-def _mean(values: Sequence[int]) -> float | None:
+def mean(values: Sequence[int]) -> float | None:
+    """None of nothing."""
     return sum(values) / len(values) if values else None

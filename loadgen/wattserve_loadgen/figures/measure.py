@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from wattserve_common.stats import effective_samples
 from wattserve_loadgen.figures import account, steady
-from wattserve_loadgen.figures.generated import GeneratedSamples, generated_samples, measure_generated
+from wattserve_loadgen.figures.generated import GeneratedSamples, generated_samples, mean, measure_generated
 from wattserve_loadgen.figures.limits import parse_limits
 from wattserve_loadgen.figures.percentiles import percentiles_of
 from wattserve_loadgen.figures.slo import goodput_share, parse_objectives
@@ -62,7 +62,7 @@ def cell_samples(load: Load, records: Sequence[Record]) -> CellSamples:
         return CellSamples(np.zeros(0, dtype=np.int64), service[ok], None, generated)
     if not load.scheduled:
         return CellSamples(service[ok], None, None, generated)
-    due = np.fromiter((_due(record) for record in window), np.int64, count)
+    due = np.fromiter((record.begun_ns for record in window), np.int64, count)
     order = np.argsort(due, kind="stable")
     sent, done, due, ok = sent[order], done[order], due[order], ok[order]
     return CellSamples((done - due)[ok], (done - sent)[ok], sent - due, generated)
@@ -113,7 +113,7 @@ def measure_cell(
         within_objective=_within(objective, samples, window) if cell.load.shape != OFFLINE else None,
         client_cpu_seconds=loop.client_cpu_s,
         client_cpu_share=loop.client_cpu_share_max,
-        mean_tokens=_mean([record.tokens for record in answered if record.tokens is not None]),
+        mean_tokens=mean([record.tokens for record in answered if record.tokens is not None]),
         mean_batch_size=mean_batch_size(
             [(record.batch_size, len(record.rows)) for record in answered if record.batch_size]
         ),
@@ -124,8 +124,8 @@ def measure_cell(
                 if one.tokens and one.padded_tokens and one.generation is None  # its steps pad nothing
             ]
         ),
-        mean_queue_ns=_mean([record.queue_ns for record in answered if record.queue_ns is not None]),
-        mean_compute_ns=_mean([record.compute_ns for record in answered if record.compute_ns is not None]),
+        mean_queue_ns=mean([record.queue_ns for record in answered if record.queue_ns is not None]),
+        mean_compute_ns=mean([record.compute_ns for record in answered if record.compute_ns is not None]),
         energy=energy,
         stopped=stopped,
         slices=window_slices(loop, records, ok),
@@ -154,7 +154,7 @@ def _server_part(address: str, window: Sequence[Record], growth: account.LedgerG
         answered=len(answered),
         failed=len(own) - len(answered),
         p50_ns=float(np.median(latencies)) if latencies else None,
-        active_uj_per_request=_mean([one.energy_uj for one in answered if one.energy_uj is not None]),
+        active_uj_per_request=mean([one.energy_uj for one in answered if one.energy_uj is not None]),
         measured_uj=growth.measured_uj,
         active_uj=growth.active_uj,
         idle_uj=growth.idle_uj,
@@ -217,10 +217,6 @@ def padding_share(tokens_and_padded: Sequence[tuple[int, int]]) -> float | None:
     return 1 - sum(pair[0] for pair in tokens_and_padded) / padded if padded else None
 
 
-def _due(record: Record) -> int:
-    return record.sent_ns if record.scheduled_ns is None else record.scheduled_ns
-
-
 def _percentiles(values: Stamps, floors_by_effective: bool) -> Percentiles:
     return percentiles_of(values, effective_samples(values), floors_by_effective=floors_by_effective)
 
@@ -237,10 +233,6 @@ def _within(objective: str, samples: CellSamples, window: Sequence[Record]) -> i
 
 def _nullable(values: steady.Floats) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
-
-
-def _mean(values: Sequence[int]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _example(failures: Sequence[Record]) -> str:

@@ -1,8 +1,8 @@
 """Percentiles that say how far they can be trusted: floors, and 99 % confidence bounds on both sides.
 
-The bounds are MLPerf's early stopping (mlcommons/inference, early_stopping.adoc; shared/facts/measuring.md,
-rule 3). Of n independent latencies let t be the largest count for which n >= h(t) + t, where h(t) is the
-least h with I_p(h, t + 1) < 0.01: so few values lie above the p-quantile in less than one case of a hundred.
+The bounds are MLPerf's early stopping (mlcommons/inference, early_stopping.adoc). Of n independent latencies
+let t be the largest count for which n >= h(t) + t, where h(t) is the least h with I_p(h, t + 1) < 0.01: so
+few values lie above the p-quantile in less than one case of a hundred.
 The t-th highest latency is then an upper bound of the quantile. The same rule from below gives a lower bound.
 
 Answers of one batch are not independent. Floors and t are found for the effective sample (`stats`), and the

@@ -35,8 +35,9 @@ def measure_perplexity(scored: Mapping[str, Scored], baseline: str) -> dict[str,
         drawn[arm] = _resampled(nats, tokens)
         low, high = _ends(drawn[arm])
         mean, count = float(nats.sum() / tokens.sum()), int(tokens.sum())
-        told[arm] = Perplexity(mean, low, high, len(nats), count)
-        told[arm] = replace(told[arm], energy_uj=one.energy_uj, energy_reason=one.energy_reason)
+        told[arm] = Perplexity(
+            mean, low, high, len(nats), count, energy_uj=one.energy_uj, energy_reason=one.energy_reason
+        )
     base = told.get(baseline)
     if base is None:
         return told

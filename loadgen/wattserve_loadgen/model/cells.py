@@ -23,10 +23,6 @@ class RecordedGeneration:
     overhead_uj: int | None  # of reading again what a preemption had lost: not in the request's energy
 
     @property
-    def last_token_ns(self) -> int:
-        return self.first_token_ns + sum(self.gaps_ns)
-
-    @property
     def time_per_token_ns(self) -> float | None:
         """From the first token to the last, by the tokens behind the first; None of a single token."""
         return sum(self.gaps_ns) / (self.output_tokens - 1) if self.output_tokens > 1 else None

@@ -29,17 +29,8 @@ def summary(results: Results) -> list[str]:
         against = f"against {results.baseline}"
         head = ("load", "variant", "answers/s", "p50", "p99", "J/request", "+ idle", against, "accuracy")
         if results.generates:
-            head = (
-                "load",
-                "variant",
-                "tokens/s",
-                "TTFT p50",
-                "TPOT p50",
-                "J/token",
-                "+ idle",
-                against,
-                "perplexity",
-            )
+            times = ("tokens/s", "TTFT p50", "TPOT p50")
+            head = ("load", "variant", *times, "J/token", "+ idle", against, "perplexity")
         verdict = "verdict" if any(row[-1] for row in rows) else ""
         lines += words.in_columns([(*head, verdict), *rows], _FIGURES)
         lines += [*_meanings(results), headline(results)]

@@ -204,20 +204,6 @@ def _accuracy_row(arm: str, accuracy: Accuracy) -> dict[str, str | Box]:
     }
 
 
-_ACCOUNTS = {
-    "measured": "measured_uj",
-    "active": "active_uj",
-    "other variants, warm-up": "other_active_uj",
-    "idle": "idle_uj",
-    "unattributed": "unattributed_uj",
-    "meter gaps": "gap_uj",
-    "pending": "pending_uj",
-    "measured − sum": "accounts_residual_uj",
-    "receipts": "receipts_uj",
-    "active − receipts": "receipts_residual_uj",
-}
-
-
 def servers_table(results: Results) -> Table:
     """Of a fleet: what each server did under each load, over all blocks."""
     rows: list[dict[str, str | Box]] = []
@@ -255,6 +241,20 @@ def _middle(values: Sequence[float | None]) -> float | None:
     """The median of those that are known."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+_ACCOUNTS = {
+    "measured": "measured_uj",
+    "active": "active_uj",
+    "other variants, warm-up": "other_active_uj",
+    "idle": "idle_uj",
+    "unattributed": "unattributed_uj",
+    "meter gaps": "gap_uj",
+    "pending": "pending_uj",
+    "measured − sum": "accounts_residual_uj",
+    "receipts": "receipts_uj",
+    "active − receipts": "receipts_residual_uj",
+}
 
 
 def closure_table(results: Results) -> Table:

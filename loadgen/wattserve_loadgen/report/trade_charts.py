@@ -297,47 +297,61 @@ def where_time_goes(sheet: Sheet, load: Load) -> Drawing | None:
     if not drawn:
         return None
 
-    axes = ink.axes()
-    for place, point in enumerate(drawn):
-        left = 0.0
-        for value, colour in zip(time_stages(point), _STAGES.values(), strict=True):
-            style = {"color": colour, "alpha": 1.0 if point.told else ink.PALE}
-            axes.barh(place, value, 0.58, left=left, **style)
-            left += value
-        text = words.milliseconds(point.figures.latency.mean_ns) if point.told else "verdict"
-        ink.write(axes, text, (left, place), (5, 0), va="center")
-    ink.name_rows(axes, [point.arm.replace(" (", "\n(") for point in drawn])  # a mark goes below its name
-    axes.set(xlabel="mean latency, ms", ylim=(max(len(drawn), 3) - 0.5, -0.5))
-    axes.margins(x=0.16)
-    for name, colour in list(_STAGES.items())[0 if load.scheduled else 1 :]:
-        axes.scatter([], [], marker="s", s=60, color=colour, label=name)
-    ink.legend(axes)
-    return Drawing(axes)
+    rows = [
+        _PartedBar(
+            point.arm,
+            time_stages(point),
+            pale=not point.told,
+            text=words.milliseconds(point.figures.latency.mean_ns) if point.told else "verdict",
+        )
+        for point in drawn
+    ]
+    named = list(_STAGES)[0 if load.scheduled else 1 :]
+    return _parted_bars(rows, _STAGES, named, "mean latency, ms")
 
 
 def where_energy_goes(sheet: Sheet, load: Load) -> Drawing | None:
     """A request's energy for each arm, split into prompt, answer, overhead and idle. Of a language model."""
     points = scene.shown_under(sheet.results, load)
-    drawn = [point for point in points if (parts := energy_parts(point)) is not None and sum(parts) > 0]
+    drawn = [(point, parts) for point in points if (parts := energy_parts(point)) and sum(parts) > 0]
     if not drawn:
         return None
-    scale, unit = words.energy_unit(max(sum(energy_parts(point) or ()) for point in drawn))
-
-    axes = ink.axes()
-    for place, point in enumerate(drawn):
-        left = 0.0
-        for value, colour in zip(energy_parts(point) or (), _ENERGIES.values(), strict=True):
-            style = {"color": colour, "alpha": ink.PALE if point.energy_hollow else 1.0}
-            axes.barh(place, value / scale, 0.58, left=left, **style)
-            left += value / scale
+    scale, unit = words.energy_unit(max(sum(parts) for _, parts in drawn))
+    rows = []
+    for point, parts in drawn:
         told = point.told and point.figures.active_uj is not None
-        text = f"{words.significant(left)} {unit}" if told else "verdict"
-        ink.write(axes, text, (left, place), (5, 0), va="center")
-    ink.name_rows(axes, [point.arm.replace(" (", "\n(") for point in drawn])
-    axes.set(xlabel=f"{unit} per request", ylim=(max(len(drawn), 3) - 0.5, -0.5))
+        text = f"{words.significant(sum(parts) / scale)} {unit}" if told else "verdict"
+        scaled = [part / scale for part in parts]
+        rows.append(_PartedBar(point.arm, scaled, pale=point.energy_hollow, text=text))
+    return _parted_bars(rows, _ENERGIES, list(_ENERGIES), f"{unit} per request")
+
+
+@dataclass(frozen=True)
+class _PartedBar:
+    """An arm's bar, and what stands behind it."""
+
+    arm: str
+    parts: Sequence[float]
+    pale: bool
+    text: str
+
+
+def _parted_bars(
+    rows: Sequence[_PartedBar], colours: Mapping[str, str], named: Sequence[str], label: str
+) -> Drawing:
+    """`colours`: of the parts, by their names, of which the legend has those that are `named`."""
+    axes = ink.axes()
+    for place, row in enumerate(rows):
+        left = 0.0
+        for value, colour in zip(row.parts, colours.values(), strict=True):
+            axes.barh(place, value, 0.58, left=left, color=colour, alpha=ink.PALE if row.pale else 1.0)
+            left += value
+        ink.write(axes, row.text, (left, place), (5, 0), va="center")
+    ink.name_rows(axes, [row.arm.replace(" (", "\n(") for row in rows])  # a mark goes below its name
+    axes.set(xlabel=label, ylim=(max(len(rows), 3) - 0.5, -0.5))
     axes.margins(x=0.16)
-    for name, colour in _ENERGIES.items():
-        axes.scatter([], [], marker="s", s=60, color=colour, label=name)
+    for name in named:
+        axes.scatter([], [], marker="s", s=60, color=colours[name], label=name)
     ink.legend(axes)
     return Drawing(axes)
 

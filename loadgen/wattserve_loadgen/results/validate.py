@@ -1,7 +1,7 @@
 """`loadgen validate`: is a result worth showing? The checklist of a sweep, each line with its figures.
 
 The list is the one that the project began with (after a run, verify: enough power samples for the time, every
-variant on its declared device, valid energy, steady power), and what shared/facts/measuring.md adds. Whether
+variant on its declared device, valid energy, steady power), and more. Whether
 single points may be published is another matter: their verdicts say. Reads records one by one; runs nothing.
 """
 

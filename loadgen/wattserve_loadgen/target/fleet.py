@@ -26,10 +26,7 @@ class Fleet:
         if len(members) > MOST_SERVERS:
             raise PlanError(f"--target: {len(members)} servers; {MOST_SERVERS} are the most")
         self.members = tuple(members)
-
-    @property
-    def address(self) -> str:
-        return ",".join(member.address for member in self.members)
+        self.address = ",".join(member.address for member in members)
 
     @property
     def protocol(self) -> str:

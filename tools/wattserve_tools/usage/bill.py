@@ -16,34 +16,19 @@ COUNTS = ("requests", "failed", "cancelled", "unknown", "sequences", "tokens", "
 ENERGIES = ("accelerator_uj", "host_uj", "accelerator_idle_uj", "host_idle_uj")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Line:
-    """The sum of some rows. keys: in the order that was asked for; None: of all."""
+    """The sum of some rows."""
 
-    keys: tuple[str, ...]
-    requests: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    unknown: int = 0
-    sequences: int = 0
-    tokens: int = 0
-    output_tokens: int = 0
-    accelerator_uj: int = 0
-    host_uj: int = 0
-    accelerator_idle_uj: int = 0
-    host_idle_uj: int = 0
-    cost: float | None = None
-    carbon_g: float | None = None
-
-    @property
-    def energy_uj(self) -> int:
-        """Active energy and shared idle draw, of all parts."""
-        return self.accelerator_uj + self.host_uj + self.accelerator_idle_uj + self.host_idle_uj
+    keys: tuple[str, ...]  # in the order that was asked for; none of the sum of all
+    used: UsageRow
+    cost: float | None
+    carbon_g: float | None
 
     @property
     def kwh(self) -> float:
         """Of these joules, without PUE."""
-        return self.energy_uj / UJ_PER_KWH
+        return self.used.energy_uj / UJ_PER_KWH
 
 
 @dataclass(frozen=True)
@@ -72,7 +57,7 @@ class Bill:
             "unattributed": sum_of("unattributed_uj"),
             "gap": sum_of("gap_uj"),
             "pending": sum(each.pending_uj for each in counters),
-            "receipts not here": sum_of("active_uj") + sum_of("idle_shared_uj") - self.total.energy_uj,
+            "receipts not here": sum_of("active_uj") + sum_of("idle_shared_uj") - self.total.used.energy_uj,
         }
 
     @property
@@ -83,16 +68,17 @@ class Bill:
     def sci_g(self) -> float | None:
         """Software Carbon Intensity (ISO/IEC 21031), (E x I + M) / R, in grams for each inference: a
         sequence. Without embodied emissions M is left out. None where intensity or inferences are missing."""
-        if self.total.carbon_g is None or not self.total.sequences:
+        if self.total.carbon_g is None or not self.total.used.sequences:
             return None
         hours = (self.report.until_unix_s - self.report.since_unix_s) / HOUR_S
         embodied_g = (self.tariff.embodied_g_per_hour or 0.0) * hours
-        return (self.total.carbon_g + embodied_g) / self.total.sequences
+        return (self.total.carbon_g + embodied_g) / self.total.used.sequences
 
     @property
     def wh_per_1000(self) -> float | None:
         """Wh for each 1,000 queries (sequences), as AI Energy Score counts; without PUE."""
-        return self.total.kwh * 1e6 / self.total.sequences if self.total.sequences else None
+        sequences = self.total.used.sequences
+        return self.total.kwh * 1e6 / sequences if sequences else None
 
 
 def needs_hours(by: Sequence[str], tariff: Tariff) -> bool:
@@ -121,15 +107,12 @@ def _key(row: UsageRow, name: str, zone: tzinfo) -> str:
 
 
 def _sum(keys: tuple[str, ...], rows: Sequence[UsageRow], tariff: Tariff) -> Line:
-    line = Line(keys)
     by_hour: dict[int, float] = defaultdict(float)
     for row in rows:
-        for name in (*COUNTS, *ENERGIES):
-            setattr(line, name, getattr(line, name) + getattr(row, name))
         by_hour[(row.hour_unix_s or 0) // HOUR_S] += row.energy_uj
-    line.cost = tariff.cost(line.energy_uj)
-    line.carbon_g = tariff.carbon_g(by_hour)
-    return line
+    sums = {name: sum(getattr(row, name) for row in rows) for name in (*COUNTS, *ENERGIES)}
+    used = UsageRow(tenant=None, variant=None, hour_unix_s=None, **sums)
+    return Line(keys, used, tariff.cost(used.energy_uj), tariff.carbon_g(by_hour))
 
 
 def instant(unix_s: float, zone: tzinfo = UTC, *, in_seconds: bool = False) -> str:

@@ -83,42 +83,39 @@ def as_csv(bill: Bill) -> str:
 
 def _plain(bill: Bill, line: Line) -> dict[str, Any]:
     keys = dict(zip(bill.by, line.keys, strict=False))
-    figures = {
-        name: getattr(line, name) for name in (*COUNTS, *ENERGIES, "energy_uj", "kwh", "cost", "carbon_g")
-    }
-    return keys | figures
+    used = {name: getattr(line.used, name) for name in (*COUNTS, *ENERGIES, "energy_uj")}
+    return keys | used | {"kwh": line.kwh, "cost": line.cost, "carbon_g": line.carbon_g}
 
 
 def _lines(bill: Bill) -> Table:
-    has_host = bool(bill.total.host_uj or bill.total.host_idle_uj)
-    has_output = bool(bill.total.output_tokens)
     table = Table(show_footer=bool(bill.by))
     for at, name in enumerate(bill.by):
         table.add_column(name, footer="all" if at == 0 else "", overflow="fold")
-    total = _cells(bill, bill.total, has_host, has_output)
-    for name, cell in total.items():
+    for name, cell in _cells(bill, bill.total).items():
         table.add_column(name, footer=cell, justify="right")
     for line in bill.lines if bill.by else (bill.total,):
-        cells = _cells(bill, line, has_host, has_output)
-        table.add_row(*(Text(key or "(none)") for key in line.keys), *cells.values())
+        table.add_row(*(Text(key or "(none)") for key in line.keys), *_cells(bill, line).values())
     return table
 
 
-def _cells(bill: Bill, line: Line, has_host: bool, has_output: bool) -> dict[str, str]:
+def _cells(bill: Bill, line: Line) -> dict[str, str]:
+    """By column; those with nothing in the whole bill are left out."""
+    used, total = line.used, bill.total.used
+    has_host = bool(total.host_uj or total.host_idle_uj)
     cells = {
-        "requests": f"{line.requests:,}",
-        "sequences": f"{line.sequences:,}",
-        "tokens": f"{line.tokens:,}",
+        "requests": f"{used.requests:,}",
+        "sequences": f"{used.sequences:,}",
+        "tokens": f"{used.tokens:,}",
     }
-    if has_output:
-        cells["generated"] = f"{line.output_tokens:,}"
-    if bill.total.unknown:
-        cells["unknown"] = f"{line.unknown:,}"
-    cells["accelerator J" if has_host else "active J"] = joules(line.accelerator_uj)
+    if total.output_tokens:
+        cells["generated"] = f"{used.output_tokens:,}"
+    if total.unknown:
+        cells["unknown"] = f"{used.unknown:,}"
+    cells["accelerator J" if has_host else "active J"] = joules(used.accelerator_uj)
     if has_host:
-        cells["host J"] = joules(line.host_uj)
-    cells["shared idle J"] = joules(line.accelerator_idle_uj + line.host_idle_uj)
-    cells["joules"] = joules(line.energy_uj)
+        cells["host J"] = joules(used.host_uj)
+    cells["shared idle J"] = joules(used.accelerator_idle_uj + used.host_idle_uj)
+    cells["joules"] = joules(used.energy_uj)
     cells["kWh"] = f"{line.kwh:.6g}"
     if line.cost is not None and bill.tariff.price is not None:
         cells[f"cost {bill.tariff.price.currency}"] = f"{line.cost:.6g}"
@@ -133,7 +130,7 @@ def _nobodys(bill: Bill) -> Table:
     table.add_column("account", footer="measured")
     table.add_column("joules", footer=joules(bill.measured_uj), justify="right")
     table.add_column("what it is")
-    table.add_row("requests", joules(bill.total.energy_uj), "the lines above")
+    table.add_row("requests", joules(bill.total.used.energy_uj), "the lines above")
     for account, energy_uj in bill.nobodys.items():
         table.add_row(f"{account} {NOBODY}", joules(energy_uj), _MEANINGS[account])
     return table
@@ -150,7 +147,7 @@ _MEANINGS = {
 
 
 def _figures(bill: Bill) -> Sequence[str]:
-    tariff, total = bill.tariff, bill.total
+    tariff, unknown = bill.tariff, bill.total.used.unknown
     lines = []
     if tariff.price is None:
         lines.append("cost: not told, for want of a price (--price 0.30EUR)")
@@ -163,8 +160,8 @@ def _figures(bill: Bill) -> Sequence[str]:
         )
     if bill.wh_per_1000 is not None:
         lines.append(f"{bill.wh_per_1000:.4g} Wh per 1,000 queries (sequences; without PUE)")
-    if total.unknown:
-        lines.append(f"{total.unknown:,} requests are of unknown energy: what is known of them is counted")
+    if unknown:
+        lines.append(f"{unknown:,} requests are of unknown energy: what is known of them is counted")
     return lines
 
 
