@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypedDict
@@ -50,8 +51,12 @@ class ScoreOptions(TypedDict, total=False):
 
 CHARGED: tuple[type, ...] = (Prediction, Scores)  # what is answered by a call that may have run
 
-_WHOLE = ("max_new_tokens", "logprobs", "max_energy_uj")
-_SAMPLING = {"temperature": float, "top_k": int, "top_p": float, "repetition_penalty": float, "seed": int}
+# The most that each holds, whole numbers where it is one.
+_NUMBERS: dict[str, float] = {"max_new_tokens": 2**32 - 1, "logprobs": 2**32 - 1, "max_energy_uj": 2**63 - 1}
+_SAMPLING = {
+    "temperature": sys.float_info.max, "top_k": 2**32 - 1, "top_p": sys.float_info.max,
+    "repetition_penalty": sys.float_info.max, "seed": 2**63 - 1,
+}  # fmt: skip
 
 
 def generate_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
@@ -74,17 +79,17 @@ def generate_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReq
         request.text = filled.text.texts[0]
     else:
         request.tokens.CopyFrom(filled.tokens.sequences[0])
-    for name in _WHOLE:
+    for name, most in _NUMBERS.items():
         if given.get(name) is not None:
-            setattr(request, name, _number(given[name], int, name))
-    for name, kind in _SAMPLING.items():
+            setattr(request, name, _number(given[name], most, name))
+    for name, most in _SAMPLING.items():
         if given.get(name) is not None:
-            setattr(request.sampling, name, _number(given[name], kind, name))
+            setattr(request.sampling, name, _number(given[name], most, name))
     stops = given.get("stop", ())
     stops = [stops] if isinstance(stops, str) else stops
     request.stop_strings.extend(_requests.text(stop, f"stop[{place}]") for place, stop in enumerate(stops))
     request.stop_token_ids.extend(
-        _number(token, int, "stop_token_ids") for token in given.get("stop_token_ids", ())
+        _number(token, 2**31 - 1, "stop_token_ids") for token in given.get("stop_token_ids", ())
     )
     request.ignore_eos = _requests.flag(given.get("ignore_eos", False), "ignore_eos")
     return request
@@ -128,11 +133,13 @@ def _filled(bare: pb.PredictRequest, inputs: Inputs) -> pb.PredictRequest:
     return filled
 
 
-def _number(value: object, kind: type, name: str) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int):
-        raise TypeError(f"{name} is {value!r}; it must be a {'number' if kind is float else 'whole number'}")
-    if not 0 <= value < 2**63:  # which NaN is not, either
-        raise ValueError(f"{name} is {value}; it must not be negative, and fit into 63 bits")
+def _number(value: object, most: float, name: str) -> Any:
+    is_whole = isinstance(most, int)
+    if isinstance(value, bool) or not isinstance(value, int if is_whole else (int, float)):
+        raise TypeError(f"{name} is {value!r}; it must be a {'whole number' if is_whole else 'number'}")
+    if not 0 <= value <= most:  # which NaN is not, either
+        wanted = f"from 0 to {most}" if is_whole else "a finite number, 0 or more"
+        raise ValueError(f"{name} is {value}; it must be {wanted}")
     return value
 
 

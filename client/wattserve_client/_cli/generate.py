@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from wattserve_client._cli import show, words
 from wattserve_client._cli.commands import width
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client.client import Client
+from wattserve_client.generations import GenerationPiece
 
 # Of `generate`, by the argument that each becomes: not sent where it was not given.
 OPTIONS = (
@@ -39,17 +41,16 @@ def generate(client: Client, options: argparse.Namespace) -> int:
         pieces = client.generate_stream(prompt, **asked)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
-    is_begun = False
+    came: list[GenerationPiece] = []
     try:
         for piece in pieces:
+            came.append(piece)
             if not options.json:
-                is_begun = True
-                # Of a model without a tokenizer its ids are all there is.
-                print(piece.text or ("" if options.prompt else _ids(piece.token_ids)), end="", flush=True)
+                print(piece.text, end="", flush=True)
     finally:
         pieces.close()
-        if is_begun:
-            print(flush=True)
+        if came and not options.json:
+            print(_instead(came) if options.prompt is None else "", flush=True)
     if options.json:
         print(json.dumps(words.plain(pieces.result), indent=2, ensure_ascii=False))
     else:
@@ -89,5 +90,8 @@ def _text(prompt: str) -> str:
         raise CommandError(f"standard input: not UTF-8 text ({error.reason})") from None
 
 
-def _ids(token_ids: tuple[int, ...]) -> str:
-    return "".join(f"{token} " for token in token_ids)
+def _instead(pieces: Sequence[GenerationPiece]) -> str:
+    """Of a text that a model without a tokenizer does not write: its token ids."""
+    if any(piece.text for piece in pieces):
+        return ""
+    return " ".join(str(token) for piece in pieces for token in piece.token_ids)

@@ -57,6 +57,19 @@ def test_as_json_it_is_whole(capsys: Output, server: Any) -> None:
     assert asked(server, "Generate")[0].tokens.ids == [4, 5]
 
 
+@pytest.mark.parametrize(("texts", "shown"), [(("", "two"), "two\n"), (("", ""), "7 8\n")])
+def test_token_ids_are_shown_where_no_text_comes(
+    capsys: Output, server: Any, texts: tuple[str, str], shown: str
+) -> None:
+    """A piece without a text may be one whose text is held back."""
+    pieces = [
+        pb.GenerationPiece(token_ids=[token], text=text) for token, text in zip((7, 8), texts, strict=True)
+    ]
+    server.script["Generate"] = [stream(*pieces)]
+    out, _ = run(capsys, server, "generate", "--tokens", "4,5")
+    assert out == shown
+
+
 def fails(request: Any, call: Call) -> Any:
     yield stream(PIECES[0], end=None)[0]
     call.refuse(Refuse("INTERNAL", "the model failed"))
@@ -74,7 +87,13 @@ def test_what_had_come_is_shown_when_it_fails(capsys: Output, server: Any) -> No
     [
         (("generate",), 2, "takes PROMPT or --tokens"),
         (("generate", "a", "--tokens", "1"), 2, "takes PROMPT or --tokens"),
-        (("generate", "a", "--max-new-tokens", "-3"), 1, "must not be negative"),
+        (
+            ("generate", "a", "--max-new-tokens", "-3"),
+            1,
+            "max_new_tokens is -3; it must be from 0 to 4294967295",
+        ),
+        (("generate", "a", "--top-k", "99999999999"), 1, "top_k is 99999999999; it must be from 0 to"),
+        (("generate", "a", "--temperature", "nan"), 1, "it must be a finite number"),
         (("score",), 2, "takes TEXT or --tokens"),
     ],
 )

@@ -124,6 +124,8 @@ def test_all_options_are_sent(server: Any, client: Any) -> None:
         ([], {}, ValueError),
         ("a", {"temperature": "hot"}, TypeError),
         ("a", {"temperature": math.nan}, ValueError),
+        ("a", {"temperature": 10**400}, ValueError),
+        ("a", {"stop_token_ids": [2**31]}, ValueError),
         ("a", {"max_new_tokens": -1}, ValueError),
         ("a", {"max_new_tokens": 1.5}, TypeError),
         ("a", {"max_new_tokens": 2**40}, ValueError),

@@ -59,6 +59,15 @@ def test_it_ends_before_the_first_stop_string_wherever_tokens_part_it(size: int)
     assert (text, stream.stop) == ("And he said unto ", "them, G")
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+@pytest.mark.parametrize("stop", ["\U0001f600", "\U0001f600!", "\u00e9\U0001f600"])
+def test_a_stop_string_of_characters_of_several_tokens_is_found_where_it_begins(stop: str, size: int) -> None:
+    text, stream, pieces = streamed("a caf\u00e9\U0001f600! and more", (stop,), size)
+    before = "a caf" if stop.startswith("\u00e9") else "a caf\u00e9"
+    assert (text, stream.stop) == (before, stop)
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
 def test_what_may_be_the_begin_of_a_stop_string_is_held_back_until_it_is_not() -> None:
     text, stream, pieces = streamed("one two thr two three four", ("two three",))
     assert (text, stream.stop) == ("one two thr ", "two three")
