@@ -35,6 +35,8 @@ class Lookup:
         self._book = book
 
     def receipt(self, receipt_id: str) -> Stored | None:
+        if "\0" in receipt_id:  # of which PostgreSQL takes no question
+            return None
         with self._book.reading() as connection:
             on_shelf = _on_shelves(connection, INSTANCES.c.instance_id == receipt_id.partition("-")[0])
             found = connection.execute(_stored().where(on_shelf, RECEIPTS.c.receipt_id == receipt_id)).first()

@@ -63,6 +63,8 @@ def check_request_id(request_id: str, field: str) -> str:
         raise InvalidRequest(
             f"{len(request_id)} characters; at most {MAX_REQUEST_ID} are kept and echoed", field
         )
+    if "\0" in request_id:
+        raise InvalidRequest("holds the character NUL, which PostgreSQL does not keep", field)
     return request_id
 
 

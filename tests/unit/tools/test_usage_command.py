@@ -6,6 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,33 @@ def test_days_are_those_of_the_time_zone(place: str, capsys: pytest.CaptureFixtu
     months = json.loads(told(capsys, place, "--by", "month,tenant", "--format", "json"))["rows"]
     assert [(row["month"], row["tenant"]) for row in months] == [("2027-01", ""), ("2027-01", "shop")]
     assert json.loads(told(capsys, place, "--by", "none", "--format", "json"))["rows"][0]["requests"] == 24
+
+
+@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25)])
+def test_days_of_a_clock_change_have_their_own_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], day: str, hours: int
+) -> None:
+    """Berlin's clocks change at 01:00 UTC: in autumn the hour from two o'clock is there twice, in order."""
+    begin = datetime.fromisoformat(f"{day}T00:30+00:00")
+    place = str(tmp_path / "book.sqlite3")
+    keeper = Bookkeeper(place, now_ns=int((begin - timedelta(hours=12)).timestamp()) * 10**9)
+    for _ in range(48):
+        keeper.answer()
+        keeper.writer.write()
+        keeper.now_ns += HOUR_NS
+    keeper.end()
+
+    def rows(by: str) -> list[dict[str, Any]]:
+        asked = ("--since", day, "--until", str(date.fromisoformat(day) + timedelta(days=1)), "--by", by)
+        zone = ("--time-zone", "Europe/Berlin", "--format", "json")
+        assert main(["usage", "--account-book", place, *asked, *zone]) == 0
+        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
+        return found
+
+    assert [(row["day"], row["requests"]) for row in rows("day")] == [(day, hours)]
+    told = [datetime.fromisoformat(row["hour"]) for row in rows("hour")]
+    assert len(told) == hours
+    assert {after - before for before, after in pairwise(told)} == {timedelta(hours=1)}
 
 
 def test_the_table_names_all_that_it_was_made_of(place: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 
 from wattserve_client import UsageReport, UsageRow
 from wattserve_tools.usage.tariff import HOUR_S, UJ_PER_KWH, Tariff
@@ -93,7 +94,13 @@ def make_bill(report: UsageReport, by: Sequence[str], zone: tzinfo, zone_name: s
     groups: dict[tuple[str, ...], list[UsageRow]] = defaultdict(list)
     for row in report.rows:
         groups[tuple(_key(row, name, zone) for name in by)].append(row)
-    lines = [_sum(keys, rows, tariff) for keys, rows in sorted(groups.items())]
+
+    def in_order(group: tuple[tuple[str, ...], list[UsageRow]]) -> list[Any]:
+        """In time, also through the hour that is there twice when summer ends."""
+        keys, rows = group
+        return [rows[0].hour_unix_s if name == "hour" else key for name, key in zip(by, keys, strict=True)]
+
+    lines = [_sum(keys, rows, tariff) for keys, rows in sorted(groups.items(), key=in_order)]
     return Bill(report, tuple(by), zone, zone_name, tariff, lines, _sum((), report.rows, tariff))
 
 

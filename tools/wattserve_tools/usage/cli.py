@@ -70,7 +70,7 @@ def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
     now_s = time.time()
     begin = datetime.fromtimestamp(now_s, zone).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     since_s = _instant("--since", arguments.since, zone, begin.timestamp())
-    until_s = _instant("--until", arguments.until, zone, now_s + 60)
+    until_s = _instant("--until", arguments.until, zone, now_s + 1)
     if until_s <= since_s:
         raise UserError("--until is not after --since: nothing lies between them")
     by = _keys(arguments.by)

@@ -62,6 +62,7 @@ def test_receipts_are_found_after_a_restart(place: str) -> None:
     stored = lookup.receipt(mine.receipt_id)
     assert stored == ("shop", body_of(mine))
     assert lookup.receipt("none") is None
+    assert lookup.receipt("\0") is None
     both = lookup.of_request("order-7", 10, lambda tenant: True)
     assert [each.body for each in both] in ([body_of(mine), body_of(other)], [body_of(other), body_of(mine)])
     assert len(lookup.of_request("order-7", 1, lambda tenant: True)) == 1

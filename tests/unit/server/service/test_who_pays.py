@@ -22,6 +22,7 @@ from wattserve_server.errors import InferenceError, InvalidRequest, NotFound, Ov
 from wattserve_server.service import prediction
 from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
+from wattserve_server.service.inference import asked_of
 from wattserve_server.service.keys import new_key
 from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
@@ -139,7 +140,9 @@ async def test_an_answer_is_bounded_and_says_what_it_leaves_out(host: Host, nati
     assert found.older_left_out
 
 
-@pytest.mark.parametrize("request_id", ["", "x" * (MAX_REQUEST_ID + 1)], ids=["empty", "too long"])
+@pytest.mark.parametrize(
+    "request_id", ["", "x" * (MAX_REQUEST_ID + 1), "order\0"], ids=["empty", "too long", "NUL"]
+)
 async def test_an_id_that_no_receipt_can_have_is_refused(native: InferenceService, request_id: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await find(native, request_id)
@@ -150,6 +153,12 @@ async def test_the_longest_id_is_found(host: Host, native: InferenceService) -> 
     longest = "\N{GRINNING FACE}" * MAX_REQUEST_ID
     ran(host, longest)
     assert len((await find(native, longest)).receipts) == 1
+
+
+def test_a_request_id_that_postgresql_does_not_keep_is_refused(host: Host) -> None:
+    """One alone would have kept a book there from being written for as long as it waited."""
+    with pytest.raises(InvalidRequest, match="holds the character NUL"):
+        asked_of(pb.PredictRequest(request_id="order\0", text=pb.TextInput(texts=["a"])), host)
 
 
 async def test_an_id_of_which_nothing_ran_is_not_found(native: InferenceService) -> None:
