@@ -277,6 +277,9 @@ class Lane:
         self.run_log = run_log
         self.laws = laws
         self.parts = tuple(laws)
+        law = next(iter(laws.values())).law  # the same for every part, for good:
+        self.split_rule = law.split_rule  # by which a batch's energy is split among its sequences
+        self.idle_policy = law.idle_policy  # by which idle draw is shared
         self._timing = timing
         self._on_done = on_done
         self._on_death = on_death
@@ -288,16 +291,6 @@ class Lane:
         self._unanswered: list[list[QueuedSequence]] = []  # of the batch that runs, the parts still to run
         self._awaited: set[Future[Any]] = set()  # chores
         self._thread = threading.Thread(target=self._work, name="wattserve-runner", daemon=True)
-
-    @property
-    def split_rule(self) -> str:
-        """By which a batch's energy is split among its sequences; the same for every part."""
-        return next(iter(self.laws.values())).law.split_rule
-
-    @property
-    def idle_policy(self) -> str:
-        """By which idle draw is shared; likewise."""
-        return next(iter(self.laws.values())).law.idle_policy
 
     def start(self) -> None:
         self._thread.start()

@@ -46,11 +46,12 @@ def with_cost(
     """All of a reply but its outputs."""
     message = oip.ModelInferResponse()
     sources = tuple(host.sources_of(receipt).values())
-    message.CopyFrom(_alike(receipt.variant, receipt.proxy, receipt.is_unverified, sources))
+    alike, source = _alike(receipt.variant, receipt.proxy, receipt.is_unverified, sources)
+    message.CopyFrom(alike)
     message.model_name = request.model_name
     message.id = request.id
     _write_parameters(message.parameters, receipt, times)
-    _write_energy(message.parameters, receipt, source_message(joined(sources)))
+    _write_energy(message.parameters, receipt, source)
     return message
 
 
@@ -93,8 +94,8 @@ def bytes_element(element: bytes) -> bytes:
 @lru_cache(maxsize=256)
 def _alike(
     variant: str, proxy: str, is_unverified: bool, sources: tuple[Source, ...]
-) -> oip.ModelInferResponse:
-    """What is the same in many replies: to be copied, which takes a tenth of making it."""
+) -> tuple[oip.ModelInferResponse, pb.EnergySource]:
+    """What is the same in many replies: to be copied, which takes a tenth of making it; and their source."""
     source = source_message(joined(sources))
     values: dict[str, bool | str] = {
         "variant": variant,
@@ -109,7 +110,7 @@ def _alike(
     if is_unverified:
         values["unverified"] = True
     parameters = {name: parameter(value) for name, value in values.items()}
-    return oip.ModelInferResponse(model_version=VERSION, parameters=parameters)
+    return oip.ModelInferResponse(model_version=VERSION, parameters=parameters), source
 
 
 Parameters = MutableMapping[str, oip.InferParameter]

@@ -97,6 +97,8 @@ _ENERGY = {"": False, "provisional": False, "settled": True}
 def read_options(request: oip.ModelInferRequest) -> Options:
     """Raises InvalidRequest."""
     parameters = request.parameters
+    if not parameters:  # as nearly always
+        return Options(check_request_id(request.id, "id"))
     for name in parameters:
         if name.startswith("triton_") and name not in _HARMLESS:
             raise InvalidRequest(f"{shown(name)} is reserved", _parameter(name[:MAX_SHOWN]))

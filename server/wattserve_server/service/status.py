@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import grpc
+from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from wattserve_server import errors
@@ -92,12 +94,12 @@ class Failure:
         """The trailing metadata: the rich details, and gRPC's own push-back. left_s: until the call's
         deadline, after which gRPC must not wait for what it will not get any more."""
         status = status_pb2.Status(code=self.reaction.code_number, message=self.message)
-        info = error_details_pb2.ErrorInfo(reason=self.reaction.reason, domain=DOMAIN)
+        more = {}
         if self.receipt_id:
-            info.metadata["receipt_id"] = self.receipt_id
+            more["receipt_id"] = self.receipt_id
         if self.predicted_energy_uj is not None:
-            info.metadata["predicted_energy_uj"] = str(self.predicted_energy_uj)
-        status.details.add().Pack(info)
+            more["predicted_energy_uj"] = str(self.predicted_energy_uj)
+        status.details.append(_info(self.reaction.reason, **more))
         if self.field:
             violation = error_details_pb2.BadRequest.FieldViolation(
                 field=self.field, description=self.description
@@ -111,6 +113,14 @@ class Failure:
             may_wait = self.in_time and (left_s is None or self.retry_after_ms < left_s * 1000)
             push_back = (("grpc-retry-pushback-ms", str(self.retry_after_ms) if may_wait else "-1"),)
         return (("grpc-status-details-bin", status.SerializeToString()), *push_back)
+
+
+@lru_cache(maxsize=64)  # of most errors it says the reason alone
+def _info(reason: str, **more: str) -> any_pb2.Any:
+    """Shared: copy it rather than change it."""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata=more))
+    return detail
 
 
 def reaction_of(error: Exception) -> Reaction:
