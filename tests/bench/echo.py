@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bench.echo_server import ID_BYTES, SERVICE
+from tests.bench.speed.machine import cpu_seconds
 from tests.fixtures.server import python_path, running_server
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -129,13 +129,6 @@ def _infer_request(request_id: str, ids: NDArray[np.int64], variant: str) -> byt
         raw_input_contents=[ids.astype("<i8").tobytes()],
     )
     return request.SerializeToString()
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process and all its threads, user and system."""
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def unary(channel: grpc.aio.Channel, path: str, load: Load, seconds: float) -> list[float]:

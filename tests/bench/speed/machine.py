@@ -57,6 +57,13 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def cpu_seconds(pid: int) -> float:
+    """Of a process and all its threads, user and system."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def stolen_and_all() -> tuple[int, int]:
     """Ticks of all cores that the host gave to others, and all ticks."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]

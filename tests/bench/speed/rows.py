@@ -180,6 +180,10 @@ def int8_lines(figures: Figures) -> list[Line]:
             if above in figures and below in figures:
                 what = f"server, {kind} / {other}, {TITLES['base']}, concurrency 32"
                 lines.append(_ratio(figures, "int8", what, above, below, goals))
+                own_ms, other_ms = figures[f"{above}.cpu_ms"], figures[f"{below}.cpu_ms"]
+                detail = f"{_median(own_ms):.2f} of {_median(other_ms):.2f} ms"
+                what = f"server CPU for each answer, {kind} / {other}"
+                lines.append(Line("int8", what, per_round(own_ms, other_ms), (above, below), detail=detail))
     for variant, server in _by_variant(figures, "base.{}.short.server_ms", (*PLAIN_VARIANTS, *INT8_GOALS)):
         what = f"latency of 1 x {SHORT_TOKENS} tokens, {TITLES['base']} {variant}"
         detail = f"bare forward of own engine {_median(figures[f'base.{variant}.short.engine_ms']):.2f} ms"

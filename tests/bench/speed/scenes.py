@@ -16,11 +16,11 @@ import numpy as np
 from tests.bench.speed.child import Child, running_child, whole_set
 from tests.bench.speed.figures import BenchError, Figures
 from tests.bench.speed.load import closed_loop, one_by_one, settled_tokens
-from tests.bench.speed.machine import usable_cores
+from tests.bench.speed.machine import cpu_seconds, usable_cores
 from tests.bench.speed.options import MANY, MODELS, PLAIN_VARIANTS, Options
 from tests.bench.speed.quiet import FOREIGN, Watch
 from tests.bench.speed.sequences import LONGEST, Ids, requests_of, sequences_like_sst2, sequences_of
-from tests.fixtures.server import python_path, running_server
+from tests.fixtures.server import RunningServer, python_path, running_server
 from wattserve_client import Client, VariantState
 
 LOOK_S = 0.5
@@ -91,9 +91,10 @@ class ModelScene(Scene):
         kinds = {turn.kind for turn in turns}
         self._requests = {variant: requests_of(self.sequences, variant) for variant in variants}
         scales = _calibration(variants, options.seed, stack)
-        self._address = stack.enter_context(
+        server = stack.enter_context(
             _server("--model", model, "--variants", ",".join(variants), "--meter", "estimate", *scales)
         )
+        self._address, self._pid = server.address, server.process.pid
         if kinds & {"sorted", "arrival", "alone", "short"}:
             say(f"{name}: starting our engine, with nobody listening")
             flags = ("--meter", "none", "--threads", str(usable_cores()))  # there is no front end beside it
@@ -124,15 +125,24 @@ class ModelScene(Scene):
         return {"": self._engine.ask("arrival", variant=variant, seconds=self.options.seconds)}
 
     def server(self, variant: str, concurrency: int) -> dict[str, float]:
-        """Rate; p99 over p50, without the requests that all came at once at the start; padded over real."""
+        """Rate; p99 over p50, without the requests that all came at once at the start; padded over real; the
+        server's CPU time for each answer."""
         tokens, padded = settled_tokens(self._address, variant)
+        cpu_s = cpu_seconds(self._pid)
         served = closed_loop(self._address, self._requests[variant], concurrency, self.options.seconds)
+        cpu_s = cpu_seconds(self._pid) - cpu_s
         p50, p99 = np.quantile(served.latencies[concurrency:] or served.latencies, (0.5, 0.99))
         tokens_after, padded_after = settled_tokens(self._address, variant)
         if tokens_after == tokens:
             raise BenchError(f"no token of variant {variant!r} was settled: its energy is not known")
         padding = (padded_after - padded) / (tokens_after - tokens)
-        return {"": served.rate, ".tail": float(p99 / p50), ".padding": padding, ".p50_ms": float(p50 * 1e3)}
+        return {
+            "": served.rate,
+            ".tail": float(p99 / p50),
+            ".padding": padding,
+            ".p50_ms": float(p50 * 1e3),
+            ".cpu_ms": cpu_s * 1e3 / len(served.latencies),
+        }
 
     def alone(self, variant: str, _: int) -> dict[str, float]:
         return self._one_by_one(variant, self.sequences[:ALONE])
@@ -246,8 +256,8 @@ def _wait_for_variants(address: str) -> None:
 
 
 @contextmanager
-def _server(*flags: str, tree: str = "") -> Iterator[str]:
-    """Its address. tree: a checkout whose server it is, if not this one's."""
+def _server(*flags: str, tree: str = "") -> Iterator[RunningServer]:
+    """tree: a checkout whose server it is, if not this one's."""
     say(f"starting wattserve serve {' '.join(flags)}" + (f" of {tree}" if tree else ""))
     extra: dict[str, str] = {}
     if tree:
@@ -259,7 +269,7 @@ def _server(*flags: str, tree: str = "") -> Iterator[str]:
         except RuntimeError as error:
             raise BenchError(str(error)) from None
         try:
-            yield server.address
+            yield server
         except BenchError as error:
             said = "".join(server.errors[-5:]).strip()
             raise BenchError(f"{error}\nThe server's last words: {said or 'none'}") from None
@@ -288,7 +298,8 @@ def metering_figures(options: Options, name: str, variant: str, concurrency: int
     flags = ("--model", MODELS[name], "--variants", variant)
     with ExitStack() as stack:
         servers = {
-            meter: stack.enter_context(_server(*flags, "--meter", meter)) for meter in ("estimate", "none")
+            meter: stack.enter_context(_server(*flags, "--meter", meter)).address
+            for meter in ("estimate", "none")
         }
         scene = PairScene(f"metering.{name}", options, servers, part=MANY)
         scene.warm_up([variant])
@@ -300,8 +311,8 @@ def against_figures(options: Options, variants: Sequence[str]) -> Figures:
     flags = ("--model", MODELS["base"], "--variants", ",".join(variants), "--meter", "estimate")
     with ExitStack() as stack:
         servers = {
-            "this": stack.enter_context(_server(*flags)),
-            "other": stack.enter_context(_server(*flags, tree=options.against)),
+            "this": stack.enter_context(_server(*flags)).address,
+            "other": stack.enter_context(_server(*flags, tree=options.against)).address,
         }
         scene = PairScene("against", options, servers, part=1)
         scene.warm_up(variants)

@@ -170,11 +170,14 @@ def test_int8_is_compared_with_what_was_measured_beside_it() -> None:
     figures = {
         "base.int8.server32": [90.0, 120.0],
         "base.fp32.server32": [60.0, 60.0],
+        "base.int8.server32.cpu_ms": [20.0, 15.0],
+        "base.fp32.server32.cpu_ms": [30.0, 30.0],
         "base.int8.short.server_ms": [9.0, 11.0],
         "base.int8.short.engine_ms": [8.0, 8.0],
     }
-    throughput, latency = rows.int8_lines(figures)
+    throughput, cpu_time, latency = rows.int8_lines(figures)
     assert list(throughput.values) == [1.5, 2.0]
+    assert list(cpu_time.values) == pytest.approx([2 / 3, 0.5])
     assert list(latency.values) == [9.0, 11.0]
     assert latency.detail == "bare forward of own engine 8.00 ms"
 
@@ -224,9 +227,9 @@ def test_every_line_names_turns_that_were_watched() -> None:
     names = [f"base.{turn}" for turn in turns] + [f"tiny.{turn}" for turn in rows.tiny_turns()]
     names += ["metering.base.bf16.pair32", "echo", "against.fp32.pair32", "against.fp32.latency"]
     endings = (
-        "", ".foreign_cores", ".threads", ".tail", ".padding", ".p50_ms", ".server_ms", ".engine_ms",
-        ".torch_ms", ".over_engine_ms", ".over_torch_ms", ".of_allowed_engine", ".of_allowed_torch",
-        ".estimate", ".none", ".this", ".other", ".this_ms", ".other_ms",
+        "", ".foreign_cores", ".threads", ".tail", ".padding", ".p50_ms", ".cpu_ms", ".server_ms",
+        ".engine_ms", ".torch_ms", ".over_engine_ms", ".over_torch_ms", ".of_allowed_engine",
+        ".of_allowed_torch", ".estimate", ".none", ".this", ".other", ".this_ms", ".other_ms",
         *(f".Predict.{who}{unit}" for who in ("ours", "empty") for unit in ("", ".cpu_us")),
     )  # fmt: skip
     figures = {name + ending: [1.0] for name in names for ending in endings}
