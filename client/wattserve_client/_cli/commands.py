@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
@@ -54,7 +53,7 @@ def predict(client: Client, options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
-    print(_json(words.plain(answer)) if options.json else show.prediction(answer, texts, width()))
+    print(words.as_json(words.plain(answer)) if options.json else show.prediction(answer, texts, width()))
     return 0
 
 
@@ -86,7 +85,7 @@ def ready(client: Client, options: argparse.Namespace) -> int:
         elif not options.json:
             print(f"{member.target} is ready{seen.reason and f'; {seen.reason}'}")
     if options.json:
-        print(_json(answers if len(client.members) > 1 else answers[0]))
+        print(words.as_json(answers if len(client.members) > 1 else answers[0]))
     return code
 
 
@@ -95,10 +94,10 @@ def receipt(client: Client, options: argparse.Namespace) -> int:
         raise ArgumentsError("receipt takes ID or --request-id, and only one of them")
     if options.request_id is not None:
         found = client.find_receipts(options.request_id, wait_until_settled=options.wait)
-        print(_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
+        print(words.as_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
         return 0
     answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
-    print(_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
+    print(words.as_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
     return 0
 
 
@@ -132,7 +131,9 @@ class Watched:
             if not self._before:
                 raise
             if self._as_json:
-                return [_json({"target": self._member.target, "error": words.error_as_json(error)}, None)]
+                return [
+                    words.as_json({"target": self._member.target, "error": words.error_as_json(error)}, None)
+                ]
             return [_titled(self._client, self._member, f"waiting for the server: {words.error_line(error)}")]
         before, self._before = self._before, {}
         return [self._ledger(report, before.get(report.device)) for report in (answer, *answer.other_devices)]
@@ -140,7 +141,7 @@ class Watched:
     def _ledger(self, now: EnergyReport, before: EnergyReport | None) -> str:
         self._before[now.device] = now
         if self._as_json:
-            return _json(_tick(self._member, now, before), None)
+            return words.as_json(_tick(self._member, now, before), None)
         if before is not None and show.began_again(now, before):
             self._restarted = f"server restarted: new ledger since {words.moment(now.since_unix_ns)}\n\n"
         text = self._restarted + show.ledger(now, width(), before or now)
@@ -187,7 +188,7 @@ def _of_each(
         if others:
             parts.append(_titled(client, member, together((answer, *others))))
     if options.json and answers:
-        print(_json(answers if len(client.members) > 1 else answers[0]))
+        print(words.as_json(answers if len(client.members) > 1 else answers[0]))
     elif parts:
         print("\n\n".join(parts))
     return 1 if failed else 0
@@ -205,7 +206,3 @@ def _tick(member: Client, now: EnergyReport, before: EnergyReport | None) -> dic
         "watts_since_last": show.rates(now, before),
         **words.plain(now),
     }
-
-
-def _json(value: Any, indent: int | None = 2) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False)

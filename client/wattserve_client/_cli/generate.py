@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +51,7 @@ def generate(client: Client, options: argparse.Namespace) -> int:
         if came and not options.json:
             print(_instead(came) if options.prompt is None else "", flush=True)
     if options.json:
-        print(json.dumps(words.plain(pieces.result), indent=2, ensure_ascii=False))
+        print(words.as_json(words.plain(pieces.result)))
     else:
         print(f"\n{show.generation(pieces.result, width())}", file=sys.stderr)
     return 0
@@ -72,10 +71,7 @@ def score(client: Client, options: argparse.Namespace) -> int:
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
-    if options.json:
-        print(json.dumps(words.plain(answer), indent=2, ensure_ascii=False))
-    else:
-        print(show.scores(answer, texts, width()))
+    print(words.as_json(words.plain(answer)) if options.json else show.scores(answer, texts, width()))
     return 0
 
 

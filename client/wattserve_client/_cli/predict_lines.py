@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -164,13 +163,13 @@ def _show(
     if isinstance(value, Prediction):
         total.add(value)
         if as_json:
-            print(json.dumps({"line": number, **words.plain(value)}, ensure_ascii=False))
+            print(words.as_json({"line": number, **words.plain(value)}, None))
             return
         print(row_of([str(number), *sequence(value, 0)], text, width))
         return
     total.failed += 1
     if as_json:
-        print(json.dumps({"line": number, "error": words.error_as_json(value)}, ensure_ascii=False))
+        print(words.as_json({"line": number, "error": words.error_as_json(value)}, None))
     sys.stdout.flush()
     print(f"wattserve-client: line {number}: {error_line(value)}", file=sys.stderr)
 

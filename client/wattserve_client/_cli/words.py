@@ -6,6 +6,7 @@ An energy that is not known is "unknown", never 0.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,10 @@ def error_line(error: WattserveError) -> str:
     code = f"{error.code}, {error.reason}" if error.reason not in ("", error.code) else error.code
     later = "" if error.retry_after_s is None else f"; try again after {error.retry_after_s:g} s"
     return f"{error.target}: {message} ({code}{later})"
+
+
+def as_json(value: Any, indent: int | None = 2) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False)
 
 
 def error_as_json(error: WattserveError) -> dict[str, Any]:

@@ -84,12 +84,7 @@ class GenerateMethods:
 
 def generation_asked(request: pb.GenerateRequest, host: Host) -> AskedGeneration:
     """Raises InvalidRequest; NotPossibleHere for a text where there is no tokenizer."""
-    facts, has_tokenizer = host.engine.model.facts, host.tokenizer is not None
-    options = Options(
-        check_request_id(request.request_id, "request_id"),
-        check_priority(request.priority, "priority"),
-        request.wait_for_settled_energy,
-    )
+    facts, has_tokenizer, options = host.engine.model.facts, host.tokenizer is not None, _options(request)
     prompt: str | TokenIds
     kind = request.WhichOneof("prompt")
     if kind == "text":
@@ -104,6 +99,14 @@ def generation_asked(request: pb.GenerateRequest, host: Host) -> AskedGeneration
         raise InvalidRequest("a generation needs a prompt: text or tokens", "prompt")
     wish = wish_of(_given(request), facts, has_tokenizer, PLACES)
     return AskedGeneration(options, prompt, place, wish, PLACES)
+
+
+def _options(request: pb.GenerateRequest | pb.ScoreRequest) -> Options:
+    return Options(
+        check_request_id(request.request_id, "request_id"),
+        check_priority(request.priority, "priority"),
+        request.wait_for_settled_energy,
+    )
 
 
 def _given(request: pb.GenerateRequest) -> Given:
@@ -164,12 +167,7 @@ def write_end(message: pb.GenerationEnd, generated: Generated, host: Host) -> No
 
 def score_asked(request: pb.ScoreRequest, host: Host) -> Asked:
     """Raises InvalidRequest; NotPossibleHere for texts where there is no tokenizer."""
-    model, limit = host.engine.model, host.engine.limits.max_request
-    options = Options(
-        check_request_id(request.request_id, "request_id"),
-        check_priority(request.priority, "priority"),
-        request.wait_for_settled_energy,
-    )
+    model, limit, options = host.engine.model, host.engine.limits.max_request, _options(request)
     kind = request.WhichOneof("input")
     if kind == "text":
         check_tokenizer(model, host.tokenizer is not None, "text.texts")
