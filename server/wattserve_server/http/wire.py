@@ -23,6 +23,8 @@ _EVENTS = [
     (b"x-accel-buffering", b"no"),  # a proxy that keeps events back
 ]
 _DONE = b"data: [DONE]\n\n"
+# One for all events: `json.dumps` makes an encoder for each.
+_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Wire:
@@ -132,5 +134,4 @@ def _body(data: bytes, more: bool) -> Message:
 
 
 def _event(content: Any) -> bytes:
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()
+    return f"data: {_json(content)}\n\n".encode()
