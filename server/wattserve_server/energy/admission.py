@@ -70,6 +70,8 @@ class Admission:
         held = [] if can_follow else unknown
         kept_back = {id(batch) for batch in held}
         followed = [batch for batch in new if id(batch) not in kept_back]
+        for batch in followed:
+            self._calibrator.hear_batch(batch)
         self._admit_lawful([batch for batch in followed if not batch.is_lawless])
         if first_runs := [batch for batch in followed if batch.is_lawless]:
             assert self._ideas.usual_w is not None
@@ -79,8 +81,6 @@ class Admission:
         return held
 
     def _admit_lawful(self, batches: Sequence[TimedWindow]) -> None:
-        for batch in batches:
-            self._calibrator.hear_batch(batch)
         entries = entries_of(batches, among=len(self._open))
         if not entries:
             return

@@ -39,8 +39,10 @@ PAUSE_S, PAUSE_PERIODS = 0.8, 8
 MOST_HELD = 1024  # no more edges than this are held back
 FIRST_RUN_ECHO_S = 0.3  # for so long after the first run of a shape, what the counter says may still be of it
 
-# After so many intervals with batches, and so many seconds, the response is looked at again.
+# After so many intervals with batches, and so many seconds, the response is looked at again; and while it
+# was never heard.
 LISTEN_AGAIN, LISTEN_EVERY_S = 200, 20.0
+LISTEN_FIRST, LISTEN_FIRST_EVERY_S = 32, 3.0
 
 RECENT_INTERVALS, RECENT_BATCHES = 256, 2048
 CALIBRATION_BATCHES = 65536  # of history that is kept while serving; of batches that one calibration hears
@@ -64,6 +66,7 @@ class Calibrator:
         self._recent = History(RECENT_INTERVALS, RECENT_BATCHES)
         self._unheard = 0  # intervals with batches since the response was looked at
         self._heard_s = self._listen_at_s = 0.0
+        self._lawless_s = -math.inf  # the end of the last first run
 
     def holds(
         self,
@@ -144,8 +147,10 @@ class Calibrator:
             self.is_heard = True
 
     def hear(self, edge: CounterInterval, rest_s: Array, is_busy: bool) -> None:
-        """One more interval of serving."""
-        if edge.is_first:
+        """One more interval of serving. What a first run used hides how the counter answers: none that may
+        hold something of it is listened to before that was heard; later it moves nothing."""
+        echo_s = max(FIRST_RUN_ECHO_S, self.response.reach_s)
+        if edge.is_first or (edge.start_s < self._lawless_s + echo_s and not self.is_heard):
             self.forget()
         else:
             self._recent.intervals.append((edge, rest_s))
@@ -153,14 +158,20 @@ class Calibrator:
             self._heard_s = edge.end_s
 
     def hear_batch(self, batch: TimedWindow) -> None:
-        self._recent.batches.append(batch)
+        if batch.is_lawless:
+            self._lawless_s = max(self._lawless_s, batch.end_s)
+        else:
+            self._recent.batches.append(batch)
 
     def listen_again(self, laws: Estimate) -> None:
         """The response once more, when it is due: what the laws say of each batch of late, by law."""
-        if self._unheard < LISTEN_AGAIN or self._is_model or self._heard_s < self._listen_at_s:
+        enough, every_s = LISTEN_FIRST, LISTEN_FIRST_EVERY_S
+        if self.is_heard:
+            enough, every_s = LISTEN_AGAIN, LISTEN_EVERY_S
+        if self._unheard < enough or self._is_model or self._heard_s < self._listen_at_s:
             return
         self._unheard = 0
-        self._listen_at_s = self._heard_s + LISTEN_EVERY_S
+        self._listen_at_s = self._heard_s + every_s
         history = self._recent.arrays()
         if history is None:
             return
@@ -172,5 +183,5 @@ class Calibrator:
         self.response = replace(found, at_random=self.response.at_random)
 
     def forget(self) -> None:
-        """After a gap: what was heard does not connect to what comes."""
+        """What was heard does not connect to what comes."""
         self._recent.intervals.clear()

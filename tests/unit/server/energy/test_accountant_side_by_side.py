@@ -124,6 +124,16 @@ def test_a_second_of_either_alone_tells_it(phase_ms: float) -> None:
     assert np.abs(pairs.device.errors(before)).mean() < 0.1
 
 
+@pytest.mark.parametrize("phase_ms", [0.0, 37.0])
+def test_how_the_counter_answers_is_heard_from_a_load_that_changes_after_first_runs(phase_ms: float) -> None:
+    pairs = _Pairs(phase_ms)
+    assert pairs.device.books.response == Response()
+    for variants in [["fp32", "hot"], ["fp32"], ["hot"]] * 6:
+        pairs.serve(variants, 0.5)
+    found = pairs.device.books.response
+    assert found.lag_s + found.ramp_s == pytest.approx(LATE.lag_s + LATE.ramp_s, abs=0.02)
+
+
 CPU_W = 8.0
 """What a counter of CPU time counts for each second of it."""
 
