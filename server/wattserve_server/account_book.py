@@ -116,9 +116,19 @@ class AccountBook:
         found = await self._ask(self._finding, partial(self.lookup.of_request, request_id, most, sees))
         return [stored.body for stored in found]
 
-    async def usage(self, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
-        question = partial(usage, self._readable, since_unix_s, until_unix_s, by, sees, sees_all)
-        return await self._ask(self._adding, question)
+    async def usage(
+        self,
+        since_unix_s: int,
+        until_unix_s: int,
+        by: By,
+        sees: Sees,
+        sees_all: bool,
+        tell: Callable[[Usage], T],
+    ) -> T:
+        def told() -> T:
+            return tell(usage(self._readable, since_unix_s, until_unix_s, by, sees, sees_all))
+
+        return await self._ask(self._adding, told)
 
     def close(self) -> None:
         """Write what is left."""

@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from wattserve_server.errors import ForbiddenError
 from wattserve_server.http.body import Body, object_of
 from wattserve_server.http.errors import told
 from wattserve_server.http.wire import Wire
 from wattserve_server.service.methods import CUT_S, CountedCall, Desk
+
+# As browsers tell it of a page that is not this server's own: whoever visits it may be on this machine.
+_OF_OTHERS = ("cross-site", "same-site")
 
 SERVICE = "openai.v1"  # among the services whose calls are counted
 
@@ -72,6 +76,8 @@ class Endpoint:
         with CountedCall(self._counted, desk.calls, desk.gate, self._method, context) as call:
             try:
                 call.admit()
+                if wire.headers.get("sec-fetch-site") in _OF_OTHERS and "authorization" not in wire.headers:
+                    raise ForbiddenError("a browser sends this for another site's page, and shows no API key")
                 call.limit()
                 body = Body({})
                 if self._reads:

@@ -57,9 +57,12 @@ class Running:
         self.receipt = generation.receipt
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
+        spending = self._prediction.spending
         async for piece in self._generation:
             if piece.token_ids:
                 self._prediction.tokens_came(len(piece.token_ids))
+            if spending is not None and piece.energy_uj is not None:
+                spending.used(piece.energy_uj)
             yield piece
 
     async def end(self) -> Generated:

@@ -56,6 +56,12 @@ class Spending:
             if warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, warning)
 
+    def used(self, uj: int) -> None:
+        """So much so far, where that is more than was foreseen: of a generation only the prompt is."""
+        if self._budgets is not None and self._held is not None and uj > self._held.uj:
+            self._budgets.release(self._held)
+            self._held = self._budgets.hold(self._held.tenant, uj)
+
     def ended(self, receipt: Receipt | None) -> None:
         """receipt: None where it has none, or nothing is known of it."""
         if self._budgets is None or self._held is None:

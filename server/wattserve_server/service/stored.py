@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:  # where there is no account book, no database is imported
     from wattserve_server.accounts.usage import By, Usage
+
+T = TypeVar("T")
 
 Sees = Callable[[str], bool]  # whether the receipts of a tenant may be read
 
@@ -24,6 +26,14 @@ class StoredAccounts(Protocol):
         """The newest `most` of those that may be read, the newest first."""
         ...
 
-    async def usage(self, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
-        """As `accounts.usage.usage`."""
+    async def usage(
+        self,
+        since_unix_s: int,
+        until_unix_s: int,
+        by: By,
+        sees: Sees,
+        sees_all: bool,
+        tell: Callable[[Usage], T],
+    ) -> T:
+        """As `accounts.usage.usage`, told off the event loop: it may have many rows."""
         ...

@@ -26,8 +26,7 @@ class UsageMethods:
         by = By(request.by_tenant, request.by_variant, request.by_hour)
         span = request.since_unix_s, request.until_unix_s
         sees_all = READ_ALL in caller.may
-        used = await host.stored.usage(*span, by, caller.sees, sees_all)
-        return usage_message(used)
+        return await host.stored.usage(*span, by, caller.sees, sees_all, usage_message)
 
 
 def usage_message(used: Usage) -> pb.UsageReport:

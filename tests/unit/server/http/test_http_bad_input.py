@@ -167,6 +167,12 @@ async def test_a_text_in_the_wrong_place_is_told_to_nobody(
     assert PLANTED not in caplog.text
 
 
+async def test_another_sites_page_in_a_browser_is_no_caller(desk: Desked) -> None:
+    for of, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
+        reply = await desk.ask("/v1/completions", COMPLETION, headers={"sec-fetch-site": of})
+        assert reply.status == status
+
+
 async def test_what_is_not_there_is_told_with_what_is(desk: Desked) -> None:
     reply = await desk.ask("/v1/images/generations", {})
     assert (reply.status, "/v1/chat/completions" in reply.error["message"]) == (404, True)

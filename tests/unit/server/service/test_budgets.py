@@ -143,6 +143,19 @@ def test_many_at_once_go_no_further_than_their_predictions() -> None:
         budgets.check(asks, 90)
 
 
+def test_a_generation_counts_what_it_has_used_beyond_its_prompt() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    spending = Spending(budgets, asks)
+    spending.allow(Foreseeing(100), Hosted, [])  # type: ignore[arg-type]
+    for so_far_uj, counted_uj in ((60, 100), (400, 400), (1000, 1000)):
+        spending.used(so_far_uj)
+        assert budgets.spent_uj("shop", "hour") == counted_uj
+    with pytest.raises(SpentError):
+        budgets.check(asks)
+    spending.ended(None)
+    assert budgets.spent_uj("shop", "hour") == 0
+
+
 def test_budgets_are_told_for_each_tenant() -> None:
     rig = Rig({("here", "shop", HOUR): 7})
     rig.keys = [key("hard 1 J/day"), key("hard 1 J/day", "soft 2 J/hour"), key(tenant="lab")]

@@ -89,7 +89,10 @@ def test_a_parameter_without_a_value_is_none() -> None:
         read_options(request)
 
 
-def test_a_long_id_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="at most 256 are kept") as caught:
-        read_options(oip.ModelInferRequest(id="x" * 257))
+@pytest.mark.parametrize(
+    ("given", "why"), [("x" * 257, "at most 256 are kept"), ("a\0b", "holds the character NUL")]
+)
+def test_an_id_that_cannot_be_kept_is_refused(given: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as caught:
+        read_options(oip.ModelInferRequest(id=given))
     assert caught.value.field == "id"
