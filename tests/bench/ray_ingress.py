@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.fixtures.server import running_server
 from tests.ray_serve.serving import running
@@ -24,7 +25,7 @@ from wattserve_client import AsyncClient
 
 TEXT = "a delightful film"
 TICKS = os.sysconf("SC_CLK_TCK")
-SETTINGS = {"variants": "fp32", "meter": "simulated", "threads": 1}
+SETTINGS: dict[str, Any] = {"variants": "fp32", "meter": "simulated", "threads": 1}
 
 
 def cpu_seconds(pids: list[int]) -> float:

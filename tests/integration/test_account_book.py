@@ -77,6 +77,7 @@ def test_the_book_agrees_with_the_ledger_and_its_receipts_outlive_the_server(
     with running_server(*serving(place)) as server, Client(server.address) as client:
         again = client.receipt(told.receipt_id)
         assert again == told
+        assert list(client.watch_receipts([told.receipt_id])) == [told]
         assert [each.receipt_id for each in client.find_receipts("order-7").receipts] == [
             each.receipt.receipt_id for each in reversed(receipts)
         ]

@@ -134,8 +134,13 @@ def test_a_receipt_can_be_fetched_and_watched_by_its_id(client: Client) -> None:
     watched = list(client.watch_receipts([second.receipt_id, first.receipt_id]))
     assert [receipt.receipt_id for receipt in watched] == [second.receipt_id, first.receipt_id]
     assert {receipt.state.value for receipt in watched} == {"settled"}
+
+
+def test_a_receipt_that_never_existed_is_not_found(client: Client) -> None:
     with pytest.raises(NotFound, match="never existed"):
         client.receipt("no-such-receipt")
+    with pytest.raises(NotFound, match="never existed"):
+        list(client.watch_receipts(["no-such-receipt"]))
 
 
 def test_the_receipts_of_a_run_and_the_ledger_agree_to_the_microjoule(client: Client) -> None:

@@ -71,15 +71,19 @@ def _free_port() -> int:
 
 
 @contextmanager
-def running(folder: Path, **settings: Any) -> Iterator[Ray]:
-    """settings: beside those of the file."""
+def running(folder: Path, replicas: int = 2, most: int = 0, **settings: Any) -> Iterator[Ray]:
+    """replicas: at the begin. most: to which a queue of calls brings them; 0: no more. settings: beside those
+    of the file."""
     config = yaml.safe_load(CONFIG.read_text())
     port = config["grpc_options"]["port"] = _free_port()
     config["http_options"]["port"] = _free_port()
     (application,) = config["applications"]
     application["args"] |= {"metrics_port": 0, "calibration_seconds": 0.5} | settings
     (deployment,) = application["deployments"]
-    deployment["autoscaling_config"] |= {"min_replicas": 2}
+    scaling = deployment["autoscaling_config"]
+    scaling |= {"min_replicas": replicas, "max_replicas": most or replicas}
+    if most:  # by a test's few callers, at once
+        scaling |= {"target_ongoing_requests": 2, "upscale_delay_s": 1}
     file, log = folder / "serve.yaml", folder / "log"
     file.write_text(yaml.safe_dump(config))
     mark = f"WATTSERVE_RAY_TEST={port}"
@@ -94,7 +98,7 @@ def running(folder: Path, **settings: Any) -> Iterator[Ray]:
         )  # fmt: skip
     made = Ray(f"127.0.0.1:{port}", mark, log)
     try:
-        made.until_replicas(2)
+        made.until_replicas(replicas)
         yield made
     finally:
         process.send_signal(signal.SIGINT)  # replicas drain, then Ray ends

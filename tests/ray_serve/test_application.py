@@ -216,6 +216,29 @@ def instances_of(receipt_ids: set[str]) -> set[str]:
     return {receipt_id.partition("-")[0] for receipt_id in receipt_ids}
 
 
+def test_a_language_model_streams_and_its_receipt_is_of_all_that_came(tmp_path: Path) -> None:
+    with (
+        running(tmp_path, replicas=1, model="demo-llm", variants="fp32", meter="simulated") as made,
+        Client(made.address) as client,
+    ):
+        stream = client.generate_stream("In the beginning", max_new_tokens=24, ignore_eos=True)
+        pieces = [piece.token_ids for piece in stream]
+        assert sum(map(len, pieces)) == len(stream.result.token_ids) == 24
+        assert len([ids for ids in pieces if ids]) > 1
+        receipt = client.receipt(stream.result.receipt.receipt_id, wait_until_settled=True)
+        assert receipt.state.value == "settled"
+        assert receipt.energy_uj == sum(line.energy_uj or 0 for line in receipt.lines) > 0
+
+
+def test_calls_that_wait_bring_another_replica(tmp_path: Path) -> None:
+    with running(tmp_path, replicas=1, most=2, variants="fp32", meter="simulated") as made:
+        assert len(made.replicas()) == 1
+        with Load(made.address) as load:
+            made.until_replicas(2)
+            load.until(100)
+        assert load.failures == []
+
+
 def test_at_the_end_book_and_ledgers_agree(postgres: Postgres, tmp_path: Path) -> None:
     """Of an application of its own, whose replicas all drain."""
     url = postgres.new_database()

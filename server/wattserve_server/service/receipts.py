@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import InvalidRequest, NotFound, OverloadedError
 from wattserve_server.service.caller import CALLER
 from wattserve_server.service.checks import check_request_id
@@ -108,7 +109,15 @@ class ReceiptMethods:
         if len(set(request.receipt_ids)) < len(request.receipt_ids):
             raise InvalidRequest("names a receipt twice; each is told once", "receipt_ids")
         self._predictor.count_more(caller, (len(request.receipt_ids) - 1) // MOST_FOUND)
-        receipts = [book.get(receipt_id, caller.sees) for receipt_id in request.receipt_ids]
-        for receipt in receipts:
-            await book.until_final(receipt)
-            yield receipt_message(receipt, host.sources_of(receipt))
+        found: list[Receipt | pb.Receipt] = []
+        for receipt_id in request.receipt_ids:
+            try:
+                found.append(book.get(receipt_id, caller.sees))
+            except NotFound:  # what another run or replica wrote is final
+                found.append(await self.GetReceipt(pb.GetReceiptRequest(receipt_id=receipt_id), context))
+        for each in found:
+            if isinstance(each, pb.Receipt):
+                yield each
+            else:
+                await book.until_final(each)
+                yield receipt_message(each, host.sources_of(each))
