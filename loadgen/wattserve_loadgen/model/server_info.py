@@ -75,7 +75,7 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     for variant in before["variants"]:
         now = later.get(variant["name"])
         if now is None:
-            return f"the variant {variant['name']} is gone"
+            return f"the variant {variant['name']} is missing"
         if variant.get("state") != "ready" or now["state"] != "ready":
             continue
         for name in _VARIANT_IDENTITY:

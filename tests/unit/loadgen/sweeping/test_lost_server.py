@@ -109,7 +109,7 @@ def test_a_server_that_comes_back_is_waited_for_until_it_has_loaded_its_variants
     ("other", "change"),
     [
         (Metered(model="other"), "its model_name was 'fake-sentiment' and is 'other' now"),
-        (Metered(variants="int8"), "the variant fp32 is gone"),
+        (Metered(variants="int8"), "the variant fp32 is missing"),
         (Metered(proxy="fp32"), "fp32: proxy was '' and is 'products in fp32' now"),
     ],
 )
