@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def _read_prompts(source: Path, text_column: str, limit: int | None) -> list[Pro
     if source.suffix == ".json" or (source.suffix == ".jsonl" and _holds_conversations(source)):
         prompts = [
             _conversation(f"{source}: {place}", place, value)
-            for (place, value), _ in zip(_objects(source), range(limit or MOST_TOKENS), strict=False)
+            for place, value in islice(_objects(source), limit or MOST_TOKENS)
         ]
         if not prompts:
             raise DatasetError(f"{source}: no conversations in it")

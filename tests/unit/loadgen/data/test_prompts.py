@@ -81,6 +81,11 @@ def test_conversations_give_prompts_and_the_lengths_of_their_answers(tmp_path: P
         assert found.description["output_tokens"] == "as recorded"
 
 
+def test_nothing_is_read_behind_the_limit(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "s.jsonl", json.dumps(SHAREGPT[0]) + "\nno JSON\n")
+    assert len(prepare(source, model, limit=1).rows) == 1
+
+
 def test_messages_as_openai_writes_them_are_conversations_too(tmp_path: Path, model: Path) -> None:
     turns = [{"role": "user", "content": "bad"}, {"role": "assistant", "content": "good film"}]
     found = prepare(write(tmp_path, "m.jsonl", json.dumps({"messages": turns})), model)
