@@ -108,8 +108,11 @@ def row(found: Scene, first: Scene) -> str:
 def bench(
     server: RunningServer, capacity: float, tokens: int, seconds: float, deadline_s: float
 ) -> Sequence[Scene]:
-    print(f"\n{HEAD}", flush=True)
     scenes: list[Scene] = []
+    if 0.8 * capacity <= VICTIM_RATE:  # nothing is left for the others
+        print(f"\nno fairness: at {capacity:.0f}/s the victim's {VICTIM_RATE:.0f}/s are no small part")
+        return scenes
+    print(f"\n{HEAD}", flush=True)
     for beside, others in (
         ("four who behave, 80 % load", Client("others", 0.8 * capacity - VICTIM_RATE, 4)),
         ("a flood, one connection", Client("flood", 10 * capacity, 1)),
