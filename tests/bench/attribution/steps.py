@@ -36,6 +36,8 @@ TIME = Coefficients(0.006, 3e-5, 8e-9, per_chosen_j=4e-5, per_read_j=6e-8)
 
 GOAL_MEDIAN, GOAL_BIAS = 5.0, 3.0  # %
 
+REPEATED_EVERY, REPEATED = 4, (64, 64)  # with --repeated: a request of so many tokens of prompt and of answer
+
 
 @dataclass
 class Generation:
@@ -104,7 +106,7 @@ class Lane:
             self.now_s += plan.pause_s
         self.now_s += SETTLE_S
 
-    def serve(self, company: int, think_s: float, for_s: float) -> None:
+    def serve(self, company: int, think_s: float, for_s: float, repeated: bool) -> None:
         """So many callers, each with its next prompt some time after its last answer."""
         until_s, number, members = self.now_s + for_s, 0, list[Generation]()
         due = [self.now_s + think_s * self.rng.exponential() for _ in range(company)]
@@ -112,7 +114,10 @@ class Lane:
             while due and min(due) <= self.now_s and self.now_s < until_s:
                 due.remove(min(due))
                 prompt = int(np.clip(64 * np.exp(0.7 * self.rng.standard_normal()), 16, 256))
-                members.append(Generation(prompt, int(self.rng.integers(16, 128)), number))
+                new = int(self.rng.integers(16, 128))
+                if repeated and number % REPEATED_EVERY == 0:
+                    prompt, new = REPEATED
+                members.append(Generation(prompt, new, number))
                 number += 1
             if not members:
                 self.now_s = min(due) if self.now_s < until_s else until_s
@@ -142,7 +147,9 @@ class Found:
     covered: float
 
 
-def realise(company: int, think_s: float, seed: int, for_s: float) -> tuple[Realisation, Lane]:
+def realise(
+    company: int, think_s: float, seed: int, for_s: float, repeated: bool = False
+) -> tuple[Realisation, Lane]:
     world = World((VariantLaw("fp32", 0.0, 1.0, 0.0, 300, 0.0, 1),))
     name = f"steps, company of {company}"
     streams = np.random.SeedSequence([seed, zlib.crc32(name.encode())]).spawn(4)
@@ -150,7 +157,7 @@ def realise(company: int, think_s: float, seed: int, for_s: float) -> tuple[Real
     lane = Lane(world, lane_rng)
     lane.calibrate()
     measured_from_s = lane.now_s
-    lane.serve(company, think_s, for_s)
+    lane.serve(company, think_s, for_s, repeated)
     history = History([], lane.steps, measured_from_s, lane.now_s + TAIL_S)
     trace = Trace(world, history, trace_rng)
     requests: Any = SimpleNamespace(batch=np.arange(len(lane.owners)))
@@ -187,10 +194,29 @@ def run(company: int, seed: int, for_s: float = 60.0) -> tuple[dict[Role, Found]
     return {role: evaluate(lane, outcome, role) for role in (Role.PROMPT, Role.OUTPUT)}, outcome
 
 
+def means_of_repeats(company: int, seed: int) -> str:
+    """How far the mean receipt of one request that is asked again and again is from its mean true share."""
+    case, lane = realise(company, 2.0 if company == 1 else 0.5, seed, 60.0, repeated=True)
+    got_uj, true_uj = drive(case).got_uj, np.array(lane.true_uj)
+    again = np.array([owner % REPEATED_EVERY == 0 for owner, _ in lane.owners])
+    is_prompt = np.array([role is Role.PROMPT for _, role in lane.owners])
+    off = [100 * float(got_uj[at].sum() / true_uj[at].sum() - 1) for at in
+           (again, again & is_prompt, again & ~is_prompt)]  # fmt: skip
+    count = len({owner for owner, _ in lane.owners if owner % REPEATED_EVERY == 0})
+    return f"| {company} | {seed} | {count} | " + " | ".join(f"{each:+.1f}" for each in off) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.attribution.steps", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--repeated", action="store_true", help="one request again and again, by its mean")
     args = parser.parse_args()
+    if args.repeated:
+        print("| company | seed | repeats | receipt, % | prompt | answer |\n|" + " --- |" * 6)
+        for company in (1, 4, 16):
+            for seed in range(1, args.seeds + 1):
+                print(means_of_repeats(company, seed), flush=True)
+        return
     print("| company | of | generations | median error | bias | covered |\n|" + " --- |" * 6)
     for company in (1, 4, 16):
         found = [run(company, seed) for seed in range(1, args.seeds + 1)]
