@@ -27,8 +27,9 @@ from wattserve_server.config import ServerConfig
 
 MOST_FILES = 22
 
-PREDICTIONS = 3
-"""A file that only some of them execute belongs to something else that the event loop did meanwhile."""
+PREDICTIONS = 30
+"""So many at the most. A file that only some of them execute belongs to something else that the event loop
+did meanwhile: on a busy machine it has time for that in one after the other."""
 
 OF_REQUESTS = ("MainThread", "wattserve-runner", "wattserve-tokenizer")
 """The threads that requests pass; the others read sensors and serve pages, requests or not."""
@@ -86,22 +87,23 @@ async def test_a_prediction_executes_few_files(tmp_path: Path, capsys: pytest.Ca
     try:
         address = await started(serving, capsys)
         request = pb.PredictRequest(text=pb.TextInput(texts=["a very good film"]))
-        traces = []
+        files: set[str] = set()
         async with grpc.aio.insecure_channel(address) as channel:
             predict = InferenceStub(channel).Predict
             await predict(request)
-            for _ in range(PREDICTIONS):
+            for number in range(PREDICTIONS):
                 with trace.watching():
                     response = await predict(request)
                 assert response.receipt.lines[0].tokens == 6
-                traces.append(trace.of_the_server)
+                files = files & trace.of_the_server if number else trace.of_the_server
+                if len(files) <= MOST_FILES:
+                    break
     finally:
         threading.setprofile(None)
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
-    files = sorted(set.intersection(*traces))
     assert "engine/engine.py" in files
-    assert len(files) <= MOST_FILES, "\n".join(files)
+    assert len(files) <= MOST_FILES, "\n".join(sorted(files))
 
 
 async def started(serving: asyncio.Task[None], capsys: pytest.CaptureFixture[str]) -> str:
