@@ -158,8 +158,12 @@ def test_a_settled_reply_says_what_its_receipt_says_afterwards(both: Both) -> No
 
 
 def test_a_provisional_reply_says_what_its_receipt_remembers(both: Both) -> None:
-    found = told(both.oip.ModelInfer(infer_request("tiny", input_ids=np.array([[2, 4, 3]]))))
-    assert found["energy_state"] == "provisional"
+    found: dict[str, Any] = {}
+    while "energy_uj" not in found:  # a calibration as short as the tests' has yet to learn
+        if found:
+            both.settled(str(found["receipt_id"]))
+        found = told(both.oip.ModelInfer(infer_request("tiny", input_ids=np.array([[2, 4, 3]]))))
+        assert found["energy_state"] == "provisional"
     assert found["energy_uj"] == both.settled(str(found["receipt_id"])).provisional_energy_uj
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.fixtures.event_gpu import EventGpu
+from wattserve_server.energy.costlaw import LawView
 from wattserve_server.engine import lane as lanes
 from wattserve_server.engine.gputime import GpuTime
 from wattserve_server.engine.lane import Lane, RunLog
@@ -53,7 +54,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> EventGpu:
 @pytest.fixture
 def lane(gpu: EventGpu) -> Lane:
     batcher: Any = SimpleNamespace(limits=None)
-    laws: Any = {}
+    laws: Any = {"accelerator": SimpleNamespace(law=LawView({}))}
     timing = GpuTime("cuda:0", gpu, gpu.clock_ns)
     return Lane("cpu", batcher, RunLog(), laws, timing, lambda result: None, lambda error: None)
 
