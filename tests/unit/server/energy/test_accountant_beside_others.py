@@ -98,6 +98,17 @@ def test_receipts_say_how_many_other_processes_there_were_and_what_they_drew(dev
         assert watts == pytest.approx(30.0, rel=0.05)
 
 
+def test_what_somebody_else_draws_beside_a_trial_is_not_the_warm_ups(device: LawfulDevice) -> None:
+    before = device.books.ledger.copy()
+    device.run("fp32")
+    device.run("fp32", kind="warm-up")
+    device.spike(7.0)
+    device.rest(2000.0)
+    after = device.books.ledger
+    assert (after.warmup_uj - before.warmup_uj) / 1e6 == pytest.approx(2.42, abs=0.5)
+    assert (after.unattributed_uj - before.unattributed_uj) / 1e6 == pytest.approx(7.0, rel=0.3)
+
+
 def test_neighbours_that_draw_nothing_cost_no_figure_its_accuracy(device: LawfulDevice) -> None:
     device.books.see_neighbours(1)
     device.rest(200.0)

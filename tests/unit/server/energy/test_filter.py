@@ -8,7 +8,7 @@ import pytest
 from wattserve_server.energy.calibration import Fit
 from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, correction_covariance, of_rows
 from wattserve_server.energy.device import QUIET_EDGES, ForeignLoad
-from wattserve_server.energy.estimate import BATCH_NOISE, CARRY, IDLE
+from wattserve_server.energy.estimate import BATCH_NOISE, CARRY, IDLE, within
 from wattserve_server.energy.filter import EnergyFilter
 
 WORK = np.array([0.1, 0.0, 0.0, 0.0, 0.0])  # 100 ms of the first class of rest
@@ -153,6 +153,34 @@ def test_a_single_batch_after_a_rest_teaches_what_rest_costs() -> None:
     assert energy.estimate.laws()["fp32"].cost_j(of_rows(96, 8)) == pytest.approx(2.42, rel=0.03)
 
 
+def test_what_rest_costs_is_followed_when_it_changes_later() -> None:
+    energy = knowing()
+    for more in (1.2, 1.0):
+        for _ in range(80):
+            energy.pass_time(50 * WORK)
+            admit(energy, 96, rest=3)
+            energy.update(5.0 + more * 2.42, ALL, WORK, 0.001, 2.42)
+            energy.estimate.settle(np.array([True]), more * 2.42)
+            energy.estimate.book_draw(WORK, 5.0)
+            edge(energy, 2.42)
+        assert energy.estimate.after_rest[3] == pytest.approx(more - 1.0, abs=0.05)
+
+
+def test_a_law_that_is_seldom_asked_for_stays_known_while_others_run() -> None:
+    energy = knowing()
+
+    def deviation_j() -> float:
+        admit(energy, 96)
+        told_j = float(energy.deviations_j[0])
+        energy.estimate.forget(np.array([True]))
+        return told_j
+
+    before_j = deviation_j()
+    for _ in range(1440):  # two hours of work of which none is its own
+        energy.pass_time(50 * WORK)
+    assert deviation_j() < 1.3 * before_j
+
+
 def test_a_foreign_load_is_followed_and_no_law_learns_beside_it() -> None:
     energy = knowing()
     before = energy.estimate.laws()["fp32"]
@@ -166,6 +194,17 @@ def test_a_foreign_load_is_followed_and_no_law_learns_beside_it() -> None:
     assert not energy.foreign.is_open
     assert energy.estimate.foreign_w == 0.0
     assert energy.estimate.idle_w[0] == pytest.approx(50.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("pool_j", "left_j"),
+    [(16.0, [8.0, 8.0]), (10.0, [7.985, 2.015]), (1.0, [1.0, 0.0]), (0.0, [0.0, 0.0])],
+    ids=["enough", "a little short", "far too short", "nothing"],
+)
+def test_a_shortage_is_taken_from_who_is_known_least(pool_j: float, left_j: list[float]) -> None:
+    told = within(pool_j, np.array([8.0, 8.0]), np.array([0.1, 2.0]))
+    assert told == pytest.approx(left_j, abs=1e-3)
+    assert float(told.sum()) <= pool_j + 1e-9
 
 
 def test_a_group_of_batches_alike_is_the_sum_of_them() -> None:

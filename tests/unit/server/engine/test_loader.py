@@ -296,6 +296,25 @@ async def test_a_variant_is_calibrated_when_it_is_loaded_where_the_device_tells_
         assert all(window.is_first_run for window in it.windows(OTHER))
 
 
+async def test_building_is_in_a_window_of_the_variants_warm_up_on_its_device_and_on_the_host(
+    model: LoadedModel,
+) -> None:
+    built_ns: list[int] = []
+
+    def build(materials: Materials, device: torch.device) -> Built:
+        built_ns.append(time.monotonic_ns())
+        return KINDS["fp32"].build(materials, device)
+
+    watched = replace(KINDS["fp32"], name="watched", build=build)
+    async with rig(model, choice("fp32"), choice("watched", OTHER, watched)) as it:
+        await it.engine.loader.load("watched")
+        for device in (CPU, OTHER):
+            (around,) = [
+                window for window in it.windows(device) if window.start_ns <= built_ns[-1] <= window.end_ns
+            ]
+            assert (around.variant, around.is_first_run, around.lines) == ("watched", True, ())
+
+
 async def test_a_variant_serves_once_its_law_is_known(model: LoadedModel) -> None:
     plan = TrialPlan(((1, 8),), trial_s=0.001, pause_s=0.001)
     async with rig(model, choice("fp32"), trials=plan, is_lazy=True) as it:
