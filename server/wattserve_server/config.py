@@ -11,7 +11,7 @@ import math
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -265,26 +265,8 @@ class ServerConfig:
     trust_remote_code: bool = _setting(False, "run code that comes with the model")
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            value, least = getattr(self, item.name), item.metadata["least"]
-            if isinstance(value, str | bool):
-                continue
-            if item.metadata["metavar"] == "PORT" and not least <= value <= 65535:
-                raise ConfigError(f"{flag(item.name)} {value}: must be between 0 and 65535")
-            if not least <= value < float("inf"):
-                allowed = f"at least {least}" if least else "a number, 0 or more"
-                raise ConfigError(f"{flag(item.name)} {value}: must be {allowed}")
-            if value > (most := item.metadata["most"]):
-                raise ConfigError(f"{flag(item.name)} {value}: must be at most {most:,}")
-        if not self.sensor_gain:
-            raise ConfigError("--sensor-gain 0: must be more than 0")
-        if self.sensor_gain_error >= 1:
-            raise ConfigError(f"--sensor-gain-error {self.sensor_gain_error}: is relative; 0.05 means 5 %")
-        if self.split_rule not in SPLIT_RULES:
-            raise ConfigError(f"--split-rule {self.split_rule!r}: must be one of {', '.join(SPLIT_RULES)}")
-        if self.idle_policy not in IDLE_POLICIES:
-            allowed = ", ".join(IDLE_POLICIES)
-            raise ConfigError(f"--idle-policy {self.idle_policy!r}: must be one of {allowed}")
+        for name in _ITEMS:
+            _check(name, flag(name), getattr(self, name))
         if self.meter == "replay" and not self.replay_file:
             raise ConfigError("--meter replay needs --replay-file FILE; `wattserve meter record` makes one")
         if self.replay_file and self.meter != "replay":
@@ -344,6 +326,9 @@ class ServerConfig:
             )
 
 
+_ITEMS: Mapping[str, Field[Any]] = {item.name: item for item in fields(ServerConfig)}
+
+
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -387,18 +372,17 @@ def flag_reader(flag_name: str, read: Callable[[str], T]) -> Callable[[str], T]:
 def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> ServerConfig:
     """flags: what was given on the command line, as text, and `config`, the file. Raises ConfigError."""
     given: dict[str, Any] = {}
-    kinds = {item.name: type(item.default) for item in fields(ServerConfig)}
     if flags.get("config"):
-        given |= _read_file(Path(flags["config"]), kinds)
-    for name in kinds:
-        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
-        if text is not None:
-            given[name] = (ENVIRONMENT_PREFIX + name.upper(), text)
+        given |= _read_file(Path(flags["config"]))
+    for name in _ITEMS:
+        variable = ENVIRONMENT_PREFIX + name.upper()
         if flags.get(name) == "":
             raise ConfigError(f"{flag(name)} is empty; leave it out for its default")
         if name in flags:
-            given[name] = (flag(name), flags[name])
-    return ServerConfig(**{name: _parse(kinds[name], *value) for name, value in given.items()})
+            given[name] = _parse(name, flag(name), flags[name])
+        elif variable in environment:  # else nobody reads it: others set variables of such names too
+            given[name] = _parse(name, variable, environment[variable])
+    return ServerConfig(**given)
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -408,7 +392,8 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
     return sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX) and name not in known)
 
 
-def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, Any]]:
+def _read_file(path: Path) -> dict[str, Any]:
+    """Every setting in it, checked, whether or not another one goes before it."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -416,13 +401,41 @@ def _read_file(path: Path, kinds: Mapping[str, type]) -> dict[str, tuple[str, An
     except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
         raise ConfigError(f"--config {path}: {error}") from error
     settings = {key.replace("-", "_"): value for key, value in content.items()}
-    unknown = sorted(set(settings) - set(kinds))
+    unknown = sorted(set(settings) - set(_ITEMS))
     if unknown:
-        raise ConfigError(f"--config {path}: unknown setting {unknown[0]!r}; known: {', '.join(kinds)}")
-    return {name: (f"{path}: {name}", value) for name, value in settings.items()}
+        raise ConfigError(f"--config {path}: unknown setting {unknown[0]!r}; known: {', '.join(_ITEMS)}")
+    return {name: _parse(name, f"{path}: {name}", value) for name, value in settings.items()}
 
 
-def _parse(kind: type, where: str, value: Any) -> Any:
+def _parse(name: str, where: str, value: Any) -> Any:
+    """A setting's value, of the text or the TOML that stands in `where`. Raises ConfigError."""
+    parsed = _converted(type(_ITEMS[name].default), where, value)
+    _check(name, where, parsed)
+    return parsed
+
+
+def _check(name: str, where: str, value: Any) -> None:
+    """What can be said of one setting alone. Raises ConfigError, naming `where` the value stands."""
+    among = {"split_rule": SPLIT_RULES, "idle_policy": IDLE_POLICIES}.get(name)
+    if among is not None and value not in among:
+        raise ConfigError(f"{where} {value!r}: must be one of {', '.join(among)}")
+    if isinstance(value, str | bool):
+        return
+    least, most, metavar = (_ITEMS[name].metadata[key] for key in ("least", "most", "metavar"))
+    if metavar == "PORT" and not least <= value <= 65535:
+        raise ConfigError(f"{where} {value}: must be between 0 and 65535")
+    if not least <= value < math.inf:
+        allowed = f"at least {least}" if least else "a number, 0 or more"
+        raise ConfigError(f"{where} {value}: must be {allowed}")
+    if value > most:
+        raise ConfigError(f"{where} {value}: must be at most {most:,}")
+    if name == "sensor_gain" and not value:
+        raise ConfigError(f"{where} 0: must be more than 0")
+    if name == "sensor_gain_error" and value >= 1:
+        raise ConfigError(f"{where} {value}: is relative; 0.05 means 5 %")
+
+
+def _converted(kind: type, where: str, value: Any) -> Any:
     if kind is bool:
         words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
         if isinstance(value, bool):

@@ -72,6 +72,11 @@ def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, 
         (f"port = {'9' * 5000}", "wattserve.toml: "),
         (f"model = {'[' * 5000}", "wattserve.toml: "),
         (f"max-queue-ms = {'9' * 400}", "must be a number"),
+        ("max_wait_ms = nan", "wattserve.toml: max_wait_ms nan: must be a number, 0 or more"),
+        ("port = 99999", "wattserve.toml: port 99999: must be between 0 and 65535"),
+        ('split-rule = "fair"', "wattserve.toml: split_rule 'fair': must be one of shapley,"),
+        ("sensor_gain = 0", "wattserve.toml: sensor_gain 0: must be more than 0"),
+        ("sensor_gain_error = 1", "wattserve.toml: sensor_gain_error 1.0: is relative"),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -81,6 +86,19 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, message: str) -> None:
         read_config({"config": str(file)}, {})
     assert message in str(caught.value)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ['"abc"', "99999"])
+def test_a_wrong_value_in_a_file_is_named_though_a_flag_overrides_it(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text(f"port = {value}")
+    with pytest.raises(ConfigError, match=r"wattserve\.toml: port '?(abc|99999)'?: must be"):
+        read_config({"config": str(file), "port": "0"}, {})
+
+
+def test_a_variable_that_a_flag_overrides_may_be_anothers() -> None:
+    """Kubernetes sets this one for a service named wattserve."""
+    assert read_config({"port": "1"}, {"WATTSERVE_PORT": "tcp://10.0.0.1:50051"}).port == 1
 
 
 def test_the_environment_can_switch_remote_code_on_and_off() -> None:
