@@ -130,12 +130,18 @@ def host_and_port(address: str) -> tuple[str, int]:
     return bare, int(port)
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an address of IPv4 or IPv6, without a port."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it. No name except localhost is looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return ipaddress.ip_address(host).is_loopback if is_address(host) else host == "localhost"
 
 
 def duration(text: str) -> float:

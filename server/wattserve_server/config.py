@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattserve_common.arguments import is_loopback
+from wattserve_common.arguments import is_address, is_loopback
 from wattserve_server.energy.attribution import BUSY_TIME, IDLE_POLICIES
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
@@ -34,6 +35,8 @@ OTHER_VARIABLES = {
 AUTO_BOOK = "auto"  # an account book for each port, in the user's state directory
 
 OFF = -1  # of a port: nothing listens
+
+_NUMERIC = re.compile(r".*:.*|[\d.]*\.[\d.]*")  # a host that can only be meant as an address: no name is so
 
 C_INT = 2**31 - 1  # what gRPC takes at the most
 
@@ -419,9 +422,11 @@ def _check(name: str, where: str, value: Any) -> None:
     among = {"split_rule": SPLIT_RULES, "idle_policy": IDLE_POLICIES}.get(name)
     if among is not None and value not in among:
         raise ConfigError(f"{where} {value!r}: must be one of {', '.join(among)}")
+    least, most, metavar = (_ITEMS[name].metadata[key] for key in ("least", "most", "metavar"))
+    if metavar == "HOST" and _NUMERIC.fullmatch(value) and not is_address(value):
+        raise ConfigError(f"{where} {value}: is no address, such as 127.0.0.1, 0.0.0.0 or ::1")
     if isinstance(value, str | bool):
         return
-    least, most, metavar = (_ITEMS[name].metadata[key] for key in ("least", "most", "metavar"))
     if metavar == "PORT" and not least <= value <= 65535:
         raise ConfigError(f"{where} {value}: must be between 0 and 65535")
     if not least <= value < math.inf:

@@ -107,6 +107,21 @@ def test_the_environment_can_switch_remote_code_on_and_off() -> None:
     assert ServerConfig().trust_remote_code is False
 
 
+@pytest.mark.parametrize("setting", ["host", "metrics_host"])
+@pytest.mark.parametrize("wrong", ["999.1.1.1", "1.2.3", "127.0.0.1:50051", "[::1]", "::g", "1.2.3.4.5"])
+def test_what_is_no_address_is_told_as_that(setting: str, wrong: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_config({setting: wrong, "insecure": "yes"}, {})
+    assert str(caught.value).endswith(f"host {wrong}: is no address, such as 127.0.0.1, 0.0.0.0 or ::1")
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "fe80::1%lo", "10.0.0.1", "db.example", "10.example", "node7"]
+)
+def test_an_address_or_a_name_is_taken(host: str) -> None:
+    assert read_config({"host": host, "insecure": "yes"}, {}).host == host
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_what_only_this_machine_reaches_needs_no_certificate(host: str) -> None:
     assert ServerConfig(host=host).host == host
