@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,11 +14,19 @@ from subprocess import PIPE
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2ForSequenceClassification, ViTConfig, ViTModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    ViTConfig,
+    ViTModel,
+)
 
 from tests.fixtures.children import Child
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
 from tests.fixtures.server import WATTSERVE, environment
+from wattserve_server.engine.model import load_model
+from wattserve_server.engine.tasks import task_named
 from wattserve_tools.cli import main
 
 
@@ -116,6 +125,24 @@ def test_a_truncated_safetensors_file_is_named(shell: Shell, tmp_path: Path) -> 
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert "cannot load model" in shell.serve_refused(folder)
+
+
+def test_pickled_weights_are_not_read_and_the_error_says_how_to_convert_them(
+    shell: Shell, tmp_path: Path
+) -> None:
+    folder = save_classifier(tmp_path / "pickled")
+    saved = AutoModelForSequenceClassification.from_pretrained(folder)
+    torch.save(saved.state_dict(), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    line = shell.serve_refused(folder)
+    assert (
+        "holds its weights only as a pickle (pytorch_model.bin), which can run code when it is read" in line
+    )
+    convert = re.search(r'python -c "(.+)"', line)
+    assert convert is not None
+    exec(convert[1])
+    model = load_model(str(folder), task_named("sequence-classification"))
+    assert torch.equal(model.weights.module.state_dict()["classifier.weight"], saved.classifier.weight)
 
 
 def test_a_checkpoint_without_a_classifier_is_not_made_up(shell: Shell, tmp_path: Path) -> None:

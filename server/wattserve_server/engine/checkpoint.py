@@ -96,6 +96,14 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
             f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
             f"try --task {' or '.join(name for name in TASKS if name != task.name)}"
         )
+    pickles = sorted(path.name for path in Path(place).glob("pytorch_model*.bin"))
+    if pickles and "no file named" in str(error):
+        return ConfigError(
+            f"model {place!r} holds its weights only as a pickle ({pickles[0]}), which can run code when it "
+            "is read, and so is not: weights must be safetensors. If you trust it, convert it: python -c "
+            f'"import transformers; transformers.{task.auto_class}.from_pretrained({place!r})'
+            f'.save_pretrained({place!r})"'
+        )
     return ConfigError(f"cannot load model {place!r}: {first_line(error)}{known_builtins(place)}")
 
 
