@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from tests.clients.oip_stub import OipStub, infer_request, rows, told
 from tests.fixtures.models import save_classifier
+from tests.fixtures.serve_with_held_lane import PROGRAM, held
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -24,12 +24,11 @@ from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 VARIANTS = ("fp32", "bf16")
 LENGTHS: tuple[tuple[int, ...], ...] = ((3,), (1, 30, 2, 64), (9,) * 7, (17, 16, 15), (64,))
 LONG = np.full((240, 60), 4, np.int64)
-PROGRAM = ("-m", "tests.fixtures.serve_with_held_lane")
 
 
 @pytest.fixture(scope="module")
 def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """While this file is there, no batch runs: who waits is met waiting, on a busy machine too."""
+    """While this file is there, no batch runs."""
     return tmp_path_factory.mktemp("hold") / "lane"
 
 
@@ -194,15 +193,6 @@ def fails(statistics: oip.ModelStatisticsResponse) -> int:
 def waiting(ids: np.ndarray, **given: int) -> oip.ModelInferRequest:
     """A request that lets all others pass."""
     return infer_request("tiny", {"priority": 3, **given}, input_ids=ids)
-
-
-@contextmanager
-def held(hold: Path) -> Iterator[None]:
-    hold.touch()
-    try:
-        yield
-    finally:
-        hold.unlink()
 
 
 def call(calls: OipStub, priority: int, ids: np.ndarray = LONG) -> asyncio.Task[Any]:

@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.clients.oip_stub import PATH, OipStub, infer_request, rows, told
 from tests.fixtures.models import save_classifier
+from tests.fixtures.serve_with_held_lane import PROGRAM, held
 from tests.fixtures.server import running_server
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -73,9 +74,24 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
 
     looking = threading.Thread(target=look)
     looking.start()
-    served = ("--variants", "fp32", "--threads", "1", "--meter", "none", "--max-batch-sequences", "1")
+    served = (
+        "--variants",
+        "fp32",
+        "--threads",
+        "1",
+        "--meter",
+        "none",
+        "--max-batch-sequences",
+        "1",
+        "--max-queue-ms",
+        "600000",
+    )
     with (
-        running_server("--model", str(folder), *served, "--port", str(port)) as running,
+        running_server(
+            *("--model", str(folder), *served, *limits, "--port", str(port)),
+            program=PROGRAM,
+            extra={"HELD_LANE_FILE": str(tmp_path / "hold")},
+        ) as running,
         grpc.insecure_channel(running.address) as channel,
     ):
         looking.join(timeout=60)
@@ -94,19 +110,20 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
         assert next(watch).status == SERVING
 
         requests = Requests()
-        stream = calls.ModelStreamInfer(iter(requests))
-        for number in range(3):
-            request = infer_request("tiny", input_ids=LONG)
-            request.id = str(number)
-            requests.put(request)
-        asked = calls.ModelInfer.future(infer_request("tiny", input_ids=LONG))
-        while native.GetEnergyReport(pb.GetEnergyReportRequest()).pending_receipts < 4:
-            assert not asked.done()
-        ending = threading.Thread(target=running.terminate)
-        ending.start()
-        assert next(watch).status == NOT_SERVING
-        assert refusal(calls.ModelInfer, infer_request("tiny", input_ids=LONG[:1])) is unavailable
-        assert not calls.ServerReady(oip.ServerReadyRequest(), timeout=60).ready
+        with held(tmp_path / "hold"):
+            stream = calls.ModelStreamInfer(iter(requests))
+            for number in range(3):
+                request = infer_request("tiny", input_ids=LONG)
+                request.id = str(number)
+                requests.put(request)
+            asked = calls.ModelInfer.future(infer_request("tiny", input_ids=LONG))
+            while native.GetEnergyReport(pb.GetEnergyReportRequest()).pending_receipts < 4:
+                pass
+            ending = threading.Thread(target=running.terminate)
+            ending.start()
+            assert next(watch).status == NOT_SERVING
+            assert refusal(calls.ModelInfer, infer_request("tiny", input_ids=LONG[:1])) is unavailable
+            assert not calls.ServerReady(oip.ServerReadyRequest(), timeout=60).ready
 
         for number in range(3):
             reply = next(stream)
