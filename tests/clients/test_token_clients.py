@@ -160,7 +160,7 @@ def test_aiperf_reads_the_energy_that_the_ledger_has(
     # Its figure is the difference of two of its records: from the last one before the first request.
     first = min(counts, key=lambda count: abs(counts[-1] - count - told["avg"]))
     known_mj, measured_uj = np.array(sorted(ledger.items())).T
-    assert np.sum(np.diff(known_mj) > 0) > 20  # steps of the counter, which the ledger may know one later
+    assert np.sum(np.diff(known_mj) > 0) > 10  # steps of the counter, which the ledger may know one later
     since_uj, until_uj = np.interp(np.array([first, counts[-1]]) * 1e9, known_mj, measured_uj)
     assert told["avg"] * 1e12 == pytest.approx(until_uj - since_uj, rel=0.02)
 
