@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 import torch
@@ -25,8 +26,10 @@ from transformers import (
 from tests.fixtures.children import Child
 from tests.fixtures.models import save_bert_classifier, save_classifier, save_encoder
 from tests.fixtures.server import WATTSERVE, environment
+from wattserve_server.engine.checkpoint import skeleton
 from wattserve_server.engine.model import load_model
 from wattserve_server.engine.tasks import task_named
+from wattserve_server.errors import ConfigError
 from wattserve_tools.cli import main
 
 
@@ -118,6 +121,28 @@ def test_a_folder_without_a_model_is_named(shell: Shell, tmp_path: Path) -> None
 def test_a_config_that_is_not_json_is_named(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     assert "cannot load model" in shell.serve_refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"n_layers": 1_001}, "its config.json has n_layers 1,001: a model of more than 1,000 layers is not"),
+        ({"text_config": {"depths": [1, 1_000]}}, "has depths 1,001: a model of more than 1,000 layers is"),
+        ({"dim": 10**9}, "its config.json gives some of its weights other sizes than they have"),
+    ],
+)
+def test_a_config_of_absurd_sizes_is_named_before_anything_is_built(
+    tmp_path: Path, said: dict[str, Any], words: str
+) -> None:
+    classify = task_named("sequence-classification")
+    folder = save_classifier(tmp_path / "absurd")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | said))
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_model(str(folder), classify)
+    if "dim" not in said:  # which a model without numbers may have
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            skeleton(str(folder), classify)
 
 
 def test_a_truncated_safetensors_file_is_named(shell: Shell, tmp_path: Path) -> None:

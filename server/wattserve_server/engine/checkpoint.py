@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ RANDOM_PREFIX = "random:"
 # What transformers raises for a checkpoint that it cannot load.
 _COMPLAINTS = (OSError, ValueError, RuntimeError, KeyError, ImportError, AttributeError)
 
+# Some times what the deepest models have. Each takes milliseconds and memory to build, with weights or not.
+MOST_LAYERS = 1_000
+_LAYERS = re.compile(r"(.*_)?(layers?|depths?)")  # a number of them in a config, or one for each stage
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -53,6 +58,7 @@ def load_checkpoint(
 ) -> torch.nn.Module:
     """In evaluation mode; as it is stored where it is quantised, else in `dtype`; made `runnable`. options:
     for transformers. Raises ConfigError."""
+    _check_depth(place)
     loader = getattr(transformers, task.auto_class)
     try:
         module, report = loader.from_pretrained(
@@ -96,6 +102,10 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
             f"model {place!r} cannot do the task {task.name}: its architecture has no {task.auto_class}; "
             f"try --task {' or '.join(name for name in TASKS if name != task.name)}"
         )
+    if "ignore_mismatched_sizes" in str(error):
+        return ConfigError(
+            f"model {place!r}: its config.json gives some of its weights other sizes than they have"
+        )
     pickles = sorted(path.name for path in Path(place).glob("pytorch_model*.bin"))
     if pickles and "no file named" in str(error):
         return ConfigError(
@@ -105,6 +115,20 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
             f'.save_pretrained({place!r})"'
         )
     return ConfigError(f"cannot load model {place!r}: {first_line(error)}{known_builtins(place)}")
+
+
+def _check_depth(place: str) -> None:
+    config = read_json(place, "config.json") or {}
+    inner = [value for name, value in config.items() if name.endswith("_config") and isinstance(value, dict)]
+    for part in (config, *inner):  # not its labels: one of ImageNet's is a layer
+        for name in filter(_LAYERS.fullmatch, part):
+            stages = part[name] if isinstance(part[name], list) else [part[name]]
+            layers = sum(stage for stage in stages if isinstance(stage, int))
+            if layers > MOST_LAYERS:
+                raise ConfigError(
+                    f"model {place!r}: its config.json has {name} {layers:,}: a model of more than "
+                    f"{MOST_LAYERS:,} layers is not built"
+                )
 
 
 def check_finite(source: str, module: torch.nn.Module) -> None:
@@ -196,6 +220,7 @@ def read_json(source: str, name: str) -> dict[str, Any] | None:
 def skeleton(source: str, task: Task, trust_remote_code: bool = False) -> nn.Module:
     """The model's architecture in fp32, in evaluation mode, without numbers, made `runnable`. Raises
     ConfigError."""
+    _check_depth(source)
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
