@@ -1,4 +1,5 @@
-"""The audit file: a first line that says what it is, then blocks, each compressed and with a checksum.
+"""The audit file: a first line that says what it is, then blocks, compressed one after the other, each with a
+checksum.
 
 A block is written once a second and holds all since the last one, so that a file whose server was killed is
 good up to its last block. The first block holds the `Header`, as JSON.
@@ -20,7 +21,7 @@ from typing import Any
 
 from wattserve_server.errors import ConfigError
 
-NAME, VERSION = b"wattserve-audit ", 1
+NAME, VERSION = b"wattserve-audit ", 2
 _FRAME = struct.Struct("<II")  # bytes of the block, and their checksum
 SETTINGS = (
     "model", "device", "variants", "meter", "allow_mig", "sensor_gain", "sensor_gain_error",
@@ -65,6 +66,7 @@ class BlockWriter:
     """Makes the file; raises ConfigError where there is one already or none can be."""
 
     def __init__(self, path: Path) -> None:
+        self._packing = zlib.compressobj()
         try:
             self._file = FileIO(path, "x")
             self._good = self._file.write(NAME + b"%d\n" % VERSION)
@@ -82,8 +84,8 @@ class BlockWriter:
         self.write(json.dumps(asdict(header)).encode())
 
     def write(self, block: bytes) -> None:
-        """Raises OSError; then what was written of the block is cut off again, if that can be."""
-        data = zlib.compress(block)
+        """Raises OSError, and must not be called again then; what is there of the block is cut off."""
+        data = self._packing.compress(block) + self._packing.flush(zlib.Z_SYNC_FLUSH)
         data = _FRAME.pack(len(data), zlib.crc32(data)) + data
         try:
             left = memoryview(data)
@@ -105,6 +107,7 @@ class BlockReader:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError for a file that is none, or of another version."""
         self.path = path
+        self._unpacking = zlib.decompressobj()
         self.cut_at: int | None = None
         self._blocks = self._read()
         first = next(self._blocks, None)
@@ -137,13 +140,12 @@ class BlockReader:
     def _opened(self, data: bytes, checksum: int, at: int) -> bytes:
         why = "" if zlib.crc32(data) == checksum else "its checksum is another"
         if not why:
-            unpacking = zlib.decompressobj()
             try:
-                block = unpacking.decompress(data, MOST_BYTES)
+                block = self._unpacking.decompress(data, MOST_BYTES)
             except zlib.error as error:
                 why = str(error)
             else:
-                if unpacking.eof:
+                if not self._unpacking.unconsumed_tail:
                     return block
                 why = f"it holds more than {MOST_BYTES >> 20} MiB"
         raise ConfigError(
@@ -157,4 +159,7 @@ def _check_first_line(path: Path, line: bytes) -> None:
         raise ConfigError(f"{path}: is no audit file; `wattserve audit record` makes them")
     if line != NAME + b"%d\n" % VERSION:
         told = line[len(NAME) :].strip().decode(errors="replace")
-        raise ConfigError(f"{path}: is an audit file of version {told}; this Wattserve reads {VERSION}")
+        raise ConfigError(
+            f"{path}: is an audit file of version {told}, and this Wattserve reads version {VERSION}; "
+            "recompute it with the Wattserve that made it"
+        )

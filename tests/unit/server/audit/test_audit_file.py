@@ -79,9 +79,12 @@ def test_a_block_that_would_fill_the_memory_is_refused(
     [
         (b"", "is no audit file; `wattserve audit record` makes them"),
         (b'{"format": "wattserve-meter-recording"}\n', "is no audit file"),
-        (b"wattserve-audit 2\n", "is an audit file of version 2; this Wattserve reads 1"),
-        (b"wattserve-audit 1\n", "ends before its first block"),
-        (b"wattserve-audit 1\n" + struct.pack("<II", 500, 0), "ends before its first block"),
+        (
+            b"wattserve-audit 1\n",
+            "is an audit file of version 1, and this Wattserve reads version 2; recompute it with",
+        ),
+        (b"wattserve-audit 2\n", "ends before its first block"),
+        (b"wattserve-audit 2\n" + struct.pack("<II", 500, 0), "ends before its first block"),
     ],
 )
 def test_what_is_no_audit_file_is_refused(content: bytes, words: str, tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wattserve_server.audit.codec import Decoder, Encoder
+from wattserve_server.audit.columns import Columns
 from wattserve_server.audit.events import Ended, Event, Heard, Opened, Told
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, Role, State, Window, Work
@@ -137,7 +139,7 @@ JSON = st.recursive(
 
 @given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_events_or_refused(block: bytes) -> None:
-    with suppress(ValueError, LookupError, TypeError, AttributeError):
+    with suppress(ValueError, LookupError, TypeError, AttributeError, OverflowError):
         list(Decoder().decode(block))
 
 
@@ -167,3 +169,43 @@ def test_nothing_of_a_receipt_is_kept_once_it_is_final() -> None:
     for each in (encoder, decoder):
         assert [*each._receipts, *each._lines, *each._works] == []
     assert not decoder._lines_of
+
+
+@given(
+    st.lists(st.integers(-(2**70), 2**70) | st.integers(-9, 9)),
+    st.integers(1, 2**40),
+    st.lists(JSON, max_size=3),
+)
+def test_numbers_of_any_size_come_back_and_what_divides_all_is_told_once(
+    numbers: list[int], divisor: int, words: list[Any]
+) -> None:
+    written = Columns(("few", "none", "many"))
+    for number in numbers:
+        written.put("many", number * divisor)
+    written.put("few", 5)
+    for each in words:
+        written.say(each)
+    read = Columns.from_bytes(("few", "none", "many"), written.to_bytes())
+    assert [read.take("many") for _ in numbers] == [number * divisor for number in numbers]
+    assert (read.take("few"), [repr(read.hear()) for _ in words]) == (5, [*map(repr, words)])
+    assert read.is_empty
+
+
+def test_a_block_that_would_fill_the_memory_with_zeros_is_refused() -> None:
+    block = bytearray(Columns(("zeros",)).to_bytes())
+    block[9] = 0xFF  # the fourth byte of how many there are, behind the first three of three numbers
+    with pytest.raises(ValueError, match="more than 33554432 numbers"):
+        Columns.from_bytes(("zeros",), bytes(block))
+
+
+def test_reasons_without_end_do_not_fill_the_memory_and_come_back() -> None:
+    """A meter's errors may name a time."""
+    encoder, decoder = Encoder(), Decoder()
+    list(decoder.decode(encoder.encode([Opened(0, "counter", "a", "simulated", SETTINGS)])))
+    for begin in range(0, 3000, 100):
+        failed: list[Event] = [
+            Heard(0, "failed", (at_ns, f"at {at_ns}")) for at_ns in range(begin, begin + 100)
+        ]
+        assert list(decoder.decode(encoder.encode(failed))) == failed
+    assert len(encoder._known.names) <= 1000
+    assert len(decoder._known.names) <= 1000

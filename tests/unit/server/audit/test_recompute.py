@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.audited import HEADER, AuditedDevice, generations, recorder, rewrite
+from tests.fixtures.audited import HEADER, AuditedDevice, events_of, generations, recorder, rewrite
 from tests.unit.server.energy.test_accountant_after_errors import FAULT, raising
 from tests.unit.server.test_counters import Machine
 from wattserve_server.audit.events import METHODS, Event, Heard, Opened, Told
@@ -19,7 +19,7 @@ from wattserve_server.energy.attribution import IDLE_POLICIES
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.reading import Energy, Reading
-from wattserve_server.energy.receipt import ACCELERATOR, HOST, Figures, State
+from wattserve_server.energy.receipt import ACCELERATOR, HOST, Figures, State, Window, Work
 from wattserve_server.errors import ConfigError
 
 
@@ -204,3 +204,24 @@ def test_what_no_server_says_is_refused_in_words(
     rewrite(tmp_path / "run.audit", tmp_path / "odd.audit", change)
     with pytest.raises(ConfigError, match="recompute it with the version that made it"):
         recompute(tmp_path / "odd.audit")
+
+
+def test_an_accountant_that_is_recorded_is_told_whole_microseconds(tmp_path: Path) -> None:
+    """Finer ones would double the file. That it heeds these, all tests above say."""
+    keeper = recorder(tmp_path / "run.audit")
+    books = keeper.accountant_of("accelerator of cpu", ACCELERATOR, "simulated")(5.0)
+    window = Window(
+        "fp32", 10_000_999, 20_001_001, (8,), 8, rested_ns=3_000_001, cpu_ns=9_999_999, work=(Work(8),)
+    )
+    books.observe(Reading(30_000_999, Energy(7)))
+    books.failed(40_000_001, "gone")
+    books.advance([window], 40_000_999)
+    keeper.close()
+    told = [event.arguments for event in events_of(tmp_path / "run.audit") if isinstance(event, Heard)]
+    coarse = replace(window, start_ns=10_000_000, end_ns=20_001_000, rested_ns=3_000_000, cpu_ns=9_999_000)
+    assert told[:2] == [(Reading(30_000_000, Energy(7)),), (40_000_000, "gone")]
+    ((ran,), until_ns) = told[2]
+    assert [getattr(ran, name) for name in Window.__slots__] == [
+        getattr(coarse, name) for name in Window.__slots__
+    ]
+    assert until_ns == 40_000_000
