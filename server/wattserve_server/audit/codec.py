@@ -163,10 +163,9 @@ class Encoder:
             for column, more in zip(_WORK, map(sub, work, before), strict=True):
                 put(column, more)
         put("window.lengths", len(window.lengths) - max(len(window.lines), len(window.work)))
-        for length, work in zip_longest(
-            window.lengths, window.work[: len(window.lengths)], fillvalue=_NOTHING
-        ):
-            put("length", length - work.computed)
+        computed = [work.computed for work in window.work[: len(window.lengths)]]
+        for length, expected in zip_longest(window.lengths, computed, fillvalue=0):
+            put("length", length - expected)
         put("window.padded", window.padded_length - max(window.lengths, default=0))
 
     def _line(self, line: Line) -> None:

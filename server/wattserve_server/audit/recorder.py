@@ -155,7 +155,7 @@ class RecordedAccountant(Accountant):
 
 def _saying(method: str) -> Callable[..., Any]:
     heed = getattr(Accountant, method)
-    coarse = _COARSE.get(method, lambda *arguments: arguments)
+    coarse = _COARSE.get(method, _as_it_is)
 
     def say(self: RecordedAccountant, *given: Any) -> Any:
         arguments = coarse(*given)
@@ -163,6 +163,10 @@ def _saying(method: str) -> Callable[..., Any]:
         return heed(self, *arguments)
 
     return say
+
+
+def _as_it_is(*arguments: Any) -> tuple[Any, ...]:
+    return arguments
 
 
 def _us(at_ns: int) -> int:
