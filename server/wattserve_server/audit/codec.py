@@ -18,7 +18,6 @@ from wattserve_server.audit.events import METHODS, Ended, Event, Heard, Opened, 
 from wattserve_server.energy.inflight import Visit
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, Role, State, Window, Work
-from wattserve_server.engine.book import RANDOM_CHARACTERS
 
 _KINDS = ("ended", "told", "opened", *METHODS)
 _NEW = 0  # in place of how many are younger
@@ -33,6 +32,7 @@ _COLUMNS = (
     "line", "role", "receipt", "parts",
     "outcome", "figures", "state", "energy_uj", "below_uj", "above_uj", "idle_uj",
 )  # fmt: skip
+_RANDOM = 26  # characters at the end of a receipt's id; those before are the run's
 _MOST_NAMES = 1000  # that are known at a time
 _NOTHING = Work(0)
 _OUTCOMES, _STATES, _ROLES = tuple(Outcome), tuple(State), (None, *Role)
@@ -185,8 +185,8 @@ class Encoder:
         self._receipts[receipt] = self._next_receipt
         self._next_receipt += 1
         self._out.put("receipt", _NEW)
-        self._name(receipt.receipt_id[:-RANDOM_CHARACTERS])  # of the run
-        self._out.say(receipt.receipt_id[-RANDOM_CHARACTERS:])
+        self._name(receipt.receipt_id[:-_RANDOM])  # of the run
+        self._out.say(receipt.receipt_id[-_RANDOM:])
         for name in (receipt.variant, receipt.device, receipt.parts, receipt.idle_policy):
             self._name(name)
 

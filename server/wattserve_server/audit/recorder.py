@@ -155,7 +155,7 @@ class RecordedAccountant(Accountant):
 
 def _saying(method: str) -> Callable[..., Any]:
     heed = getattr(Accountant, method)
-    coarse = _COARSE.get(method, _as_it_is)
+    coarse: Callable[..., tuple[Any, ...]] = _COARSE.get(method, _as_it_is)
 
     def say(self: RecordedAccountant, *given: Any) -> Any:
         arguments = coarse(*given)
