@@ -1,7 +1,7 @@
 """What an account book costs in CPU time: of the writer and of the event loop for each receipt, and of
-`usage` over a year of hours.
+`usage` over a year of hours; and what memory it takes at 5,000 receipts/s.
 
-    python -m tests.bench.account_cost [--postgres BINARIES] [--year]
+    python -m tests.bench.account_cost [--postgres BINARIES] [--year] [--soak SECONDS]
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from wattserve_server.service.inference import receipt_message
 A_SECOND = 2500  # receipts in half a second at 5,000 receipts/s: one transaction
 TRANSACTIONS = 60
 YEAR_HOURS, YEAR_TENANTS, YEAR_VARIANTS = 8760, 100, 5
+PAGE = resource.getpagesize()
 BEGINNING = 1_767_225_600 // 3600  # 2026-01-01
 SOURCES = {ACCELERATOR: Source("nvml:GPU-0", "apportioned by a filter", Quality.MEASURED)}
 
@@ -50,19 +51,22 @@ def receipt(at: int, instance: str) -> Receipt:
     return made
 
 
-def writing(place: str) -> tuple[float, float, float]:
-    """Microseconds of CPU for each receipt: of `put`, of the writer, of that its encoding."""
-    book, instance = open_book(place, for_writing=True), secrets.token_hex(6)
-    ledger = Ledger()
+def writer_to(place: str, instance: str, ledger: Ledger) -> Writer:
+    book = open_book(place, for_writing=True)
     ledger.begin(0)
-    scribe = Scribe(book, "bench", instance, "0", time.time_ns())
-    writer = Writer(
+    return Writer(
         book,
-        scribe,
+        Scribe(book, "bench", instance, "0", time.time_ns()),
         lambda each: receipt_message(each, SOURCES).SerializeToString(),
         lambda: {"accelerator of cuda:0": Counted("measured by nvml:GPU-0", ledger)},
         time.time_ns,
     )
+
+
+def writing(place: str) -> tuple[float, float, float]:
+    """Microseconds of CPU for each receipt: of `put`, of the writer, of that its encoding."""
+    ledger, instance = Ledger(), secrets.token_hex(6)
+    writer = writer_to(place, instance, ledger)
     puts, writes, encodes = [], [], []
     for step in range(TRANSACTIONS):
         receipts = [receipt(A_SECOND * step + at, instance) for at in range(A_SECOND)]
@@ -84,6 +88,26 @@ def writing(place: str) -> tuple[float, float, float]:
     writer.close()
     put, write, encode = (statistics.mean(each[5:]) / A_SECOND * 1e6 for each in (puts, writes, encodes))
     return put, write, encode
+
+
+def soak(place: str, seconds: int) -> None:
+    """Tells every tenth part of the time what memory the process takes, and how many receipts wait."""
+    ledger, instance = Ledger(), secrets.token_hex(6)
+    writer = writer_to(place, instance, ledger)
+    writer.start()
+    begun, count, most_waiting = time.monotonic(), 0, 0
+    for tenth in range(10):
+        while (passed_s := time.monotonic() - begun) < seconds * (tenth + 1) / 10:
+            while count < passed_s * A_SECOND * 2:
+                ledger.meter(150_000)
+                writer.put(receipt(count, instance))
+                count += 1
+            most_waiting = max(most_waiting, writer.status.waiting)
+            time.sleep(0.01)
+        memory_mb = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
+        print(f"{passed_s:6.0f} s: {count:>9,} put, {memory_mb:.0f} MB, at most {most_waiting:,} waited")
+    writer.close()
+    print(f"{writer.status.written:,} of {count:,} written, {writer.status.left_out} left out")
 
 
 def fill_year(book: Book) -> None:
@@ -122,6 +146,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--postgres", type=Path, help="the folder of its programs: see tests/fixtures/get_postgres.sh"
     )
     parser.add_argument("--year", action="store_true", help="make a year of hours, 4.4 million rows, and ask")
+    parser.add_argument("--soak", type=int, metavar="SECONDS", help="put 5,000 receipts/s for so long")
     arguments = parser.parse_args(argv)
     with ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory()))
@@ -136,6 +161,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             put, write, encode = writing(place)
             print(f"{name:<24}{put:>8.2f}{write:>10.1f}{encode:>19.1f}")
         print(f"memory at the most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+        for name, place in places.items() if arguments.soak else ():
+            print(f"{name}, 5,000 receipts/s for {arguments.soak} s")
+            soak(place, arguments.soak)
         if not arguments.year:
             return
         year = folder / "year.sqlite3"

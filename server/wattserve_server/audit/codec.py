@@ -29,7 +29,7 @@ _COLUMNS = (
     "windows", "window.since_ns", "window.took_ns", "window.rested_ns", "window.padded", "window.first",
     "window.rows", "window.cpu_ns", "window.lane", "window.lengths", "window.lines", "window.works", "length",
     *_WORK,
-    "line", "role", "receipt", "parts",
+    "line", "role", "receipt",
     "outcome", "figures", "state", "energy_uj", "below_uj", "above_uj", "idle_uj",
 )  # fmt: skip
 _RANDOM = 26  # characters at the end of a receipt's id; those before are the run's
