@@ -3,9 +3,11 @@
 A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
 while two of bf16, send one sequence of 32 tokens after the other through the client library. Of each run is
 printed what a stranger could work out from the receipts alone: how the newcomer's first ones compare with its
-later ones, its neighbour's with those from before (beside it, the time that they were computed for: batches
-grow while another's keep them waiting), and joules with the time that was computed; and how long
-its neighbour's callers waited before, while it was built and verified, while it was calibrated, and after.
+later ones, its neighbour's with those from before, and joules of both with the time that was computed. Then
+(in brackets) the same over what was really used, by the windows of an audit that is recorded meanwhile: CPU
+time where joules are estimated from it, else the time computed. For a neighbour's requests do get cheaper:
+batches grow while another's keep them waiting. And how long its neighbour's callers waited before, while it
+was built and verified, while it was calibrated, and after.
 """
 
 from __future__ import annotations
@@ -14,16 +16,20 @@ import argparse
 import math
 import statistics
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
+from tests.fixtures.audited import events_of
 from tests.fixtures.server import running_server
 from wattserve_client import Client, Receipt, VariantState, WattserveError
+from wattserve_server.audit.events import Heard
 
 RESIDENT, NEWCOMER = "fp32", "bf16"
 CALLERS = {RESIDENT: 4, NEWCOMER: 2}
@@ -33,7 +39,7 @@ FIRST = 30  # receipts
 POLL_S = 0.05
 PATIENCE_S = 120.0  # for receipts, on a machine that others keep busy
 SETTLING_S = 3.0  # after the last answer, for the receipts still to come
-# What a run is held to; the last one is the ratio of joules over the ratio of the time computed.
+# What a run is held to, over what was used.
 BOUNDS = {"newcomer": (0.7, 1.4), "neighbour": (0.8, 1.25), "split": (1 / 1.4, 1.4)}
 
 
@@ -41,6 +47,7 @@ BOUNDS = {"newcomer": (0.7, 1.4), "neighbour": (0.8, 1.25), "split": (1 / 1.4, 1
 class Bill:
     """One request of one sequence. compute_s: its share of its batch's time."""
 
+    receipt_id: str
     at_s: float
     joules: float
     compute_s: float
@@ -52,7 +59,7 @@ def bill_of(receipt: Receipt) -> Bill | None:
     if receipt.energy_uj is None or not line.batch_size:
         return None
     share_s = line.compute_ns / 1e9 / line.batch_size
-    return Bill(receipt.created_unix_ns / 1e9, receipt.energy_uj / 1e6, share_s)
+    return Bill(receipt.receipt_id, receipt.created_unix_ns / 1e9, receipt.energy_uj / 1e6, share_s)
 
 
 class Run:
@@ -137,24 +144,25 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Found:
+class Compared:
     newcomer: float  # its first receipts over its later ones
     neighbour: float  # its receipts beside the newcomer over those before
-    neighbours_time: float  # the same of the time that it computed for a request
-    split: float  # joules of the newcomer over its neighbour's, over the same of the time computed
+    split: float  # joules of the newcomer over its neighbour's, for a second that was computed
+
+
+@dataclass(frozen=True)
+class Found:
+    told: Compared
+    used: Compared  # the same of what was used
     withheld: float  # part of the newcomer's receipts
     p99_ms: tuple[float, ...]  # of the neighbour: before, loading, calibrating, after; nan where none came
 
+    def over_used(self, name: str) -> float:
+        told: float = getattr(self.told, name)
+        return told / float(getattr(self.used, name))
+
     def misses(self) -> list[str]:
-        return [name for name, (low, high) in BOUNDS.items() if not low <= getattr(self, name) <= high]
-
-
-def mean(bills: Sequence[Bill]) -> float:
-    return statistics.fmean(bill.joules for bill in bills)
-
-
-def per_second(bills: Sequence[Bill]) -> float:
-    return sum(bill.joules for bill in bills) / sum(bill.compute_s for bill in bills)
+        return [name for name, (low, high) in BOUNDS.items() if not low <= self.over_used(name) <= high]
 
 
 def p99_ms(run: Run) -> tuple[float, ...]:
@@ -164,20 +172,63 @@ def p99_ms(run: Run) -> tuple[float, ...]:
     return tuple(1e3 * float(np.percentile(waits, 99)) if waits else math.nan for waits in phases)
 
 
-def found_in(run: Run) -> Found:
+def used_s(path: Path, meter: str) -> dict[str, float]:
+    """Of each request, by its receipt's id: its share of what its batch used, whose sequences are alike."""
+    found = {}
+    for event in events_of(path):
+        if isinstance(event, Heard) and event.method == "advance":
+            for window in event.arguments[0]:
+                used_ns = window.cpu_ns if meter == "estimate" else window.duration_ns
+                for line in window.lines:
+                    found[line.receipt.receipt_id] = used_ns / len(window.lines) / 1e9
+    return found
+
+
+def found_in(run: Run, used: dict[str, float]) -> Found:
     new = sorted(run.bills[NEWCOMER], key=lambda bill: bill.at_s)
     old = run.bills[RESIDENT]
     before = [bill for bill in old if bill.at_s < run.loaded_s]
     beside = [bill for bill in old if bill.at_s >= new[0].at_s]
+
+    def compared(amount: Callable[[Bill], float]) -> Compared:
+        def mean(bills: Sequence[Bill]) -> float:
+            return statistics.fmean(map(amount, bills))
+
+        def per_second(bills: Sequence[Bill]) -> float:
+            return sum(map(amount, bills)) / sum(bill.compute_s for bill in bills)
+
+        return Compared(
+            newcomer=mean(new[:FIRST]) / mean(new[len(new) // 2 :]),
+            neighbour=mean(beside) / mean(before),
+            split=per_second(new) / per_second(beside),
+        )
+
     return Found(
-        newcomer=mean(new[:FIRST]) / mean(new[len(new) // 2 :]),
-        neighbour=mean(beside) / mean(before),
-        neighbours_time=statistics.fmean(bill.compute_s for bill in beside)
-        / statistics.fmean(bill.compute_s for bill in before),
-        split=per_second(new) / per_second(beside),
+        told=compared(lambda bill: bill.joules),
+        used=compared(lambda bill: used[bill.receipt_id]),
         withheld=run.withheld[NEWCOMER] / (run.withheld[NEWCOMER] + len(new)),
         p99_ms=p99_ms(run),
     )
+
+
+def found_by(meter: str, alone_s: float, together_s: float) -> Found:
+    """In one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        audit = Path(folder) / "run.audit"
+        flags = (
+            "--model",
+            "demo",
+            "--variants",
+            f"{RESIDENT},{NEWCOMER}",
+            "--lazy-variants",
+            "--meter",
+            meter,
+        )
+        with running_server(*flags, fresh=True, command=("audit", "record", str(audit))) as server:
+            run = Run(server.address)
+            run.drive(alone_s, together_s)
+            server.terminate()
+        return found_in(run, used_s(audit, meter))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -192,26 +243,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     missed = 0
     print(
-        "| meter | newcomer, first / later | neighbour, beside / before (its time) | split | withheld "
+        "| meter | newcomer, first / later (over used) | neighbour, beside / before | split | withheld "
         "| neighbour's p99, ms: before, loading, calibrating, after | missed |"
     )
     print("|---|---|---|---|---|---|---|")
     for meter in asked.meters.split(","):
         for _ in range(asked.runs):
-            flags = ("--model", "demo", "--variants", f"{RESIDENT},{NEWCOMER}", "--lazy-variants")
-            with running_server(*flags, "--meter", meter, fresh=True) as server:
-                run = Run(server.address)
-                run.drive(asked.alone, asked.together)
-                server.terminate()
-            found = found_in(run)
+            found = found_by(meter, asked.alone, asked.together)
             missed += bool(found.misses())
-            waits = ", ".join(f"{wait:.1f}" for wait in found.p99_ms)
-            print(
-                f"| {meter} | {found.newcomer:.2f} | {found.neighbour:.2f} ({found.neighbours_time:.2f}) "
-                f"| {found.split:.2f} | "
-                f"{found.withheld:.1%} | {waits} | {', '.join(found.misses()) or '-'} |",
-                flush=True,
+            compared = " | ".join(
+                f"{getattr(found.told, each):.2f} ({found.over_used(each):.2f})" for each in BOUNDS
             )
+            waits = ", ".join(f"{wait:.1f}" for wait in found.p99_ms)
+            words = ", ".join(found.misses()) or "-"
+            print(f"| {meter} | {compared} | {found.withheld:.1%} | {waits} | {words} |", flush=True)
     return 1 if missed else 0
 
 
