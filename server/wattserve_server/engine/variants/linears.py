@@ -36,6 +36,7 @@ class QuantisedLinear(nn.Module, ABC):
 
     def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
         super().__init__()
+        self.out_features = out_features
         self.register_buffer("weight", torch.empty(out_features, in_features, dtype=self.weight_dtype))
         self.register_buffer("weight_scale", torch.empty(out_features))
         bias = torch.empty(out_features, dtype=self.bias_dtype) if has_bias else None
@@ -51,7 +52,10 @@ class QuantisedLinear(nn.Module, ABC):
         return layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.product(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
+        rows = x.reshape(-1, x.shape[-1])
+        # A step that only reads parts of prompts wants no logits, and not every kernel multiplies nothing.
+        y = self.product(rows) if len(rows) else rows.new_empty(0, self.out_features)
+        return y.reshape(*x.shape[:-1], self.out_features)
 
     @staticmethod
     @abstractmethod

@@ -110,7 +110,6 @@ class WeightOnlyInt4Linear(QuantisedLinear):
     def __init__(self, in_features: int, out_features: int, has_bias: bool) -> None:
         super().__init__(in_features, out_features, has_bias)
         outputs = -(-out_features // _BLOCK) * _BLOCK
-        self.out_features = out_features
         self.register_buffer("weight", torch.empty(outputs, in_features // 2, dtype=torch.uint8))
         scales = torch.empty(in_features // GROUP, outputs, 2, dtype=torch.bfloat16)
         self.register_buffer("weight_scale", scales)

@@ -318,3 +318,10 @@ def test_a_layer_takes_and_keeps_any_leading_dimensions(name: str) -> None:
     result = layer(x.reshape(2, 3, 2, 64))
     assert result.shape == (2, 3, 2, 48)
     assert torch.equal(result.reshape(12, 48), layer(x))
+
+
+@pytest.mark.parametrize("name", list(OF_A_LAYER))
+def test_a_layer_of_no_token_gives_nothing(name: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        result = OF_A_LAYER[name](linear(64, 48))(torch.empty(1, 0, 64, dtype=dtype))
+        assert (result.shape, result.dtype) == ((1, 0, 48), dtype)
