@@ -95,12 +95,13 @@ class Connection(H11Protocol):
     does not read."""
 
     unread_s = UNREAD_S
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.conn = _Coming(h11.SERVER)
-        transport.set_write_buffer_limits(0)  # so that it says when anything waits to be read
-        self._unread: asyncio.TimerHandle | None = None
+        # So that it says when anything waits to be read. By TLS a limit of 0 would be reached by nothing.
+        transport.set_write_buffer_limits(1)
         self.timeout_keep_alive_task = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
 
     def connection_lost(self, exc: Exception | None) -> None:

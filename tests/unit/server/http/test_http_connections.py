@@ -235,8 +235,10 @@ async def test_with_a_certificate_it_speaks_https_and_takes_the_next_one(
     async def shown(url: str) -> Any:
         trusting = ssl.create_default_context()
         authority.configure_trust(trusting)
-        _, writer = await opened(url, ssl=trusting)
+        reader, writer = await opened(url, ssl=trusting)
         certificate = writer.get_extra_info("peercert")
+        writer.write(head(len(STREAM), "connection: close") + STREAM)
+        assert b"[DONE]" in await reader.read()
         writer.close()
         return certificate["serialNumber"]
 
