@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from asyncio import sslproto
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,11 @@ from wattserve_server.service.status import REACTIONS, Failure
 IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
 MOST_CHUNKS = 5000  # of a body: 40 ms of the event loop, whatever is in them
 CLOSING_S = 1  # that connections have which are still open once no call is
+AT_ONCE = 32  # connections are let in before the event loop turns to something else: 10 ms by TLS
+QUEUED = 1024  # more may wait for that
+# Read at once by TLS: a record. asyncio takes 256 KiB for each connection, and where a handshake fails older
+# Pythons keep them until the next full look for garbage.
+TLS_BYTES = 16 * 1024
 
 PATHS = (
     "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/health",
@@ -145,6 +151,11 @@ class Connection(H11Protocol):
 
 
 class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(QUEUED)  # asyncio lets as many wait as it lets in at once
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The server around it has them."""
@@ -169,11 +180,14 @@ class Front:
             access_log=False,
             proxy_headers=False,  # else whoever is on this machine could call himself anybody
             server_header=False,
+            backlog=AT_ONCE,
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=CLOSING_S,
         )
         config.load()
-        config.ssl = tls.context() if tls else None
+        if tls:
+            config.ssl = tls.context()
+            sslproto.SSLProtocol.max_size = TLS_BYTES
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
         shown = f"[{host}]" if ":" in host else host
@@ -212,7 +226,7 @@ def _listening(host: str, port: int) -> socket.socket:
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(address)
-            made.listen(1024)
+            made.listen(QUEUED)
         except BaseException:
             made.close()
             raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 import sys
+import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from wattserve_server.app import _open_front
 from wattserve_server.config import ServerConfig
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.errors import ConfigError
-from wattserve_server.http.front import MOST_CHUNKS, Connection, Front
+from wattserve_server.http.front import AT_ONCE, MOST_CHUNKS, TLS_BYTES, Connection, Front
 from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.keys import changing, new_key
@@ -251,6 +254,51 @@ async def test_with_a_certificate_it_speaks_https_and_takes_the_next_one(
         reader, writer = await opened(url)
         writer.write(head(0))
         assert not await reader.read()
+
+
+async def test_a_crowd_is_let_in_by_turns_and_waits_meanwhile(
+    desk: Desked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+
+    class Counted(Connection):
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            nonlocal made
+            made += 1
+            super().__init__(*args, **settings)
+
+    monkeypatch.setattr("wattserve_server.http.front.Connection", Counted)
+    async with fronted(desk) as url:
+        _, first = await opened(url)  # from here on it listens
+        address = first.get_extra_info("peername")
+        crowd = [socket.create_connection(address, timeout=30) for _ in range(10 * AT_ONCE)]
+        turns = [made]
+        while made <= len(crowd):
+            await asyncio.sleep(0)
+            turns.append(made)
+        for one in crowd:
+            one.close()
+        first.close()
+    assert max(after - before for before, after in pairwise(turns)) <= AT_ONCE
+
+
+async def test_who_only_connects_takes_little_memory(desk: Desked, tmp_path: Path) -> None:
+    files = CertificateFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(files.cert)
+    issued.private_key_pem.write_to_path(files.key)
+    async with fronted(desk, tls=files) as url:
+        _, first = await opened(url)
+        tracemalloc.start()
+        try:
+            others = [await opened(url) for _ in range(20)]
+            await opened(url, ssl=ssl._create_unverified_context())  # after them
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        for _, writer in [(None, first), *others]:
+            writer.close()
+    assert taken < 20 * 6 * TLS_BYTES
 
 
 async def test_a_port_that_is_taken_is_refused_by_its_flag(desk: Desked) -> None:
