@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +15,13 @@ BINARIES = os.environ.get("WATTSERVE_POSTGRES", "")
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     if not BINARIES:
         pytest.skip("PostgreSQL is tried by make test-accounts")
-    folder = tmp_path_factory.mktemp("postgres")
-    for each in (folder, *folder.parents[:2]):  # pytest keeps them to their owner, who does not run it
-        each.chmod(0o755)
-    with running_postgres(Path(BINARIES), folder) as running:
-        yield running
+    with tempfile.TemporaryDirectory() as folder:  # pytest shuts its own ones to all but their owner again
+        Path(folder).chmod(0o755)
+        with running_postgres(Path(BINARIES), Path(folder)) as running:
+            yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
