@@ -239,7 +239,8 @@ class Decoder:
         self._in = Columns(_COLUMNS)
 
     def decode(self, block: bytes) -> Iterator[Event]:
-        """Raises ValueError, LookupError, TypeError or AttributeError for what no `Encoder` wrote."""
+        """Raises ValueError, LookupError, TypeError, AttributeError or OverflowError for what no `Encoder`
+        wrote."""
         self._in = Columns.from_bytes(_COLUMNS, block)
         while not self._in.is_empty:
             yield self._event()
