@@ -90,24 +90,21 @@ def rest_class(rested_s: float) -> int:
     return sum(rested_s > bound for bound in REST_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficients:
+class Coefficients(NamedTuple):
     """One variant's law, in joules."""
 
-    fixed_j: float
+    fixed_j: float  # this and what follows: the smooth part, in the order of `Features`
     per_token_j: float
     per_square_j: float = 0.0
-    base: tuple[float, ...] = (0.0,) * SMOOTH  # the smooth part that `corrections` are relative to
-    corrections: tuple[float, ...] = (0.0,) * NODES
     per_chosen_j: float = 0.0
     per_read_j: float = 0.0
+    base: tuple[float, ...] = (0.0,) * SMOOTH  # the smooth part that `corrections` are relative to
+    corrections: tuple[float, ...] = (0.0,) * NODES
 
     @classmethod
     def of(cls, smooth: Sequence[float], base: Sequence[float], corrections: Sequence[float]) -> Coefficients:
         """Each in the order of `Features`, and of the nodes."""
-        fixed_j, per_token_j, per_square_j, per_chosen_j, per_read_j = smooth
-        both = tuple(base), tuple(corrections)
-        return cls(fixed_j, per_token_j, per_square_j, *both, per_chosen_j, per_read_j)
+        return cls._make((*smooth, tuple(base), tuple(corrections)))
 
     @property
     def smooth(self) -> tuple[float, ...]:
@@ -182,10 +179,11 @@ def factors_of(bases: Array, features: Array) -> Array:
     at = np.log2(np.maximum(features[:, TOKENS], 1.0)) - FIRST_NODE
     at = np.minimum(np.maximum(at, 0.0), NODES - 1.0)
     node = np.minimum(at.astype(int), NODES - 2)
-    relative = np.sum(features * bases, axis=1)
-    index = np.arange(len(features))
-    rows[index, SMOOTH + node] = relative * (node + 1 - at)
-    rows[index, SMOOTH + node + 1] = relative * (at - node)
+    relative = (features * bases) @ np.ones(SMOOTH)
+    above = at - node
+    places = SIZE * np.arange(len(features)) + SMOOTH + node
+    rows.reshape(-1)[places] = relative * (1 - above)
+    rows.reshape(-1)[places + 1] = relative * above
     return rows
 
 

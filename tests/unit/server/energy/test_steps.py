@@ -86,7 +86,7 @@ def test_what_a_correction_adds_is_shared_by_those_whose_tokens_add_it() -> None
     shares = split_weights(LawView({"fp32": BENT}), step(0, 10, SIX))
     assert sum(shares) == pytest.approx(BENT.cost_j(features_of(step(0, 10, SIX))))
     assert shares == pytest.approx(shapley_j(BENT, SIX), rel=0.05)
-    straight = replace(BENT, corrections=(0.0,) * NODES)
+    straight = BENT._replace(corrections=(0.0,) * NODES)
     assert shares[0] > 1.1 * split_weights(LawView({"fp32": straight}), step(0, 10, SIX))[0]
 
 
