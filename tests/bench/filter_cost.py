@@ -61,7 +61,7 @@ def _cost(variants: int, batches: int, period_s: float) -> tuple[float, int]:
         if edge == FIRST:
             begun_s = time.process_time()
         energy.pass_time(rest_s)
-        estimate.admit(sorted(laws), features, rests, ones, excess)
+        estimate.admit(laws, features, rests, ones, excess)
         count = len(estimate.counts)
         energy.update(idle_j + BATCH_J * count, np.ones(count), rest_s, 0.05, BATCH_J * count)
         if count >= 2 * batches:

@@ -55,7 +55,8 @@ FIRST_GAIN, FIRST_FORM = 0.7, 1.0  # of a law that was never heard: as a whole, 
 ROUNDING = 1e-4  # relative deviation of any sum of joules, at the least: floats are not exact
 
 ROOM = 64  # more entries than this are given room for at a time
-EVEN_OUT = 64  # draws are booked so often until the covariance is made exactly symmetric again
+LATER = 16  # at the most so many edges change the covariance together
+EVEN_OUT = 256  # draws are booked so often until the covariance is made exactly symmetric again
 
 # A law is known once it tells a batch's energy this well (relative deviation).
 KNOWN = 0.3
@@ -76,15 +77,19 @@ def within(pool_j: float, amounts_j: Array, deviations_j: Array) -> Array:
 
 
 class Estimate:
-    """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last."""
+    """Values `x` and covariance `p`, in the order of this module's slices; the open entries come last.
+
+    What edges take off the covariance is put off: to take off many at once costs little more than one. `p` is
+    `_stale`, less the outer product of each column of `_taken` with itself. Both are views of one room, each
+    row of which is one of `_taken` and then one of `_stale`: a sum of values has the sum of their rows.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.bases: Array = np.zeros((0, SMOOTH))  # smooth parts that corrections are relative to
-        self.x: Array = np.zeros(LAWS)
-        self._room: Array = np.zeros((LAWS + ROOM, LAWS + ROOM))  # `p` is its corner
-        self._scratch: Array = np.empty_like(self._room)
-        self.p: Array = self._room[:LAWS, :LAWS]
+        self._hold(np.zeros((LAWS, LATER + LAWS)))
+        self._see(np.zeros(LAWS))
+        self._put_off = 0  # columns of `_taken` that are in use
         self.size = LAWS  # of what is not a batch
         self.p[RESTED, RESTED] = AFTER_REST**2 * (0.5 + 0.5 * np.eye(CLASSES - 1))
         self.x[PACE], self.p[PACE, PACE] = FIRST_PACE, PACE_SPREAD**2
@@ -92,11 +97,30 @@ class Estimate:
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
         self.known: set[str] = set()  # variants whose law tells a batch's energy well
-        self.unheard_s: dict[str, float] = {}  # by variant: since one of its batches came
+        self.unheard_s: Array = np.zeros(0)  # of each variant: since one of its batches came
         self._booked = 0  # draws since the covariance was made symmetric
         self.scatter_alone: Array = np.zeros(0)  # variance of one batch that its entry's sum hides
 
     # -- what it says
+
+    @property
+    def p(self) -> Array:
+        """The covariance, a view."""
+        self._catch_up()
+        return self._stale
+
+    def variances(self, at: slice) -> Array:
+        """Of these values."""
+        taken = self._taken[at]
+        return np.asarray(np.diagonal(self._stale)[at] - np.einsum("ij,ij->i", taken, taken))
+
+    def column(self, at: int) -> Array:
+        """The covariance of every value with this one."""
+        return np.asarray(self._stale[:, at] - self._taken @ self._taken[at])
+
+    def spread(self, weights: Array) -> Array:
+        """The covariance of every value with the sum of all by these weights."""
+        return np.asarray(self._stale @ weights - self._taken @ (weights @ self._taken))
 
     @property
     def idle_w(self) -> Array:
@@ -130,12 +154,17 @@ class Estimate:
 
     @property
     def pace_deviation(self) -> float:
-        return float(np.sqrt(max(self.p[PACE, PACE], 0.0)))
+        return float(np.sqrt(max(self.variances(slice(PACE, LAWS))[0], 0.0)))
 
     @property
     def has_first_runs(self) -> bool:
         """Whether one of them is a first run, which may have used anything."""
         return bool(self.is_first_run.any())
+
+    @property
+    def all_laws(self) -> NDArray[np.bool_]:
+        """A mask of them."""
+        return np.ones(len(self.names), dtype=bool)
 
     def knows(self, variant: str) -> bool:
         """Whether there is a law of it, well known or not."""
@@ -165,8 +194,9 @@ class Estimate:
 
     def _told(self, of: NDArray[np.int64], factors: Array) -> Array:
         """What laws say of batches, by the factors of their coefficients. of: the index of each variant."""
-        parts = factors * self.thetas[of]
-        return np.asarray(np.maximum(parts.sum(axis=1), LEAST * parts[:, :SMOOTH].sum(axis=1)))
+        parts = factors * self.thetas.take(of, axis=0)
+        ones = np.ones(SIZE)
+        return np.asarray(np.maximum(parts @ ones, LEAST * (parts[:, :SMOOTH] @ ones[:SMOOTH])))
 
     # -- what enters
 
@@ -180,7 +210,7 @@ class Estimate:
 
     def doubt_carry(self, deviation_j: float) -> None:
         """The pool's origin is uncertain by this much (a first reading, or one after a gap)."""
-        self.p[CARRY, CARRY] += deviation_j**2
+        self._stale[CARRY, CARRY] += deviation_j**2
 
     def add_variant(self, name: str, smooth: Array, most: Array) -> None:
         """A new variant: its law's smooth part as it seems to be, and what none exceeds by much."""
@@ -197,17 +227,17 @@ class Estimate:
             index = len(self.names)
             self.names.append(name)
             self.bases = np.vstack([self.bases, smooth])
-            at = self.size
-            self.x = np.insert(self.x, at, np.zeros(SIZE))
-            self._hold(np.insert(np.insert(self.p, [at] * SIZE, 0.0, axis=0), [at] * SIZE, 0.0, axis=1))
+            self.unheard_s = np.append(self.unheard_s, 0.0)
+            at, across = [self.size] * SIZE, [LATER + self.size] * SIZE
+            self._hold(np.insert(np.insert(self._rows, at, 0.0, axis=0), across, 0.0, axis=1))
+            self._see(np.insert(self.x, at, 0.0))
             self.size += SIZE
         block = self.block(index)
         self.pin(block, 0.0)
-        start = block.start
-        self.x[start : start + SMOOTH] = smooth
-        self.p[start : start + SMOOTH, start : start + SMOOTH] = covariance
-        nodes = slice(start + SMOOTH, block.stop)
-        self.p[nodes, nodes] = correction_covariance(CORRECTION)
+        of_smooth = slice(block.start, block.start + SMOOTH)
+        self.x[of_smooth] = smooth
+        self.doubt(of_smooth, covariance)
+        self.doubt(slice(of_smooth.stop, block.stop), correction_covariance(CORRECTION))
 
     def admit(
         self,
@@ -218,71 +248,70 @@ class Estimate:
         excess: Array,  # by how much longer each took than it should, relatively
     ) -> None:
         """New entries: each is `counts` batches alike, each of them what its law predicts, give or take."""
-        self.unheard_s |= dict.fromkeys(variants, 0.0)
         place = {name: index for index, name in enumerate(self.names)}
         of = np.fromiter(map(place.__getitem__, variants), dtype=int, count=len(variants))
-        factors = factors_of(self.bases[of], features)
+        self.unheard_s[of] = 0.0
+        factors = factors_of(self.bases.take(of, axis=0), features)
         predicted = self._told(of, factors)
-        shared = np.zeros((len(variants), LAWS - RESTED.start))  # factors of what all variants share
-        rested = np.flatnonzero(rests)
-        shared[rested, rests[rested] - 1] = predicted[rested]
+        shared = np.zeros((len(of), CLASSES + 1))  # factors of what all variants share: by rest, and the pace
+        shared[np.arange(len(of)), rests] = predicted
         shared[:, -1] = predicted * excess
-        more = self.pace * excess
-        more[rested] += self.x[RESTED.start - 1 + rests[rested]]
-        predicted *= np.maximum(1 + more, LEAST)
-        factors *= counts[:, None]
-        shared *= counts[:, None]
-        # By variant, so that slices of rows do.
-        order = np.argsort(of, kind="stable")
-        factors, shared, back = factors[order], shared[order], np.argsort(order)
-        bounds = np.searchsorted(of[order], np.arange(len(self.names) + 1)).tolist()
-        theirs = [
-            (slice(since, until), factors[since:until], self.block(index))
-            for index, (since, until) in enumerate(pairwise(bounds))
-            if until > since
-        ]
-        cross, own = np.empty((len(of), len(self.x))), np.empty((len(of), len(of)))
-        for mine, theirs_factors, block in theirs:
-            np.dot(theirs_factors, self.p[block], out=cross[mine])
-        cross += shared @ self.p[RESTED.start : LAWS]
-        cross = cross[back]
-        for mine, theirs_factors, block in theirs:
-            np.dot(theirs_factors, cross[:, block].T, out=own[mine])
-        own += shared @ cross[:, RESTED.start : LAWS].T
-        own = own[back]
-        if uncertain := self.uncertain.intersection(variants):
-            is_told = np.diagonal(own) < (KNOWN * predicted * counts) ** 2
-            untold = set(of[~is_told].tolist())
-            self.known |= {name for name in uncertain if place[name] not in untold}
+        predicted *= np.maximum(1 + self.pace * excess + np.array(self.after_rest)[rests], LEAST)
         sums = counts * predicted
-        self._append(sums, cross, own, BATCH_NOISE * predicted, counts, LEAST * sums)
+        new = self._append(sums, counts, LEAST * sums)
+        self._follow(of, factors * counts[:, None], shared[:, 1:] * counts[:, None])
+        if len(self.known) < len(self.names):
+            untold = set(of[self.variances(new) >= (KNOWN * sums) ** 2].tolist())
+            self.known |= {name for name in variants if place[name] not in untold}
+        self._differ(new, BATCH_NOISE * predicted)
 
     def admit_first_runs(self, usual_j: Array) -> None:
         """New entries of one batch each, of which no law tells anything; a device usually draws this much in
         the time that they took."""
         count = len(usual_j)
-        unknown = np.zeros((count, len(self.x))), np.zeros((count, count))
-        self._append(usual_j, *unknown, FIRST_RUN * usual_j, np.ones(count), np.zeros(count))
+        new = self._append(usual_j, np.ones(count), np.zeros(count))
         self.is_first_run[-count:] = True
+        self._rows[new] = 0.0
+        self._stale[:, new] = 0.0
+        self._differ(new, FIRST_RUN * usual_j)
 
-    def _append(
-        self, joules: Array, cross: Array, own: Array, scatter_j: Array, counts: Array, least_j: Array
-    ) -> None:
-        """Entries of `counts` batches each. cross, own: covariance with what is there and with each other,
-        by what is known of laws. scatter_j: of one batch, from that."""
-        own.reshape(-1)[:: len(own) + 1] += counts * scatter_j**2 + 1e-12
+    def _append(self, joules: Array, counts: Array, least_j: Array) -> slice:
+        """Entries of `counts` batches each; where they are. Their covariance is still to be written."""
         old, new = len(self.x), len(self.x) + len(joules)
-        self.x = np.concatenate([self.x, joules])
         if new > len(self._room):
-            self._hold(self.p, new)
-        self._room[:old, old:new] = cross.T
-        self._room[old:new, :old] = cross
-        self._room[old:new, old:new] = own
-        self.p = self._room[:new, :new]
+            self._hold(self._rows, new)
+        self._see(np.concatenate([self.x, joules]))
         self.counts = np.concatenate([self.counts, counts])
         self._least_j = np.concatenate([self._least_j, least_j])
         self.is_first_run = np.concatenate([self.is_first_run, np.zeros(len(counts), dtype=bool)])
-        self.scatter_alone = np.concatenate([self.scatter_alone, scatter_j**2 * (1 - 1 / counts)])
+        return slice(old, new)
+
+    def _differ(self, new: slice, scatter_j: Array) -> None:
+        """Each batch of these entries differs by so much from what is known of it."""
+        counts, variances = self.counts[new.start - self.size :], scatter_j**2
+        np.einsum("ii->i", self._stale[new, new])[:] += counts * variances + 1e-12
+        self.scatter_alone = np.concatenate([self.scatter_alone, variances * (1 - 1 / counts)])
+
+    def _follow(self, of: NDArray[np.int64], factors: Array, shared: Array) -> None:
+        """The last entries are what these factors make of these variants' laws and of what all share."""
+        old, order = len(self.x) - len(of), np.argsort(of, kind="stable")  # by variant: slices are quicker
+        of, factors, shared = of[order], factors.take(order, axis=0), shared.take(order, axis=0)
+        bounds = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+        runs = [
+            (slice(since, until), factors[since:until], self.block(index))
+            for (since, until), index in zip(pairwise(bounds), of[bounds[:-1]].tolist(), strict=True)
+        ]
+        there, rows = self._rows[:old, : LATER + old], np.empty((len(of), LATER + old))
+        for mine, by_law, block in runs:
+            np.matmul(by_law, there[block], out=rows[mine])
+        rows += shared @ there[RESTED.start : LAWS]
+        self._rows[old:, : LATER + old][order] = rows
+        columns, own = self._stale[:old, old:], np.empty((len(of), len(of)))
+        columns[:] = self._stale[old:, :old].T
+        for mine, by_law, block in runs:
+            np.matmul(by_law, columns[block], out=own[mine])
+        own += shared @ columns[RESTED.start : LAWS]
+        self._stale[old:, old:][order] = own
 
     # -- what leaves
 
@@ -309,32 +338,63 @@ class Estimate:
         self.pin(CARRY, 0.0)
 
     def learn(self, told: Array) -> None:
-        """The covariance becomes less by the outer product of this. Whole rows of its room lie in one piece,
-        and a second column and row, of zeros, spare numpy its slow way: a third of the time."""
-        count = len(told)
-        column, row = np.zeros((count, 2)), np.zeros((2, len(self._room)))
-        column[:, 0] = row[0, :count] = told
-        rows = self._room[:count]
-        rows -= np.matmul(column, row, out=self._scratch[:count])
+        """The covariance becomes less by the outer product of this."""
+        if self._put_off == LATER:
+            self._catch_up()
+        self._taken[:, self._put_off] = told
+        self._put_off += 1
 
-    def doubt(self, places: NDArray[np.int64], covariance: Array) -> None:
+    def doubt(self, at: slice, covariance: Array) -> None:
         """These values are known by so much less, and hang together by so much more."""
-        width = len(self._room)
-        self._room.reshape(-1)[places[:, None] * width + places] += covariance
+        self._stale[at, at] += covariance
+
+    def doubt_laws(
+        self, which: NDArray[np.bool_], together: float, alone: float, with_open: bool = False
+    ) -> None:
+        """The smooth parts of these laws (a mask) are known by so much less, in relative variances: of all of
+        them together and of each alone; with_open: and the batches that follow laws and are open."""
+        smooth = self.thetas[:, :SMOOTH] * which[:, None]
+        of, feature = np.nonzero(smooth)
+        at, values = LAWS + SIZE * of + feature, smooth[of, feature]
+        covariance = (together + alone * (of[:, None] == of)) * np.multiply.outer(values, values)
+        width = self._room.shape[1]
+        self._room.reshape(-1)[width * at[:, None] + LATER + at] += covariance
+        if with_open:
+            batches = slice(self.size, None)
+            joules = np.where(self.is_first_run, 0.0, self.x[batches])
+            beside = together * np.outer(values, joules)
+            self._stale[at, batches] += beside
+            self._stale[batches, at] += beside.T
+            self._stale[batches, batches] += together * np.outer(joules, joules)
+
+    def _catch_up(self) -> None:
+        """Take off what was put off. Whole rows of the room lie in one piece, which numpy subtracts in a
+        third of the time; and it multiplies two columns sooner than one."""
+        if not self._put_off:
+            return
+        count, columns = len(self.x), max(self._put_off, 2)
+        taken, across = self._taken[:, :columns], np.zeros((columns, self._room.shape[1]))
+        across[:, LATER : LATER + count] = taken.T
+        rows = self._room[:count]
+        rows -= np.matmul(taken, across, out=self._scratch[:count])
+        taken[:] = 0.0
+        self._put_off = 0
 
     def _carry(self, at: slice, weights: Array, booked_j: float) -> None:
         """A weighted sum of these values, and what was booked for it is none of it any more."""
-        spread = weights @ self.p[at]
+        rows = self._rows
+        spread = weights @ rows[at]
         self.x[CARRY] += float(weights @ self.x[at]) - booked_j
-        self.p[CARRY, :] += spread
-        self.p[:, CARRY] += spread
-        self.p[CARRY, CARRY] += float(spread[at] @ weights)
+        rows[CARRY] += spread
+        rows[:, LATER + CARRY] += spread[LATER:]
+        rows[CARRY, LATER + CARRY] += float(spread[LATER:][at] @ weights)
 
     def pin(self, at: int | slice | NDArray[np.int64], values: float | Array) -> None:
         """These values are known for certain, until something doubts them."""
         self.x[at] = values
-        self.p[at, :] = 0.0
-        self.p[:, at] = 0.0
+        covariance = self.p
+        covariance[at, :] = 0.0
+        covariance[:, at] = 0.0
 
     def block(self, index: int) -> slice:
         start = LAWS + index * SIZE
@@ -351,17 +411,23 @@ class Estimate:
         stay: slice | NDArray[np.int64] = staying
         if len(staying) and staying[-1] - staying[0] < len(staying):  # as a rule: slices are quicker
             stay = slice(int(staying[0]), int(staying[-1]) + 1)
-        self.x = np.concatenate([self.x[: self.size], self.x[stay]])
-        among = self.p[stay][:, stay]
-        self.p[: self.size, self.size : end] = self.p[: self.size, stay]
-        self.p[self.size : end, : self.size] = self.p[stay, : self.size]
-        self.p[self.size : end, self.size : end] = among
-        self.p = self._room[:end, :end]
+        old = LATER + len(self.x)
+        rows, columns = slice(self.size, end), slice(LATER + self.size, LATER + end)
+        self._room[rows, :old] = self._room[stay, :old]
+        self._room[:end, columns] = self._room[:end, LATER:old][:, stay]
+        self._see(np.concatenate([self.x[: self.size], self.x[stay]]))
 
-    def _hold(self, covariance: Array, least: int = 0) -> None:
-        """Give a covariance new room: for its own values, at least so many, and some entries more."""
-        count = len(covariance)
+    def _hold(self, rows: Array, least: int = 0) -> None:
+        """Give these rows new room: for their own values, at least so many, and some entries more."""
+        count = len(rows)
         size = max(count, least) + ROOM
-        self._room, self._scratch = np.zeros((size, size)), np.empty((size, size))
-        self._room[:count, :count] = covariance
-        self.p = self._room[:count, :count]
+        self._room = np.zeros((size, LATER + size))
+        self._scratch = np.empty_like(self._room)
+        self._room[:count, : LATER + count] = rows
+
+    def _see(self, values: Array) -> None:
+        """These are the values, and the room holds their rows."""
+        self.x, count = values, len(values)
+        self._rows: Array = self._room[:count, : LATER + count]
+        self._taken: Array = self._rows[:, :LATER]
+        self._stale: Array = self._rows[:, LATER:]

@@ -10,7 +10,6 @@ Knows nothing of windows, counters and clocks, and books nothing: the accountant
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,7 +113,7 @@ class EnergyFilter:
     def deviations_j(self) -> Array:
         """Standard deviations of one batch of each open entry, in joules."""
         estimate = self.estimate
-        whole = np.maximum(np.diagonal(estimate.p)[estimate.size :], 0.0)
+        whole = np.maximum(estimate.variances(slice(estimate.size, None)), 0.0)
         variances = whole / estimate.counts**2 + estimate.scatter_alone
         return INFLATION * np.sqrt(variances * max(self._scatter, 1.0))
 
@@ -170,51 +169,29 @@ class EnergyFilter:
         slow. rest_s: seconds of each class of rest."""
         estimate = self.estimate
         passed_s = float(rest_s.sum())
-        self._unheard_s = np.where(rest_s > 0, 0.0, self._unheard_s + passed_s)
+        self._unheard_s += passed_s
+        self._unheard_s[rest_s > 0] = 0.0
         self._drifted_s += passed_s
         if self._drifted_s < DRIFT_STEP_S:
             return
         dt_s, self._drifted_s = self._drifted_s, 0.0
-        drifting = []
-        for index, name in enumerate(estimate.names):
-            unheard_s = estimate.unheard_s[name] = estimate.unheard_s.get(name, 0.0) + dt_s
-            if unheard_s < DRIFTS_S:
-                drifting.append(index)
-        self._doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
-        is_known = np.diagonal(estimate.p)[RESTED] < AFTER_REST**2
-        estimate.p[RESTED, RESTED] += np.diag(is_known * (REST_WALK * AFTER_REST) ** 2 * dt_s)
+        estimate.unheard_s += dt_s
+        drifting = estimate.unheard_s < DRIFTS_S
+        estimate.doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
+        is_known = estimate.variances(RESTED) < AFTER_REST**2
+        estimate.doubt(RESTED, np.diag(is_known * (REST_WALK * AFTER_REST) ** 2 * dt_s))
         if self._declared_idle_w is None and self.idle_is_known:
             variance_w2 = (float(estimate.x[IDLE].sum()) / CLASSES) ** 2 * dt_s
             drifts = self._unheard_s < DRIFTS_S
-            estimate.p[IDLE, IDLE] += variance_w2 * (drifts[:, None] & drifts) * IDLE_WALKS
+            estimate.doubt(IDLE, variance_w2 * (drifts[:, None] & drifts) * IDLE_WALKS)
 
     def hear_pace(self, change: float) -> None:
         """The device works at another pace than before, by so much relatively: the gain common to all laws is
         doubted, and with it that of the batches that are open."""
         gain = min(GAIN_PER_PACE * abs(change), MOST_GAIN)
         alone = ALONE_OF_GAIN * gain
-        self._doubt_laws(range(len(self.estimate.names)), gain**2, alone**2, with_open=True)
-
-    def _doubt_laws(
-        self, indices: Iterable[int], together_variance: float, alone_variance: float, with_open: bool = False
-    ) -> None:
-        """Relative variances, of all of these laws together and of each alone; with_open: and of the batches
-        that follow laws and are open."""
         estimate = self.estimate
-        at = np.fromiter(indices, dtype=int)
-        places = (LAWS + SIZE * at[:, None] + np.arange(SMOOTH)).ravel()
-        is_known = estimate.x[places] != 0.0
-        places, of = places[is_known], np.repeat(at, SMOOTH)[is_known]
-        values = estimate.x[places]
-        variance = np.where(of[:, None] == of, together_variance + alone_variance, together_variance)
-        estimate.doubt(places, variance * (values[:, None] * values))
-        if with_open:
-            batches = slice(estimate.size, None)
-            joules = np.where(estimate.is_first_run, 0.0, estimate.x[batches])
-            beside = together_variance * np.outer(values, joules)
-            estimate.p[places, batches] += beside
-            estimate.p[batches, places] += beside.T
-            estimate.p[batches, batches] += together_variance * np.outer(joules, joules)
+        estimate.doubt_laws(estimate.all_laws, gain**2, alone**2, with_open=True)
 
     def update(
         self,
@@ -230,13 +207,13 @@ class EnergyFilter:
         row[CARRY] = 1.0
         row[IDLE] = rest_s
         row[estimate.size :] = counted
-        dt_s = float(rest_s.sum())
+        dt_s, is_busy = float(rest_s.sum()), bool(counted.any())
         off_j = pool_j - float(row @ estimate.x) - estimate.foreign_w * dt_s
-        spread = estimate.p @ row
+        spread = estimate.spread(row)
         variance = self._variance(row, spread, pool_j, timing_j)
         deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
         if self._declared_idle_w is None:
-            may_sleep = not counted.any() and not rest_s[:AWAKE].any()
+            may_sleep = not is_busy and not rest_s[:AWAKE].any()
             waited_j, self._low_j, self.has_fallen = self._low_j, 0.0, False
             if may_sleep:
                 self._watch_for_sleep(off_j + estimate.foreign_w * dt_s, waited_j, deviation_j, rest_s)
@@ -244,7 +221,7 @@ class EnergyFilter:
                 return 0.0
             if waited_j:
                 estimate.doubt_carry(waited_j + (off_j if self.has_fallen else 0.0))
-                spread = estimate.p @ row
+                spread = estimate.spread(row)
                 variance = self._variance(row, spread, pool_j, timing_j)
                 deviation_j = float((variance * max(self._scatter, 1.0)) ** 0.5)
         may_be_anything = estimate.has_first_runs
@@ -260,7 +237,7 @@ class EnergyFilter:
         estimate.x += spread * ((off_j - excess_j) / variance)
         estimate.learn(spread / variance**0.5)
         self._keep_positive()
-        if counted.any() and not may_be_anything:
+        if is_busy and not may_be_anything:
             self.edges += 1
             self.covered_edges += bool(abs(off_j) <= TWO_SIDED * INFLATION * deviation_j)
             surprise = min(max(off_j / variance**0.5, -OUTLIER), OUTLIER)
@@ -296,16 +273,16 @@ class EnergyFilter:
         idle_w = float(estimate.x[IDLE].mean())
         estimate.p[FOREIGN, FOREIGN] += (FOREIGN_WALK * idle_w) ** 2 * dt_s
         row[FOREIGN] = dt_s
-        spread = estimate.p @ row
+        spread = estimate.spread(row)
         variance = self._variance(row, spread, pool_j, timing_j)
         if abs(off_j) > FOREIGN_JUMP * variance**0.5:
             estimate.p[FOREIGN, FOREIGN] += (off_j / max(dt_s, LEAST_SPAN_S)) ** 2
-            spread = estimate.p @ row
+            spread = estimate.spread(row)
             variance = self._variance(row, spread, pool_j, timing_j)
         gain = spread / variance
         gain[RESTED.start : estimate.size] = 0.0
         estimate.x += gain * off_j
-        estimate.p += np.outer(gain, gain) * variance - np.outer(gain, spread) - np.outer(spread, gain)
+        estimate.p[:] += np.outer(gain, gain) * variance - np.outer(gain, spread) - np.outer(spread, gain)
         self._keep_positive()
         deviation_w = max(float(estimate.p[FOREIGN, FOREIGN]), 0.0) ** 0.5
         if self.foreign.has_ended(estimate.foreign_w, deviation_w, idle_w, dt_s):
@@ -331,10 +308,11 @@ class EnergyFilter:
             self._least[RESTED] = LEAST_AFTER_REST
             self._least[LAWS:].reshape(-1, SIZE)[:, :SMOOTH] = 0.0
         least = self._least
-        for at in np.flatnonzero(estimate.x[: estimate.size] < least):
+        for at in np.flatnonzero(estimate.x[: estimate.size] < least).tolist():
             short = float(least[at] - estimate.x[at])
-            if short > 0 and estimate.p[at, at] > 0:
-                estimate.x += estimate.p[:, at] * (short / estimate.p[at, at])
+            column = estimate.column(at)
+            if short > 0 and column[at] > 0:
+                estimate.x += column * (short / column[at])
         np.maximum(estimate.x[: estimate.size], least, out=estimate.x[: estimate.size])
 
     def _notice(self, surprise: float) -> None:
@@ -343,4 +321,4 @@ class EnergyFilter:
         if abs(self._trend) < TREND_LIMIT:
             return
         self._trend = 0.0
-        self._doubt_laws(range(len(self.estimate.names)), CHANGE**2, CHANGE_ALONE**2)
+        self.estimate.doubt_laws(self.estimate.all_laws, CHANGE**2, CHANGE_ALONE**2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattserve_server.energy.costlaw import Array, Coefficients
+from wattserve_server.energy.costlaw import SMOOTH, Array
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.estimate import IDLE, RESTED
 from wattserve_server.energy.filter import CHANGE, CHANGE_ALONE, EnergyFilter
@@ -25,7 +25,9 @@ RESTARTED = "the energy accounts met an error and had to begin again ({})"
 class Sound:
     """What is known after an edge: laws, idle draw by class of rest in watts (None: not known), response."""
 
-    laws: dict[str, Coefficients]
+    names: tuple[str, ...]  # of the laws
+    bases: Array  # as in `Estimate`
+    thetas: Array
     after_rest: tuple[float, ...]
     idle_w: Array | None
     response: Response
@@ -33,13 +35,15 @@ class Sound:
 
 def sound(taught: EnergyFilter, response: Response) -> Sound:
     """Raises ArithmeticError for a filter whose state no energy can have."""
-    values, variances = taught.estimate.x, np.diagonal(taught.estimate.p)
+    estimate = taught.estimate
+    values, variances = estimate.x, estimate.variances(slice(None))
     if not (np.isfinite(values).all() and np.isfinite(variances).all() and np.isfinite(response.reach_s)):
         raise ArithmeticError("the filter's state is not finite")
     if (variances < -ROUNDED_VARIANCE * (1 + values**2)).any():
         raise ArithmeticError("the filter's covariance is not positive")
-    idle_w = taught.estimate.idle_w.copy() if taught.idle_is_known else None
-    return Sound(taught.estimate.laws(), taught.estimate.after_rest, idle_w, response)
+    idle_w = estimate.idle_w.copy() if taught.idle_is_known else None
+    laws = tuple(estimate.names), estimate.bases.copy(), estimate.thetas.copy()
+    return Sound(*laws, estimate.after_rest, idle_w, response)
 
 
 def resume(fresh: EnergyFilter, known: Sound) -> None:
@@ -49,9 +53,8 @@ def resume(fresh: EnergyFilter, known: Sound) -> None:
         fresh.hear_idle(float(known.idle_w.mean()))
         estimate.x[IDLE] = known.idle_w
     estimate.x[RESTED] = known.after_rest[1:]
-    for name, law in known.laws.items():
-        smooth = np.array(law.smooth)
+    for name, base, theta in zip(known.names, known.bases, known.thetas, strict=True):
+        smooth = theta[:SMOOTH]
         doubt = CHANGE**2 * np.outer(smooth, smooth) + CHANGE_ALONE**2 * np.diag(smooth**2)
-        estimate.put_variant(name, np.array(law.base), doubt)
-        block = estimate.block(estimate.names.index(name))
-        estimate.x[block] = [*smooth, *law.corrections]
+        estimate.put_variant(name, base, doubt)
+        estimate.x[estimate.block(estimate.names.index(name))] = theta

@@ -127,7 +127,7 @@ def spoil_covariance(books: Accountant) -> None:
 
 
 def make_negative(books: Accountant) -> None:
-    books._estimate.p -= 10.0 * np.eye(len(books._estimate.p))
+    books._estimate.p[:] -= 10.0 * np.eye(len(books._estimate.p))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
