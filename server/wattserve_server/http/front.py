@@ -5,6 +5,7 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from asyncio import sslproto
@@ -31,6 +32,8 @@ from wattserve_server.service.listen import CertificateFiles
 from wattserve_server.service.methods import Desk
 from wattserve_server.service.prediction import Predictor, Serving
 from wattserve_server.service.status import REACTIONS, Failure
+
+log = logging.getLogger(__name__)
 
 IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
 MOST_CHUNKS = 5000  # of a body: 40 ms of the event loop, whatever is in them
@@ -152,6 +155,7 @@ class Connection(H11Protocol):
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_not_let_in)
         await super().startup(sockets)
         for listening in sockets or ():
             listening.listen(QUEUED)  # asyncio lets as many wait as it lets in at once
@@ -160,6 +164,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """The server around it has them."""
         yield
+
+
+def _not_let_in(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio has to tell: a shortage is no fault, and gets no traceback."""
+    error = context.get("exception")
+    if "socket" in context and isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        log.error("no file descriptors are left: the HTTP front lets nobody in for a second")
+    else:
+        loop.default_exception_handler(context)
 
 
 class Front:

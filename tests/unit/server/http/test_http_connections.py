@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import ssl
@@ -299,6 +300,29 @@ async def test_who_only_connects_takes_little_memory(desk: Desked, tmp_path: Pat
         for _, writer in [(None, first), *others]:
             writer.close()
     assert taken < 20 * 6 * TLS_BYTES
+
+
+async def test_a_shortage_of_descriptors_is_told_in_a_line(
+    desk: Desked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asyncio.Event()
+
+    def none_left(listening: socket.socket) -> Any:
+        asked.set()
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with fronted(desk) as url:
+        _, first = await opened(url)
+        monkeypatch.setattr(socket.socket, "accept", none_left)
+        _, second = await opened(url)
+        await asked.wait()
+        asyncio.get_running_loop().call_exception_handler({"message": "else"})
+        first.close()
+        second.close()
+    assert {(record.message, record.exc_info) for record in caplog.records} == {
+        ("no file descriptors are left: the HTTP front lets nobody in for a second", None),
+        ("else", False),
+    }
 
 
 async def test_a_port_that_is_taken_is_refused_by_its_flag(desk: Desked) -> None:
