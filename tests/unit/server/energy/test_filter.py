@@ -329,3 +329,33 @@ def test_over_a_long_run_its_beliefs_are_as_wide_as_its_errors() -> None:
         pool_j -= told_j + drawn_j
     check(energy)
     assert 0.5 < np.mean(surprises[500:]) < 1.5
+
+
+def test_what_edges_take_off_the_covariance_may_be_taken_off_at_any_time() -> None:
+    at_once, later = idle_filter(), idle_filter()
+    for energy in (at_once, later):
+        rng, estimate = np.random.default_rng(3), energy.estimate
+        for step in range(50):
+            if step % 20 == 7:
+                estimate.add_variant(f"v{step}", *first_idea(0.5 + step / 20, 64))
+            energy.pass_time(WORK)
+            for _ in range(6 if estimate.names else 0):
+                variant = str(rng.choice(estimate.names))
+                admit(energy, int(rng.integers(8, 500)), variant, int(rng.integers(0, CLASSES)))
+            if step == 30:
+                energy.hear_pace(0.1)
+            counted = rng.uniform(0.5, 1.0, len(estimate.batches_j))
+            expected_j = float(counted @ estimate.batches_j)
+            pool_j = 5.0 + expected_j * float(rng.uniform(0.9, 1.1)) + estimate.carry_j
+            energy.update(pool_j, counted, WORK, 0.01, expected_j)
+            if len(counted) > 80:
+                ripe = rng.random(len(counted)) < 0.6
+                estimate.settle(ripe, float(estimate.batches_j[ripe].sum()))
+            estimate.book_draw(WORK, 5.0)
+            if energy is at_once:
+                _ = estimate.p
+    scale = np.sqrt(np.diagonal(at_once.estimate.p))
+    assert later.estimate.variances(slice(None)) == pytest.approx(scale**2, rel=1e-6, abs=1e-12)
+    assert later.estimate.x == pytest.approx(at_once.estimate.x, rel=1e-6, abs=1e-9)
+    allowed = 1e-6 * np.outer(scale, scale) + 1e-12
+    assert (np.abs(later.estimate.p - at_once.estimate.p) <= allowed).all()
