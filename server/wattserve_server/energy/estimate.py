@@ -119,8 +119,10 @@ class Estimate:
         return np.asarray(self._stale[:, at] - self._taken @ self._taken[at])
 
     def spread(self, weights: Array) -> Array:
-        """The covariance of every value with the sum of all by these weights."""
-        return np.asarray(self._stale @ weights - self._taken @ (weights @ self._taken))
+        """The covariance of every value with the sum of all by these weights, in which no law has a part."""
+        draws, batches = slice(RESTED.start), slice(self.size, None)
+        rows = weights[draws] @ self._rows[draws] + weights[batches] @ self._rows[batches]
+        return np.asarray(rows[LATER:] - self._taken @ rows[:LATER])
 
     @property
     def idle_w(self) -> Array:
