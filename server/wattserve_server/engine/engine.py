@@ -47,10 +47,14 @@ from wattserve_server.errors import (
 
 log = logging.getLogger(__name__)
 
-# For how long requests that come are gathered, at the most, while the event loop has other work.
-GATHER_NS = 1_000_000
+# For how long requests that come are gathered, at the most, while the event loop has other work. Where it has
+# no rest at all, it is what callers wait for, and each batch less leaves it time for more of them.
+GATHER_NS = 5_000_000
 
-AT_REST_NS = 30_000  # a pass of the event loop that took no longer had nothing else to do
+# The event loop is at rest after so many passes that took no longer: they had nothing else to do. One alone
+# may stand between two events of the same call, of which grpc's own thread brings it the second.
+AT_REST_NS = 30_000
+AT_REST_PASSES = 2
 
 OnBatch = Callable[[Window, bool, int], None]  # whether it failed; how many rows hold NaN or infinity
 
@@ -356,14 +360,16 @@ class Engine:
         one."""
         if not self._arrivals:
             now_ns = time.monotonic_ns()
-            self._loop.call_soon(self._queue_arrivals, now_ns, now_ns)
+            self._loop.call_soon(self._queue_arrivals, now_ns, now_ns, 0)
         self._arrivals[request] = None
 
-    def _queue_arrivals(self, first_ns: int, last_pass_ns: int) -> None:
-        """first_ns: when the first of them came. last_pass_ns: when the event loop was here last."""
+    def _queue_arrivals(self, first_ns: int, last_pass_ns: int, rests: int) -> None:
+        """first_ns: when the first of them came. last_pass_ns: when the event loop was here last. rests: the
+        passes before this one that had nothing else to do."""
         now_ns = time.monotonic_ns()
-        if now_ns - last_pass_ns > AT_REST_NS and now_ns - first_ns < GATHER_NS:
-            self._loop.call_soon(self._queue_arrivals, first_ns, now_ns)
+        rests = 0 if now_ns - last_pass_ns > AT_REST_NS else rests + 1
+        if rests < AT_REST_PASSES and now_ns - first_ns < GATHER_NS:
+            self._loop.call_soon(self._queue_arrivals, first_ns, now_ns, rests)
             return
         arrivals, self._arrivals = self._arrivals, {}
         by_queue: dict[Batcher, list[Request]] = {}

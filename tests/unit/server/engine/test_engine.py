@@ -127,6 +127,22 @@ async def test_requests_that_come_together_are_queued_together(rig: Rig) -> None
     assert [(await task).receipt.lines[0].batch_size for task in waiting] == [2, 2]
 
 
+async def test_requests_are_gathered_until_the_event_loop_has_rested(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _, _ = rig
+    monkeypatch.setattr("wattserve_server.engine.engine.GATHER_NS", float("inf"))
+    monkeypatch.setattr("wattserve_server.engine.engine.AT_REST_NS", -1)  # it has always something else to do
+    requests = []
+    for count in (1, 2):  # an idle device, and requests that come one by one
+        requests.append(asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"))))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert (engine.queued, len(engine.lanes[torch.device("cpu")].batcher)) == (count, 0)
+    monkeypatch.setattr("wattserve_server.engine.engine.AT_REST_NS", float("inf"))
+    assert [(await request).receipt.lines[0].batch_size for request in requests] == [2, 2]
+
+
 @pytest.mark.parametrize("is_queued", [False, True], ids=["as it comes", "in the queue"])
 async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig, is_queued: bool) -> None:
     engine, gate, run_log = rig
