@@ -11,9 +11,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+import trustme
 
 from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper
+from tests.fixtures.fake_server.scripted import ScriptedServer
 from wattserve_tools.cli import main
 
 HOUR_NS = 3600 * 10**9
@@ -163,6 +166,24 @@ def test_there_is_no_book_in_the_state_directory(
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["usage", "--target", "127.0.0.1:1"]) == 2
     assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_a_server_that_asks_for_a_certificate_gets_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = trustme.CA()
+    its, mine = authority.issue_cert("127.0.0.1"), authority.issue_cert("accounts")
+    ca, cert, key = (str(tmp_path / name) for name in ("ca.pem", "cert.pem", "key.pem"))
+    authority.cert_pem.write_to_path(ca)
+    mine.cert_chain_pems[0].write_to_path(cert)
+    mine.private_key_pem.write_to_path(key)
+    pair = its.private_key_pem.bytes(), its.cert_chain_pems[0].bytes()
+    with ScriptedServer(grpc.ssl_server_credentials([pair], authority.cert_pem.bytes(), True)) as server:
+        asked = ["usage", "--target", server.target, "--tls-ca", ca, "--tls-cert", cert, "--format", "json"]
+        assert main(asked) == 2
+        assert "Tls.cert without Tls.key" in capsys.readouterr().err
+        assert main([*asked, "--tls-key", key]) == 0
+        assert json.loads(capsys.readouterr().out)["rows"] == []
 
 
 def test_the_beginning_is_what_the_spans_say() -> None:

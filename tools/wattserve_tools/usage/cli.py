@@ -42,8 +42,13 @@ def add_usage_command(commands: Any) -> None:
         "--target", type=flag_reader("--target", address), metavar="HOST:PORT", help="ask this server instead"
     )
     parser.add_argument("--api-key-file", metavar="FILE", help="for a server that asks for a key")
-    parser.add_argument("--tls", action="store_true", help="encrypt, as --tls-ca does")
+    parser.add_argument("--tls", action="store_true", help="encrypt; any other --tls-... implies it")
     parser.add_argument("--tls-ca", metavar="FILE", help="who signs the server's certificate, PEM")
+    # With names of their own: as tls_cert and tls_key they would be read as the server's settings.
+    parser.add_argument(
+        "--tls-cert", dest="own_cert", metavar="FILE", help="your own certificate, PEM, where it asks for one"
+    )
+    parser.add_argument("--tls-key", dest="own_key", metavar="FILE", help="its key, PEM")
     parser.add_argument(
         "--since", metavar="WHEN", help="ISO 8601: 2026-11-01, or 2026-11-01T08:00 (default: this month)"
     )
@@ -90,8 +95,9 @@ def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
 def _of_server(
     arguments: argparse.Namespace, since_s: int, until_s: int, keys: dict[str, bool]
 ) -> UsageReport:
-    tls = Tls(ca=arguments.tls_ca) if arguments.tls_ca else arguments.tls
+    files = (arguments.tls_ca, arguments.own_cert, arguments.own_key)
     try:
+        tls = Tls(*files) if any(files) else arguments.tls
         with Client(arguments.target, tls=tls, api_key_file=arguments.api_key_file) as client:
             return client.usage(since_s, until_s, **keys)
     except (WattserveError, ValueError) as error:
