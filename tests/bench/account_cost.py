@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import resource
 import secrets
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from sqlalchemy import insert
 
+from tests.bench.overload import resident_mb
 from tests.fixtures.postgres import running_postgres
 from wattserve_server.accounts.batch import Scribe
 from wattserve_server.accounts.schema import FIGURES, HOURS, SERVERS, TENANTS, VARIANTS
@@ -33,7 +35,6 @@ from wattserve_server.service.inference import receipt_message
 A_SECOND = 2500  # receipts in half a second at 5,000 receipts/s: one transaction
 TRANSACTIONS = 60
 YEAR_HOURS, YEAR_TENANTS, YEAR_VARIANTS = 8760, 100, 5
-PAGE = resource.getpagesize()
 BEGINNING = 1_767_225_600 // 3600  # 2026-01-01
 SOURCES = {ACCELERATOR: Source("nvml:GPU-0", "apportioned by a filter", Quality.MEASURED)}
 
@@ -104,7 +105,7 @@ def soak(place: str, seconds: int) -> None:
                 count += 1
             most_waiting = max(most_waiting, writer.status.waiting)
             time.sleep(0.01)
-        memory_mb = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
+        memory_mb = resident_mb(os.getpid())
         print(f"{passed_s:6.0f} s: {count:>9,} put, {memory_mb:.0f} MB, at most {most_waiting:,} waited")
     writer.close()
     print(f"{writer.status.written:,} of {count:,} written, {writer.status.left_out} left out")

@@ -131,8 +131,8 @@ class Recorder:
 class RecordedAccountant(Accountant):
     """Says all that it is told before it heeds it. Its thread is the counter's.
 
-    It is told instants in whole microseconds: finer ones would double the file, and an accountant trusts none
-    to less than 200 (`accountant.LEAST_DEVIATION_S`).
+    It is told instants in whole microseconds: finer ones would make the file a fifth larger, and an
+    accountant trusts none to less than 200 (`accountant.LEAST_DEVIATION_S`).
     """
 
     def __init__(

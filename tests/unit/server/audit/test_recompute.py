@@ -207,7 +207,7 @@ def test_what_no_server_says_is_refused_in_words(
 
 
 def test_an_accountant_that_is_recorded_is_told_whole_microseconds(tmp_path: Path) -> None:
-    """Finer ones would double the file. That it heeds these, all tests above say."""
+    """Finer ones would make the file a fifth larger. That it heeds these, all tests above say."""
     keeper = recorder(tmp_path / "run.audit")
     books = keeper.accountant_of("accelerator of cpu", ACCELERATOR, "simulated")(5.0)
     window = Window(
