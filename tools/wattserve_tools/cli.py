@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from wattserve_common.arguments import Parser
-from wattserve_common.errors import UserError, full_disk, incomplete
+from wattserve_common.errors import UserError, incomplete, shortage
 from wattserve_server.audit_commands import add_audit_commands
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
 from wattserve_server.errors import ConfigError, MeterError
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        if not (told := full_disk(error)):
+        if not (told := shortage(error)):
             raise
         print(f"wattserve: error: {told}", file=sys.stderr)
         return 2

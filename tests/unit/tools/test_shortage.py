@@ -1,4 +1,4 @@
-"""A disk without room is one sentence, whichever library met it."""
+"""A disk without room, or no file that may be opened, is one sentence, whichever library met it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from wattserve_common.errors import full_disk
+from wattserve_common.errors import shortage
 from wattserve_tools import cli
 
 
@@ -29,13 +29,19 @@ def wrapped() -> Exception:
     ],
 )
 def test_it_is_told_from_other_errors(error: Exception) -> None:
-    assert full_disk(error) == "no room is left on the disk of /models/a: make some, and try again"
+    assert shortage(error) == "no room is left on the disk of /models/a: make some, and try again"
 
 
 def test_a_library_that_has_only_words_for_it_is_understood() -> None:
     error = RuntimeError("I/O error: No space left on device (os error 28)")
-    assert full_disk(error) == "no room is left on the disk: make some, and try again"
-    assert not full_disk(OSError(errno.EACCES, "Permission denied", "/models/a"))
+    assert shortage(error) == "no room is left on the disk: make some, and try again"
+    assert not shortage(OSError(errno.EACCES, "Permission denied", "/models/a"))
+
+
+def test_no_more_files_is_told_too() -> None:
+    told = shortage(OSError(errno.EMFILE, "Too many open files", "/models/a"))
+    assert "no file can be opened any more" in told
+    assert "ulimit -n" in told
 
 
 def test_the_command_says_one_line(
