@@ -61,7 +61,7 @@ class _Row:
     native: bool
     why: str
     kernels: str  # empty: not native
-    parameter_bytes: int | None  # None: not native, or only known with calibration data
+    parameter_bytes: int | None  # None: not native
     proxy: str  # what really runs; empty: it is what it is called
     needs_calibration: bool
     by_default: bool  # whether it is served where nothing is named
@@ -87,13 +87,18 @@ def _list(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
 def _row(kind: Kind, model: LoadedModel, device: torch.device) -> _Row:
     from wattserve_server.engine.variants.catalogue import Choice, is_offered
+    from wattserve_server.engine.variants.linears import linear_paths
+    from wattserve_server.engine.variants.port import ActivationScales, Materials
     from wattserve_server.engine.variants.variant import build_variant
 
     support = kind.support(device)
     native, why, size = support.native, support.why, None
-    if native and not kind.needs_calibration:  # what that takes depends on data that is not here
+    if native:
+        # Neither whether the model can be converted nor what it takes depends on the scales' values.
+        ones = ActivationScales(dict.fromkeys(linear_paths(model.weights.module), 1.0), "")
+        materials = Materials(model.weights, ones)
         try:
-            size = build_variant(model, Choice(kind.name, kind, device)).parameter_bytes
+            size = build_variant(model, Choice(kind.name, kind, device), materials).parameter_bytes
         except ConfigError as error:  # the device could, this model cannot
             native, why = False, str(error)
     kernels = support.kernels if native else ""

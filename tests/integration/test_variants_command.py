@@ -14,8 +14,13 @@ from wattserve_tools.cli import main
 
 
 def listing(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, list[str]]:
+    """Of a small classifier, which is saved there."""
+    return rows_of(capsys, str(save_classifier(folder)))
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], model: str) -> dict[str, list[str]]:
     """The cells of each variant's row, folded lines joined."""
-    assert main(["variants", "--model", str(save_classifier(folder)), "--device", "cpu"]) == 0
+    assert main(["variants", "--model", model, "--device", "cpu"]) == 0
     rows: dict[str, list[str]] = {}
     name = ""
     for line in capsys.readouterr().out.splitlines():
@@ -67,3 +72,20 @@ def test_a_kind_that_needs_data_to_be_made_says_so_and_not_that_it_cannot_run(
     assert rows["int8-static"][2] == rows["int8"][2]
     if rows["int8"][2] == "yes":
         assert "needs calibration data" in rows["int8-static"][3]
+
+
+def test_every_kind_whose_name_a_model_would_not_keep_is_refused_for_one_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = rows_of(capsys, "random:resnet18")
+    assert (rows["int8-static"][2], rows["int8"][2]) == ("no", "no")
+    for name in ("int8", "int8-static"):
+        if KINDS[name].support(torch.device("cpu")).native:
+            assert f"{name} would leave most of this model as it is" in rows[name][3]
+
+
+def test_what_static_weights_take_is_known_without_data(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = listing(capsys, tmp_path)
+    assert (rows["int8-static"][5] == "-") == (rows["int8-static"][2] == "no")
