@@ -18,6 +18,7 @@ Knows nothing of grpc: codes are names here.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -183,6 +184,16 @@ BY_CODE: dict[str, type[WattserveError]] = {
     "DEADLINE_EXCEEDED": DeadlineExceeded,
     "CANCELLED": Cancelled,
 }
+
+
+_TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
+
+
+def in_shared_flags(message: str) -> str:
+    """The library's words, with options in place of its arguments: those that every command has that calls a
+    server."""
+    in_options = _TLS.sub(lambda match: f"--tls-{match[1].replace('_', '-')}", message)
+    return in_options.replace("pass tls=", "pass --tls").replace("api_key_file", "--api-key-file")
 
 
 def error_for(code: str, message: str, target: str, details: Details | None = None) -> WattserveError:

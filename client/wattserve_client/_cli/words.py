@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wattserve_client.errors import Unavailable, WattserveError
+from wattserve_client.errors import Unavailable, WattserveError, in_shared_flags
 from wattserve_client.results import EnergySource, Receipt, format_joules, joules
 
 UNKNOWN = "unknown"
@@ -28,12 +27,9 @@ NOTHING = "-"
 LEAST_WIDTH = 8  # of a column that may be shortened, however narrow the page
 _NO_LIMIT = 10**9  # columns, where the output is no terminal
 _ARGUMENTS = (
-    ("pass tls=", "pass --tls"),
-    ("api_key_file", "--api-key-file"),
     ("(timeout_s)", "(--timeout)"),
     ("ask for truncate", "give --truncate"),
 )
-_TLS = re.compile(r"\bTls\.(ca|cert|key|server_name)\b")
 
 
 class CommandError(Exception):
@@ -86,7 +82,7 @@ def flat(text: str) -> str:
 
 def in_flags(message: str) -> str:
     """The library's words, with the command's own options in place of its arguments."""
-    in_options = _TLS.sub(lambda match: f"--tls-{match[1].replace('_', '-')}", message)
+    in_options = in_shared_flags(message)
     for argument, option in _ARGUMENTS:
         in_options = in_options.replace(argument, option)
     return in_options

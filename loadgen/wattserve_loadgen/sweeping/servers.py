@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from wattserve_client import ServerInfo, Tls, VariantState
+from wattserve_client.errors import in_shared_flags
 from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.model.codec import as_stored
@@ -277,5 +278,5 @@ def read_tls(options: SweepOptions) -> Tls | None:
     except OSError as error:
         raise PlanError(f"{error.filename}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise PlanError(str(error)) from None
+        raise PlanError(in_shared_flags(str(error))) from None
     return tls

@@ -25,6 +25,7 @@ from wattserve_client import (
     Tls,
     WattserveError,
 )
+from wattserve_client.errors import in_shared_flags
 from wattserve_client.keys import ApiKey
 from wattserve_client.wire import from_message
 from wattserve_common.dataset import Dataset
@@ -64,7 +65,7 @@ class NativeTarget:
         except OSError as error:
             raise PlanError(f"--api-key-file {api_key_file}: cannot be read ({error.strerror})") from None
         except ValueError as error:
-            raise PlanError(str(error).replace("tls=", "--tls")) from None
+            raise PlanError(in_shared_flags(str(error))) from None
         self._serialised: tuple[str, list[bytes]] = ("", [])  # of the dataset with that hash
         self.generates = False  # whether its model writes tokens, once the server has said so
 

@@ -84,6 +84,12 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
     assert not (tmp_path / "refused").exists()
 
 
+def test_a_certificate_that_is_none_is_named_by_its_option(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("none")
+    with pytest.raises(PlanError, match=r"^--tls-ca .*none\.pem: not a certificate in PEM"):
+        measured(MemoryServer(Metered()), data, tmp_path / "out", tls_ca=tmp_path / "none.pem")
+
+
 def test_a_variant_that_is_loaded_late_is_marked_by_what_it_turned_out_to_be(
     data: Path, tmp_path: Path
 ) -> None:

@@ -181,7 +181,7 @@ def test_a_server_that_asks_for_a_certificate_gets_it(
     with ScriptedServer(grpc.ssl_server_credentials([pair], authority.cert_pem.bytes(), True)) as server:
         asked = ["usage", "--target", server.target, "--tls-ca", ca, "--tls-cert", cert, "--format", "json"]
         assert main(asked) == 2
-        assert "Tls.cert without Tls.key" in capsys.readouterr().err
+        assert "--tls-cert without --tls-key" in capsys.readouterr().err
         assert main([*asked, "--tls-key", key]) == 0
         assert json.loads(capsys.readouterr().out)["rows"] == []
 

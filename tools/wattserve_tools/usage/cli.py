@@ -12,6 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from wattserve_client import Client, Tls, UsageReport, WattserveError
+from wattserve_client.errors import in_shared_flags
 from wattserve_common.arguments import address, number
 from wattserve_common.errors import UserError
 from wattserve_server.config import AUTO_BOOK, ServerConfig, add_flags, flag_reader
@@ -49,6 +50,12 @@ def add_usage_command(commands: Any) -> None:
         "--tls-cert", dest="own_cert", metavar="FILE", help="your own certificate, PEM, where it asks for one"
     )
     parser.add_argument("--tls-key", dest="own_key", metavar="FILE", help="its key, PEM")
+    parser.add_argument(
+        "--tls-server-name",
+        default="",
+        metavar="NAME",
+        help="the name that the server's certificate must show",
+    )
     parser.add_argument(
         "--since", metavar="WHEN", help="ISO 8601: 2026-11-01, or 2026-11-01T08:00 (default: this month)"
     )
@@ -95,13 +102,13 @@ def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
 def _of_server(
     arguments: argparse.Namespace, since_s: int, until_s: int, keys: dict[str, bool]
 ) -> UsageReport:
-    files = (arguments.tls_ca, arguments.own_cert, arguments.own_key)
+    given = (arguments.tls_ca, arguments.own_cert, arguments.own_key, arguments.tls_server_name)
     try:
-        tls = Tls(*files) if any(files) else arguments.tls
+        tls = Tls(*given) if any(given) else arguments.tls
         with Client(arguments.target, tls=tls, api_key_file=arguments.api_key_file) as client:
             return client.usage(since_s, until_s, **keys)
     except (WattserveError, ValueError) as error:
-        raise UserError(f"{arguments.target}: {error}") from None
+        raise UserError(f"{arguments.target}: {in_shared_flags(str(error))}") from None
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read ({error.strerror})") from None
 
