@@ -15,6 +15,7 @@ class HeldBytes:
     """Belongs to the event loop. message_bytes: of a message at the most."""
 
     def __init__(self, message_bytes: float = float("inf")) -> None:
+        self.message_bytes = message_bytes
         self._most, self._most_of_one = MOST * message_bytes, MOST_OF_ONE * message_bytes
         self._by_caller: Counter[str] = Counter()
         self._freed = asyncio.Event()

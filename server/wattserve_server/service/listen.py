@@ -84,7 +84,11 @@ class ConnectionLimits:
     grace_s: float = 0.0  # that calls in progress have then
 
     def options(self) -> list[tuple[str, int]]:
-        limits = [*received_and_sent(self.message_bytes), ("grpc.max_concurrent_streams", self.calls)]
+        limits = [
+            *received_and_sent(self.message_bytes),
+            ("grpc.max_concurrent_streams", self.calls),
+            ("grpc.per_message_decompression", 0),  # no limit of gRPC bounds that: `unpacked` does it
+        ]
         if self.age_s:
             limits.append(("grpc.max_connection_age_ms", math.ceil(self.age_s * 1e3)))
             limits.append(("grpc.max_connection_age_grace_ms", math.ceil(self.grace_s * 1e3)))

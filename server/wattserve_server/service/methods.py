@@ -38,7 +38,7 @@ from wattserve_server.errors import (
 from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.gate import NEEDS, OPEN, SHORT_BYTES, Gate
 from wattserve_server.service.status import Failure, failure_of, forget_way, reaction_of, when_cut
-from wattserve_server.service.weight import SMALL_BYTES, check_weight
+from wattserve_server.service.weight import SMALL_BYTES, check_weight, unpacked
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
 T = TypeVar("T")
@@ -145,13 +145,14 @@ def _parser(kind: Descriptor, most_bytes: float = float("inf")) -> Callable[[byt
 
 
 def _read_one(parse: Callable[[bytes], Message], call: CountedCall, data: bytes) -> Message:
-    return call.read(parse, data)
+    return call.read(parse, call.unpack(data))
 
 
 async def _read_all(
     parse: Callable[[bytes], Message], call: CountedCall, requests: AsyncIterator[bytes]
 ) -> AsyncIterator[Message]:
-    async for data in requests:
+    async for packed in requests:
+        data = call.unpack(packed)
         await call.turn(data)
         yield call.read(parse, data)
 
@@ -167,7 +168,7 @@ def _unary(
             try:
                 call.admit()
                 call.limit()
-                return await behaviour(call.read(parse, data), context)
+                return await behaviour(_read_one(parse, call, data), context)
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
             except Exception as error:
@@ -434,7 +435,7 @@ class CountedCall:
     def read(self, parse: Callable[[bytes], T], data: bytes, is_held: bool = False) -> T:
         """A message of its. is_held: its bytes are counted already. Raises InvalidRequest; OverloadedError as
         `hold_bytes`, and as `admit` for each but the first."""
-        is_refused, is_first, self._has_read = True, not self._has_read, True
+        is_refused = True
         try:
             if len(data) > SHORT_BYTES and not is_held:
                 self.hold_bytes(len(data))
@@ -442,9 +443,23 @@ class CountedCall:
             message = parse(data)
             is_refused = False
         finally:
-            if self._caller is not None:
-                self._gate.count_message(self._method, self._caller, is_refused, is_first)
+            self._count(is_refused)
         return message
+
+    def unpack(self, data: bytes) -> bytes:
+        """A message of its, for `read`. Raises InvalidRequest."""
+        most = SHORT_BYTES if NEEDS[self._method] == OPEN else self._gate.messages.message_bytes
+        try:
+            return unpacked(data, most)
+        except InvalidRequest:
+            self._count(is_refused=True)
+            raise
+
+    def _count(self, is_refused: bool) -> None:
+        """A message of its."""
+        is_first, self._has_read = not self._has_read, True
+        if self._caller is not None:
+            self._gate.count_message(self._method, self._caller, is_refused, is_first)
 
     def limit(self) -> None:
         """It is no stream of others' requests or receipts, and has to end within what the server gives it."""

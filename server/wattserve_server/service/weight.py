@@ -1,4 +1,4 @@
-"""How long a message will keep the event loop, told from its bytes before it is parsed.
+"""What a message will take of memory and of the event loop, told from its bytes before it is parsed.
 
 Parsing holds everybody up, and a few megabytes of empty parts become gigabytes. So a message that is not
 small is walked first, without its contents: what stands in one piece is skipped, and the walk ends where it
@@ -7,6 +7,8 @@ is too much. The prices are what walking, parsing and looking at it took here, p
 
 from __future__ import annotations
 
+import math
+import zlib
 from functools import cache
 
 import numpy as np
@@ -33,6 +35,29 @@ _REAL_BYTES = {
 _ONE_PIECE = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 
 _Inside = dict[int, Descriptor | int]
+
+# How what was compressed begins: by gzip, with what begins no message; by deflate with a field 15, which no
+# request has, and of which the second byte is one of these.
+_GZIP, _DEFLATE = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+_EITHER = 32 + zlib.MAX_WBITS
+
+
+def unpacked(data: bytes, most_bytes: float) -> bytes:
+    """A message as it was before its caller compressed it. gRPC would make gigabytes of a few megabytes, of
+    whoever sends them. Raises InvalidRequest for more than `most_bytes`. What is neither is left to the
+    parser."""
+    if not data.startswith((_GZIP, *_DEFLATE)):
+        return data
+    unpacking = zlib.decompressobj(_EITHER)
+    try:
+        plain = unpacking.decompress(data, 0 if math.isinf(most_bytes) else int(most_bytes) + 1)
+    except zlib.error:
+        return data
+    if len(plain) > most_bytes:
+        raise InvalidRequest(
+            f"a message has at most {most_bytes} bytes; these {len(data)} are more once they are decompressed"
+        )
+    return plain if unpacking.eof and not unpacking.unused_data else data
 
 
 def check_weight(data: bytes, kind: Descriptor) -> None:

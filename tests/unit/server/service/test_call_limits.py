@@ -16,7 +16,8 @@ from grpc_health.v1 import health_pb2
 from wattserve_client.aio import AsyncClient
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import OverloadedError
-from wattserve_server.service.gate import Gate
+from wattserve_server.service.gate import SHORT_BYTES, Gate
+from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.listen import ConnectionLimits, HealthService, _why_not
 from wattserve_server.service.methods import CALL, CountedCall, Deadlines, OpenCalls, _read_all, handlers
 from wattserve_server.service.prediction import Serving
@@ -188,10 +189,38 @@ async def test_a_call_that_asks_for_no_key_has_a_short_message() -> None:
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_a_message_that_was_compressed_is_no_longer_than_another(compression: grpc.Compression) -> None:
+    def request(size: int) -> bytes:
+        return pb.PredictRequest(request_id="x" * size).SerializeToString()
+
+    async with rig(quotas=Quotas(messages=HeldBytes(BYTES))) as served:
+        served.servicer.may_end.set()
+        named = f"/{SERVICE.full_name}/Predict"
+        predict: Any = served.channel.unary_unary(named, response_deserializer=pb.PredictResponse.FromString)
+        answer = await predict(request(BYTES - 10), compression=compression)
+        assert answer.receipt.request_id == "x" * (BYTES - 10)
+        stream: Any = served.channel.stream_stream(
+            f"/{SERVICE.full_name}/PredictStream", response_deserializer=pb.PredictStreamResponse.FromString
+        )
+        check: Any = served.channel.unary_unary("/grpc.health.v1.Health/Check")
+        for refused in (
+            predict(request(BYTES), compression=compression),
+            stream(iter([request(BYTES)]), compression=compression).read(),
+            check(request(SHORT_BYTES), compression=compression),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError, match="are more once they are decompressed") as ended:
+                await refused
+            assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_message_of_a_stream_is_read_once_its_turn_has_come() -> None:
     order = list[str]()
 
     class Call:
+        def unpack(self, data: bytes) -> bytes:
+            return data
+
         async def turn(self, data: bytes) -> None:
             order.append(f"turn of {len(data)}")
 

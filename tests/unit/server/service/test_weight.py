@@ -1,7 +1,12 @@
-"""A message that would hold the event loop up is refused before it is parsed; every useful one is not."""
+"""A message that would hold the event loop up, or is too long once it is decompressed, is refused before it
+is parsed; every useful one is not."""
 
 from __future__ import annotations
 
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -10,7 +15,7 @@ import pytest
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import InvalidRequest
-from wattserve_server.service.weight import LIMIT_NS, SMALL_BYTES, WHOLE_NUMBER_NS, check_weight
+from wattserve_server.service.weight import LIMIT_NS, SMALL_BYTES, WHOLE_NUMBER_NS, check_weight, unpacked
 
 NATIVE, OIP = pb.PredictRequest.DESCRIPTOR, oip.ModelInferRequest.DESCRIPTOR
 MESSAGE_BYTES = 4 * 1024 * 1024
@@ -81,3 +86,37 @@ def test_the_limit_is_the_one_that_is_told() -> None:
 def test_what_is_no_message_is_walked_to_an_end(data: bytes) -> None:
     with suppress(InvalidRequest):
         check_weight(data, OIP)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_what_was_compressed_is_decompressed_as_far_as_it_may_be_long(pack: Callable[[bytes], bytes]) -> None:
+    plain = pb.PredictRequest(request_id="one").SerializeToString()
+    assert unpacked(plain, 100) == plain
+    assert unpacked(pack(plain), len(plain)) == unpacked(pack(plain), float("inf")) == plain
+    tracemalloc.start()
+    try:
+        packed = pack(bytes(64 * MESSAGE_BYTES))
+        tracemalloc.reset_peak()
+        with pytest.raises(InvalidRequest, match=f"has at most {MESSAGE_BYTES} bytes; these {len(packed)}"):
+            unpacked(packed, MESSAGE_BYTES)
+        assert tracemalloc.get_traced_memory()[1] < 3 * MESSAGE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_what_only_begins_as_if_it_were_compressed_is_left_to_the_parser(
+    pack: Callable[[bytes], bytes],
+) -> None:
+    packed = pack(b"a message")
+    for data in (packed[:2], packed[:-1], packed + b"x", packed[:2] + b"rubbish"):
+        assert unpacked(data, 100) == data
+
+
+def test_no_request_can_begin_as_what_deflate_makes() -> None:
+    services = (
+        pb.DESCRIPTOR.services_by_name["Inference"],
+        oip.DESCRIPTOR.services_by_name["GRPCInferenceService"],
+    )
+    for method in (method for service in services for method in service.methods):
+        assert 15 not in method.input_type.fields_by_number
