@@ -169,6 +169,7 @@ class Scribe:
 
     def write(self, attempt: Attempt) -> None:
         """Put it into the book, unless it is there already. Raises what the database does, and TakenName."""
+        self._book.check_place()
         try:
             connection = self._connected()
             with connection.begin():

@@ -53,6 +53,7 @@ class Book:
     engine: Engine
     is_sqlite: bool
     _lock: int | None = field(default=None, repr=False)  # a file descriptor
+    _file: tuple[int, int] | None = field(default=None, repr=False)  # which file it is that was opened
 
     def close(self) -> None:
         self.engine.dispose()
@@ -60,9 +61,19 @@ class Book:
             os.close(self._lock)
             self._lock = None
 
+    def check_place(self) -> None:
+        """Raises ConfigError where the file that was opened for writing is gone, or replaced by another.
+        SQLite would go on with one that nobody finds, and make an empty one for who asks."""
+        if self._file is not None and _file_at(self.name) != self._file:
+            raise ConfigError(
+                f"--account-book {self.name}: was removed or replaced while in use; put that file back, with "
+                "its -wal, or start the server again"
+            )
+
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection for questions. Raises ConfigError, in words, where the book cannot be read."""
+        self.check_place()
         with told(self.name), self.engine.connect() as connection:
             yield connection
 
@@ -85,7 +96,8 @@ def open_book(place: str, *, for_writing: bool) -> Book:
                 lock = _prepare(path)
             elif not path.is_file():
                 raise ConfigError(f"--account-book {place}: there is no such file")
-        book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, lock)
+        file = None if lock is None else _file_at(place)
+        book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, lock, file)
         with told(name):
             _check(book, for_writing)
     except BaseException:
@@ -93,6 +105,15 @@ def open_book(place: str, *, for_writing: bool) -> Book:
             os.close(lock)
         raise
     return book
+
+
+def _file_at(path: str) -> tuple[int, int]:
+    """No file: of none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino
 
 
 def _url_of(place: str) -> URL:

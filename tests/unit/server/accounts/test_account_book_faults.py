@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from tests.fixtures.postgres import Postgres
 from wattserve_server.accounts.check import check
 from wattserve_server.accounts.schema import ACCOUNT_HOURS, BREAKS, HOURS, RECEIPTS
 from wattserve_server.accounts.store import open_book
+from wattserve_server.errors import ConfigError
 
 KILLS = 10
 
@@ -38,6 +40,30 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert (keeper.writer.status.waiting, keeper.writer.status.written) == (0, 201)
     keeper.end()
     assert holds(place) == (201, 20100, 20100)
+
+
+@pytest.mark.parametrize("other", ["nothing", "an older copy"])
+def test_a_file_that_is_away_while_it_is_in_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    path, away = tmp_path / "book.sqlite3", tmp_path / "away"
+    keeper = Bookkeeper(str(path))
+    keeper.answer()
+    keeper.writer.write()
+    path.rename(away)
+    if other == "an older copy":
+        shutil.copy(away, path)
+    keeper.answer()
+    keeper.writer.write()
+    status = keeper.writer.status
+    assert (status.is_writing, status.written, status.waiting) == (False, 1, 1)
+    assert "was removed or replaced while in use" in caplog.text
+    with pytest.raises(ConfigError, match="was removed or replaced"), keeper.book.reading():
+        pass
+    assert path.exists() == (other == "an older copy")  # nobody made an empty one
+    away.rename(path)
+    keeper.end()
+    assert holds(str(path)) == (2, 200, 200)
 
 
 def holds(place: str) -> tuple[int, int, int]:
