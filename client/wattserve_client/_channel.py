@@ -37,6 +37,7 @@ from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
 
 DEFAULT_TIMEOUT_S = 30.0
 DEFAULT_IN_FLIGHT = 64
+_LONGEST_S = 1e9  # gRPC takes what ends after the year 2262 for a deadline that has passed
 
 _SERVICE = "wattserve.v1.Inference"
 _CHARGED = ("Predict", "Generate", "Score")
@@ -271,4 +272,4 @@ def _seconds(timeout_s: float) -> float:
         raise TypeError(f"timeout_s is {timeout_s!r}; it must be a number of seconds")
     if not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s is {timeout_s!r}; it must be a positive, finite number of seconds")
-    return float(timeout_s)
+    return min(float(timeout_s), _LONGEST_S)

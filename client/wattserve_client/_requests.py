@@ -66,7 +66,7 @@ def bare_request(
     if max_energy_uj is not None and not _is_int(max_energy_uj):
         raise TypeError(f"max_energy_uj is {_kind(max_energy_uj)}; it must be whole microjoules")
     if max_energy_uj is not None and not 0 < max_energy_uj < 2**64:
-        raise ValueError(f"max_energy_uj is {max_energy_uj}; it must be at least 1")
+        raise ValueError(f"max_energy_uj is {max_energy_uj}; it must be at least 1, and less than 2**64")
     return pb.PredictRequest(
         request_id=text(request_id, "request_id"),
         variant=text(variant, "variant"),
@@ -142,7 +142,7 @@ def text(value: object, argument: str) -> str:
     """`value`, which must be a str; `argument`: what its caller calls it."""
     if not isinstance(value, str):
         raise TypeError(f"{argument} is {_kind(value)}; it must be a str")
-    return value
+    return _unicode(value, argument)
 
 
 def flag(value: object, argument: str) -> bool:
@@ -237,6 +237,10 @@ def _pixels(pixels: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 def _text(text: object, where: str) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{where} is {_kind(text)}, and inputs[0] a str")
+    return _unicode(text, where)
+
+
+def _unicode(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

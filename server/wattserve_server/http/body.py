@@ -41,9 +41,12 @@ class Body(dict[str, Any]):
     def items_of(self, key: str) -> list[Any]:
         """Raises InvalidRequest for what is no list, or an empty one."""
         value = self.get(key)
-        if not isinstance(value, list) or not value:
-            what = "is missing" if value is None else f"{kind_of(value)} is no list with something in it"
-            raise InvalidRequest(what, key)
+        if value is None:
+            raise InvalidRequest("is missing", key)
+        if not isinstance(value, list):
+            raise InvalidRequest(f"{kind_of(value)} is no list", key)
+        if not value:
+            raise InvalidRequest("the list is empty", key)
         return value
 
     def priority(self) -> int:

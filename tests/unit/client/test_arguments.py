@@ -86,6 +86,23 @@ def test_a_priority_that_cannot_be_written_is_refused_before_anything_is_sent(
     assert server.calls == {}
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"request_id": "\ud800"}, "request_id is not Unicode text"),
+        ({"variant": "\ud800"}, "variant is not Unicode text"),
+        ({"max_energy_uj": 0}, "max_energy_uj is 0; it must be at least 1"),
+        ({"max_energy_uj": 2**64}, r"max_energy_uj is .*; it must be at least 1, and less than 2\*\*64"),
+    ],
+)
+def test_a_value_that_cannot_be_written_is_named_and_nothing_is_sent(
+    server: Any, client: Any, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{reason}"):
+        client.predict("a film", **options)
+    assert server.calls == {}
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize(
     ("options", "reason"),

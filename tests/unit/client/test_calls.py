@@ -240,6 +240,12 @@ def test_a_deadline_too_short_to_reach_anyone_is_told_as_it_was_asked(server: An
         client.predict("a film", timeout_s=0.0001)
 
 
+@pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
+def test_a_deadline_beyond_grpcs_calendar_has_not_passed(server: Any, kind: Any) -> None:
+    with kind(server.target) as client:
+        assert client.predict("a film", timeout_s=1e15).receipt.receipt_id
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
 def test_a_deadline_that_is_none_is_refused(kind: Any, timeout_s: float) -> None:

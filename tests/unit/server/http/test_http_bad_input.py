@@ -47,7 +47,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "energy": ("", {"energy": {}}, "energy", "no text"),
     "min_tokens": ("", {"min_tokens": 3}, "min_tokens", "ignore_eos"),
     "messages that are none": ("chat", {"messages": "hi"}, "messages", "no list"),
-    "no messages": ("chat", {"messages": []}, "messages", "no list"),
+    "no messages": ("chat", {"messages": []}, "messages", "the list is empty"),
     "a message that is a text": ("chat", {"messages": ["hi"]}, "messages[0]", "no object"),
     "an unknown role": ("chat", {"messages": [STRANGER]}, "messages[0].role", "known here"),
     "an image": ("chat", {"messages": [IMAGE]}, "messages[0].content[0]", "images"),
