@@ -12,6 +12,7 @@ import torch
 import transformers
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
+from torch.nn.functional import pad
 
 from wattserve_common.hub import hub_is_reachable
 from wattserve_server.engine import exported, prequantised
@@ -30,7 +31,9 @@ from wattserve_server.engine.checkpoint import (
     runnable,
     skeleton,
 )
-from wattserve_server.engine.tasks import InputFacts, Scoring, Task, task_by_config, task_named
+from wattserve_server.engine.pooling import note_pooling
+from wattserve_server.engine.tasks import InputFacts, Item, Scoring, Task, task_by_config, task_named
+from wattserve_server.engine.tasks.tokens import FeatureExtraction
 from wattserve_server.engine.variants.catalogue import KINDS
 from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import Weights
@@ -40,6 +43,10 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model",
     "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
+
+
+# Of the largest number of an answer: far above rounding in fp32, far below what reading the padding changes.
+_PADDING_TOLERANCE = 0.005
 
 
 @dataclass(slots=True)
@@ -88,6 +95,8 @@ def load_model(
             module = module.float()
             check_finite(source, module)
         _borrow_pad_id(module.config, tokenizer)
+        if task.name == FeatureExtraction.name:
+            note_pooling(place, module.config)
         return module
 
     place = _place(source)
@@ -111,6 +120,10 @@ def load_model(
                 f"--max-tokens {max_tokens}: {source!r} takes at most {facts.max_tokens} tokens"
             )
         facts = replace(facts, max_tokens=max_tokens)
+    if made is None and task.takes_text and not task.generates:
+        _check_padding(
+            source, task, module, task.example(facts, tokenizer, min(4, facts.max_tokens), 0), facts
+        )
     return LoadedModel(
         name=name or _default_name(source),
         source=source,
@@ -171,6 +184,26 @@ def _check_place(place: str) -> None:
 def _check_task(place: str, task: Task) -> None:
     if why := task.refusal(read_json(place, "config.json") or {}):
         raise ConfigError(f"model {place!r} cannot do the task {task.name}: {why}")
+
+
+def _check_padding(source: str, task: Task, module: torch.nn.Module, item: Item, facts: InputFacts) -> None:
+    """Refuse a model that reads its padding, such as XLNet's head: its answer to a text would depend on the
+    texts that it shares a batch with."""
+    batch = task.collate([item], facts)
+    length = min(2 * len(item), facts.max_tokens) - len(item)
+    ends = {"input_ids": facts.pad_id, "attention_mask": 0}
+    padded = {name: pad(tensor, (0, length), value=ends[name]) for name, tensor in batch.items()}
+    with torch.inference_mode():
+        try:
+            alone, beside = (task.forward(module, inputs) for inputs in (batch, padded))
+        except Exception:  # whatever it raises: the first variant's own check says so, with its words
+            return
+    apart = (alone - beside).abs().max()
+    if apart > _PADDING_TOLERANCE * alone.abs().max():
+        raise ConfigError(
+            f"model {source!r} reads the padding behind a text: padded, the same text is answered "
+            "otherwise, so that answers would depend on what they share a batch with"
+        )
 
 
 def _is_cached(name: str) -> bool:

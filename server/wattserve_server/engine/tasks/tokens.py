@@ -20,6 +20,8 @@ from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere
 
 T = TypeVar("T")
 
+MEAN, FIRST, LAST = "mean", "cls", "lasttoken"  # of a text's tokens; as sentence-transformers calls them
+
 # Characters of all texts that may wait, the ones under way included: about a second's work.
 MOST_WAITING = 2_000_000
 CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026
@@ -247,9 +249,22 @@ class FeatureExtraction(TokenItems):
 
     def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         hidden = module(**inputs).last_hidden_state.float()
-        weights = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-        mean: torch.Tensor = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-        return mean
+        return _pooled(module.config, hidden, inputs["attention_mask"])
 
     def scoring(self, config: Any) -> None:
         return None
+
+
+def _pooled(config: Any, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """hidden: [texts, tokens, width]; mask: ones, then zeros -> [texts, width]"""
+    pooling = getattr(config, "embedding_pooling", MEAN)
+    if pooling == FIRST:
+        embedding = hidden[:, 0]
+    elif pooling == LAST:
+        embedding = hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(dim=1) - 1]
+    else:
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        embedding = (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+    if getattr(config, "embedding_is_normalised", False):
+        embedding = torch.nn.functional.normalize(embedding)
+    return embedding
