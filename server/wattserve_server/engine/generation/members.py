@@ -40,6 +40,7 @@ class Member(QueuedSequence):
     is_leaving: bool = False  # its caller has left, or it has cost enough; any thread sets it
     first_ns: int = 0  # when its first step began
     steps: int = 0  # that it took part in
+    finish_tag: float = 0.0  # by which its prompt has its turn among those that are read
     counted: int = 0  # of these, whose joules the event loop has counted; of one that may cost so much only
     _computed: int = 0  # tokens that have been computed at least once
     _seen: set[int] = field(default_factory=set)

@@ -2,9 +2,10 @@
 
 Requests wait in the fair order of `fair`, and are admitted while there is a place in the step and in the
 cache. Every step is one variant's: variants with members take turns. It decodes a token for each member that
-can, and gives what is left of its tokens to the prompts that were admitted first, in parts, so that who
-decodes waits for a step and no longer. Where the cache has no room for one more token, the member that was
-admitted last loses its place, and comes back before all who wait.
+can, and gives what is left of its tokens to prompts, in parts, so that who decodes waits for a step and no
+longer. Prompts have their turns by start-time fair queueing too: of one caller's in the order in which they
+were admitted, and a short one does not wait for all that another caller has. Where the cache has no room for
+one more token, the member that was admitted last loses its place, and comes back before all who wait.
 
 Several lanes may draw on one queue. A member stays where it was admitted, with its keys and values. A lane
 that holds more members than another one leaves to that one what has come since its own last step; of what
@@ -71,6 +72,8 @@ class StepBatcher(Batcher):
         self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
         self._again: deque[Member] = deque()  # that have lost their place
         self._admitted_ns: dict[Member, int] = {}
+        self._finish_tags: dict[str, float] = {}  # by caller, of its last prompt, while that is to come
+        self._lowest = 0.0  # tokens that who is furthest behind has had; where a caller joins
         self._holds_ns = 0.0  # how long a member holds its place
         self._admitting_ns = 0  # when it last looked who waits
         self.preemptions = 0
@@ -183,8 +186,21 @@ class StepBatcher(Batcher):
             if not member.request.is_bound:
                 member.request.bind(self.lane)
             member.cache = cache
+            self._give_turn(member)
             self._members.setdefault(member.request.variant, []).append(member)
             self._admitted_ns[member] = now_ns
+
+    def _give_turn(self, member: Member) -> None:
+        """To the prompt of one that is being admitted; at once to one that comes back."""
+        reading = [each.finish_tag - each.pending for each in self._admitted_ns if not each.is_decoding]
+        if not reading:  # nobody has to wait for what another has had
+            self._finish_tags, self._lowest = {}, 0.0
+        self._lowest = lowest = max(self._lowest, min(reading, default=0.0))
+        member.finish_tag = lowest
+        if not member.preemptions:
+            ahead = {caller: tag for caller, tag in self._finish_tags.items() if tag > lowest}
+            member.finish_tag = ahead.get(member.request.caller, lowest) + member.pending
+            self._finish_tags = ahead | {member.request.caller: member.finish_tag}
 
     def _first_waiting(self) -> Member | None:
         """Of those that this lane may run."""
@@ -217,7 +233,7 @@ class StepBatcher(Batcher):
                 self._preempt(members[-1])
         kept = [part for part in decoding if part[0] in members]
         left = max(self.limits.max_tokens - len(kept), 1)
-        for member in members:
+        for member in sorted(members, key=lambda member: member.finish_tag):
             if not member.is_decoding and not member.is_ahead and left > 0:
                 count = min(member.next_part, left)
                 kept.append((member, count))

@@ -65,6 +65,36 @@ def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
     assert len(first.produced) == 7
 
 
+def test_a_short_prompt_waits_for_no_more_than_a_step_of_anothers_long_ones() -> None:
+    world = StepWorld(members=8, step_tokens=16)
+    long = [world.ask(200, 2, caller="long") for _ in range(4)]
+    world.step()
+    short = world.ask(4, 1, caller="short")
+    step = world.step()
+    assert step is not None
+    assert {part.member: part.tokens for part in step.parts} == {short: 4, long[0]: 12}
+    world.run()
+    assert world.answered == [short, *long]
+
+
+def test_a_long_prompt_waits_for_as_much_of_anothers_as_it_has_itself() -> None:
+    world = StepWorld(members=4, step_tokens=16)
+    long, others = world.ask(320, 1, caller="long"), 0
+    while long not in world.answered:
+        world.ask(16, 1, caller="short")  # without end
+        step = world.step()
+        assert step is not None
+        others += sum(part.tokens for part in step.parts if part.member is not long)
+    assert 300 <= others <= 352
+
+
+def test_prompts_of_one_length_are_read_one_after_the_other() -> None:
+    world = StepWorld(members=8, step_tokens=16)
+    asked = [world.ask(40, 1, caller=str(caller)) for caller in range(4)]
+    world.run()
+    assert world.answered == asked
+
+
 def test_variants_take_turns() -> None:
     world = StepWorld()
     for variant in ("fp32", "bf16", "int8"):
