@@ -422,6 +422,8 @@ def _check(name: str, where: str, value: Any) -> None:
     among = {"split_rule": SPLIT_RULES, "idle_policy": IDLE_POLICIES}.get(name)
     if among is not None and value not in among:
         raise ConfigError(f"{where} {value!r}: must be one of {', '.join(among)}")
+    if value == "" and _ITEMS[name].default != "":
+        raise ConfigError(f"{where} is empty; leave it out for its default")
     least, most, metavar = (_ITEMS[name].metadata[key] for key in ("least", "most", "metavar"))
     if metavar == "HOST" and _NUMERIC.fullmatch(value) and not is_address(value):
         raise ConfigError(f"{where} {value}: is no address, such as 127.0.0.1, 0.0.0.0 or ::1")

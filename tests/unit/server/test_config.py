@@ -24,6 +24,8 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
         ({"port": "99999"}, {}, "--port 99999: must be between 0 and 65535"),
         ({"http_port": "-2"}, {}, "--http-port -2: must be between 0 and 65535"),
         ({"variants": ""}, {}, "--variants is empty; leave it out for its default"),
+        ({}, {"WATTSERVE_MODEL": ""}, "WATTSERVE_MODEL is empty; leave it out for its default"),
+        ({}, {"WATTSERVE_METER": ""}, "WATTSERVE_METER is empty; leave it out for its default"),
         ({"port": "many"}, {}, "--port 'many': must be a whole number"),
         ({}, {"WATTSERVE_PORT": "x"}, "WATTSERVE_PORT 'x': must be a whole number"),
         ({"max_batch_sequences": "0"}, {}, "--max-batch-sequences 0: must be at least 1"),
