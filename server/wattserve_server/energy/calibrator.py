@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from statistics import fmean
 
 import numpy as np
 
 from wattserve_server.energy.calibration import (
+    STEPS_S,
     Arrays,
     CounterInterval,
     History,
@@ -54,6 +56,23 @@ def busy_spans(batches: Iterable[TimedWindow], since_s: float, until_s: float) -
     return [(batch.start_s, batch.end_s) for batch in begun if batch.end_s > since_s]
 
 
+class Looked:
+    """What the last calibration of each variant found to be counted at random, of those with one response or
+    nearly: each is of few intervals, and one that is out of its place looks like much."""
+
+    def __init__(self) -> None:
+        self._delay_s = 0.0
+        self._variances: dict[str, float] = {}
+
+    def together(self, variants: Sequence[str], found: Response) -> float:
+        """With one more calibration, of these variants."""
+        if abs(found.delay_s - self._delay_s) > STEPS_S[0]:
+            self._variances.clear()
+        self._delay_s = found.delay_s
+        self._variances.update(dict.fromkeys(variants, found.at_random**2))
+        return math.sqrt(fmean(self._variances.values()))
+
+
 class Calibrator:
     """Learns how the device answers. A meter that is a model answers at once: there is nothing to learn."""
 
@@ -63,6 +82,7 @@ class Calibrator:
         self.response = Response(average_s=averages_s)  # as known now
         self.is_heard = is_model  # whether it was found in what the counter said, or is a first idea
         self._is_model = is_model
+        self._looked = Looked()
         self._recent = History(RECENT_INTERVALS, RECENT_BATCHES)
         self._unheard = 0  # intervals with batches since the response was looked at
         self._heard_s = self._listen_at_s = 0.0
@@ -105,6 +125,8 @@ class Calibrator:
             while (arrays := self._arrays(warm_up, heard, last_end_s, echo_s)) is not None:
                 self._find_response(arrays)
                 if self.response.reach_s <= echo_s:
+                    at_random = self._looked.together(arrays.laws, self.response)
+                    self.response = replace(self.response, at_random=at_random)
                     if self.response.unresolved:
                         log.warning(self.response.unresolved)
                     idle_w, idle_covariance = to.estimate.idle_w, to.estimate.p[IDLE, IDLE]

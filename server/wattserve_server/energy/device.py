@@ -6,8 +6,10 @@ Foreign load: when to believe that something else draws on it. Pure; `filter` le
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 
 import numpy as np
 
@@ -114,6 +116,11 @@ class Response:
         return self.lag_s + DECAYS * self.ramp_s + self.average_s
 
     @property
+    def delay_s(self) -> float:
+        """How late energy is counted in the mean: this is told closely where lag and ramp apart are not."""
+        return self.lag_s + self.ramp_s + self.average_s / 2
+
+    @property
     def is_at_its_bounds(self) -> bool:
         """Whether the search ended at a bound: what the counter says may then be of any batches."""
         return self.lag_s >= MOST_LAG_S or self.ramp_s >= MOST_RAMP_S
@@ -182,7 +189,7 @@ class ForeignLoad:
     at_work: float | None = None  # how much of the device they used lately; None where nobody can tell
     is_open: bool = False  # something else draws now
     for_s: float = 0.0
-    _quiet: int = 0
+    _lately_w: deque[float] = field(default_factory=lambda: deque(maxlen=QUIET_EDGES))  # with nobody told of
     _sum: float = 0.0
 
     @property
@@ -206,16 +213,22 @@ class ForeignLoad:
         return is_beyond and off_j > UNEXPLAINED * deviation_j
 
     def begin(self) -> None:
-        self.is_open, self.for_s, self._quiet, self._sum = True, 0.0, 0, 0.0
+        self.is_open, self.for_s, self._sum = True, 0.0, 0.0
+        self._lately_w.clear()
 
     def has_ended(self, watts: float, deviation_w: float, idle_w: float, dt_s: float) -> bool:
         """After an edge at which it seemed to draw `watts`, give or take."""
         self.for_s += dt_s
+        if self.is_told:
+            self._lately_w.clear()
+            return False
+        self._lately_w.append(watts)
+        if len(self._lately_w) < QUIET_EDGES:
+            return False
+        # By the mean: of edges that each give or take, one in ten alone looks like somebody.
+        is_low = max(watts, fmean(self._lately_w)) < max(2 * deviation_w, 0.05 * idle_w)
         # Where the floor is no sign of somebody, it is none of somebody who has not gone.
-        is_low = watts < max(2 * deviation_w, 0.05 * idle_w) or not self.watches_floor
-        is_quiet = not self.is_told and is_low
-        self._quiet = self._quiet + 1 if is_quiet else 0
-        return self._quiet >= QUIET_EDGES
+        return is_low or not self.watches_floor
 
     def has_settled(self) -> bool:
         """Whether what it draws is the device's idle draw by now."""

@@ -19,6 +19,7 @@ from wattserve_server.energy.calibration import (
     find_response,
     fit,
 )
+from wattserve_server.energy.calibrator import Looked
 from wattserve_server.energy.costlaw import CLASSES, SIZE, Array, of_rows
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.openbatches import TimedWindow
@@ -251,3 +252,11 @@ def test_whitened_deviations_are_independent_and_of_size_one() -> None:
     covariance = taken @ np.diag(late_j**2) @ taken.T + np.diag(model_j**2)
     covariance[0, 1] = covariance[1, 0] = -(late_j[0] ** 2)
     assert white @ covariance @ white.T == pytest.approx(np.eye(20), abs=1e-9)
+
+
+def test_what_variants_calibrations_find_at_random_adds_up_while_the_counter_is_as_late_as_before() -> None:
+    looked = Looked()
+    assert looked.together(["fp32"], Response(0.01, 0.035)) == 0.0
+    assert looked.together(["bf16"], Response(0.025, 0.0225, at_random=0.2)) == pytest.approx(0.2 / 2**0.5)
+    assert looked.together(["bf16"], Response(0.025, 0.0225)) == 0.0  # calibrated again
+    assert looked.together(["int8"], Response(0.1, 0.0225, at_random=0.2)) == pytest.approx(0.2)

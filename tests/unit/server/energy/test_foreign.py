@@ -41,6 +41,17 @@ def test_a_loud_edge_among_quiet_ones_begins_their_count_anew() -> None:
     assert not load.has_ended(0.0, 1.0, 50.0, 0.1)
 
 
+def test_edges_that_give_or_take_end_it_by_their_mean() -> None:
+    """One of four is more than the limit of 2.5 W, and their mean is 1.5."""
+    load = ForeignLoad()
+    load.begin()
+    ended = [load.has_ended(watts, 1.0, 50.0, 0.1) for watts in 5 * [3.0, 1.0, 0.0, 2.0]]
+    assert ended.index(True) == QUIET_EDGES - 1
+    still = ForeignLoad()
+    still.begin()
+    assert not any(still.has_ended(watts, 1.0, 50.0, 0.1) for watts in 5 * [5.0, 1.0, 3.0, 2.0])
+
+
 def test_it_ends_beside_whoever_is_listed_and_not_beside_whoever_computes() -> None:
     load = ForeignLoad(neighbours=1, at_work=0.3)
     load.begin()
