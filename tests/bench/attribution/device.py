@@ -1,4 +1,4 @@
-"""The simulated device and its server: which batches ran when, and what each of them really drew.
+"""The simulated devices and their server: which batches ran when, and what each of them really drew.
 
 Event driven and exact: between two events every power is constant. Knows nothing of meters.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,7 +30,8 @@ of the device at the most."""
 
 @dataclass(slots=True)
 class Batch:
-    """One batch and its truth: `joules` is what it drew, `noise` the factor in it nobody could foresee."""
+    """One batch and its truth: `joules` is what it drew, `noise` the factor in it nobody could foresee. lane:
+    which of several devices ran it, where they are told apart."""
 
     variant: str
     lengths: tuple[int, ...]
@@ -41,6 +43,7 @@ class Batch:
     left_s: float
     end_s: float = math.nan
     joules: float = 0.0
+    lane: int = 0
 
     @property
     def padded_length(self) -> int:
@@ -141,35 +144,47 @@ class Device:
 
 
 def simulate(
-    world: World, workload: Workload, noise_rng: np.random.Generator, load_rng: np.random.Generator
-) -> History:
-    """The start, with its calibration; then the workload, then idle."""
-    device = Device(world, noise_rng)
-    device.advance(SETTLE_S)
-    _prepare(device, world, workload)
-    device.advance(device.now_s + SETTLE_S)
-    device.calibrated_s = device.now_s
-    loaded_s = _serve(device, world, workload, load_rng)
-    end_s = device.now_s + TAIL_S
-    device.advance(end_s)
-    return History(device.batches, device.steps, device.calibrated_s, end_s, loaded_s)
+    worlds: Sequence[World],
+    workload: Workload,
+    noise_rngs: Sequence[np.random.Generator],
+    load_rng: np.random.Generator,
+) -> list[History]:
+    """The start, with its calibration; then the workload, then idle. Of each of these devices, which take
+    their requests from one queue."""
+    devices = [Device(world, rng) for world, rng in zip(worlds, noise_rngs, strict=True)]
+    _advance(devices, SETTLE_S)
+    _prepare(devices, worlds, workload)
+    _advance(devices, devices[0].now_s + SETTLE_S)
+    for device in devices:
+        device.calibrated_s = device.now_s
+    loaded_s = _serve(devices, worlds, workload, load_rng)
+    end_s = devices[0].now_s + TAIL_S
+    _advance(devices, end_s)
+    return [History(device.batches, device.steps, device.calibrated_s, end_s, loaded_s) for device in devices]
 
 
-def _prepare(device: Device, world: World, workload: Workload) -> None:
-    """As the server does it before it serves, one variant after the other."""
+def _advance(devices: Sequence[Device], to_s: float) -> list[tuple[int, Batch]]:
+    """Let time pass on all of them. Returns what ended, and on which."""
+    return [(index, batch) for index, device in enumerate(devices) for batch in device.advance(to_s)]
+
+
+def _prepare(devices: Sequence[Device], worlds: Sequence[World], workload: Workload) -> None:
+    """As the server does it before it serves: one variant after the other, on one device after the other."""
     later = workload.loading.variant if workload.loading is not None else None
-    for law in world.variants:
+    for law in worlds[0].variants:
         if law.name == later:
             continue
-        for run in calibration(world, workload) if workload.is_calibrated else warm_up(law, workload):
-            until_s = device.now_s + run.for_s
-            while True:
-                device.start(law.name, run.lengths, run)
-                device.advance(device.next_end_s)
-                device.advance(device.now_s + world.turnaround_s)
-                if device.now_s >= until_s:
-                    break
-            device.advance(device.now_s + run.pause_s)
+        for device, world in zip(devices, worlds, strict=True):
+            for run in calibration(world, workload) if workload.is_calibrated else warm_up(law, workload):
+                until_s = device.now_s + run.for_s
+                while True:
+                    device.start(law.name, run.lengths, run)
+                    _advance(devices, device.next_end_s)
+                    _advance(devices, device.now_s + world.turnaround_s)
+                    if device.now_s >= until_s:
+                        break
+                _advance(devices, device.now_s + run.pause_s)
+        _advance(devices, devices[0].now_s + workload.apart_s)
 
 
 class _Loader:
@@ -204,45 +219,48 @@ class _Loader:
         return True
 
 
-def _serve(device: Device, world: World, workload: Workload, rng: np.random.Generator) -> float:
-    """Batches of one variant, the longest waiting first, as long as anything waits; between them, by turns,
-    what loads another variant. Returns when that could be asked for, infinity where none was loaded."""
-    start_s = device.now_s
+def _serve(
+    devices: Sequence[Device], worlds: Sequence[World], workload: Workload, rng: np.random.Generator
+) -> float:
+    """Batches of one variant, the longest waiting first, as long as anything waits, on the device that has
+    rested longest; between them, by turns, what loads another variant. Returns when that could be asked for,
+    infinity where none was loaded."""
+    first, world = devices[0], worlds[0]
+    start_s = first.now_s
     end_s = start_s + workload.seconds + (workload.pause.for_s if workload.pause else 0.0)
     client = Client(world, workload, rng)
     coming = client.first(start_s)
     heapq.heapify(coming)
     waiting: dict[str, deque[Request]] = {law.name: deque() for law in world.variants}
-    free_at = [start_s] * world.slots
+    free_at = [(start_s, index) for index, each in enumerate(worlds) for _ in range(each.slots)]
     think_s = workload.arrivals.think_s if isinstance(workload.arrivals, ClosedLoop) else None
     loader = _Loader(world, workload, workload.loading, start_s) if workload.loading else None
     loaded_s, is_loaders_turn = math.inf, True
     while True:
         oldest = min((queue[0] for queue in waiting.values() if queue), default=None)
-        is_free = bool(free_at) and free_at[0] <= device.now_s
-        is_due = loader is not None and loader.due_s <= device.now_s
+        is_free = bool(free_at) and free_at[0][0] <= first.now_s
+        is_due = loader is not None and loader.due_s <= first.now_s
         if is_free and is_due and (is_loaders_turn or oldest is None):
             assert loader is not None
-            heapq.heappop(free_at)
-            loader.start(device)
+            loader.start(devices[heapq.heappop(free_at)[1]])
             is_loaders_turn = False
             continue
         if is_free and oldest is not None:
-            heapq.heappop(free_at)
+            _, index = heapq.heappop(free_at)
             queue = waiting[oldest.variant]
             taken = [queue.popleft() for _ in range(min(workload.max_batch, len(queue)))]
-            device.start(oldest.variant, tuple(request.length for request in taken))
+            devices[index].start(oldest.variant, tuple(request.length for request in taken))
             is_loaders_turn = True
             continue
-        next_s = min(device.next_end_s, coming[0].at_s if coming else math.inf)
+        next_s = min(*(device.next_end_s for device in devices), coming[0].at_s if coming else math.inf)
         if (oldest is not None or is_due) and free_at:
-            next_s = min(next_s, free_at[0])
+            next_s = min(next_s, free_at[0][0])
         if loader is not None and not is_due:
             next_s = min(next_s, loader.due_s)
         if next_s == math.inf:
             return loaded_s
-        for ended in device.advance(next_s):
-            heapq.heappush(free_at, next_s + world.turnaround_s)
+        for index, ended in _advance(devices, next_s):
+            heapq.heappush(free_at, (next_s + worlds[index].turnaround_s, index))
             if loader is not None and loader.see_end(ended):
                 if loader.has_loaded:
                     loaded_s, loader = next_s, None
@@ -251,6 +269,6 @@ def _serve(device: Device, world: World, workload: Workload, rng: np.random.Gene
             elif think_s is not None and next_s < end_s:
                 for _ in ended.lengths:
                     heapq.heappush(coming, client.request(next_s + client.think(think_s)))
-        while coming and coming[0].at_s <= device.now_s:
+        while coming and coming[0].at_s <= first.now_s:
             request = heapq.heappop(coming)
             waiting[request.variant].append(request)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tests.bench.attribution.preparing import CALIBRATION_BUDGET_S
 from tests.bench.attribution.receipts import Span
-from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, Scenario
+from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, MIXED_16, Scenario
 from tests.bench.attribution.world import (
+    Arrivals,
     Bursts,
     ClosedLoop,
     CounterModel,
@@ -53,8 +55,37 @@ AFTER_CHANGE = (
 IDLE_STRANGER = ForeignLoad(watts=0.0, is_listed=True, is_regular=True, use=0.0)
 BUSY_STRANGER = ForeignLoad(watts=90.0, on_s=5.0, off_s=5.0, is_listed=True, is_regular=True, use=0.6)
 
+ON_S, OFF_S = 10.0, 15.0
+STOPS_S = OFF_S + ON_S
+FOR_90_S = replace(A_TENTH_BUSY, seconds=90)
+AROUND_PAUSES = (
+    Span("while it draws", OFF_S, STOPS_S, every_s=STOPS_S),
+    Span("until 5 s after it stopped", STOPS_S, STOPS_S + 5, every_s=STOPS_S),
+    Span("from 5 s after it stopped", STOPS_S + 5, STOPS_S + OFF_S, every_s=STOPS_S),
+)
+"""Of strangers with long pauses: they draw for ON_S, after OFF_S."""
+
 HOST_STRANGER = ForeignLoad(watts=40.0, on_s=5.0, off_s=5.0, is_visible=False, is_regular=True, use=1.0)
 """On a host no driver lists processes; what others use of its processors is told."""
+
+HOST = World(
+    tuple(replace(law, peak_watts=25.0, low=1.0) for law in DEVICE.variants),
+    idle=IdleModel(30.0, offset_watts=2.0),
+    counter=CounterModel(period_s=0.005, jitter_s=0.0, lag_s=0.0),
+    polls=PollModel(period_s=0.02),
+    ramp_s=0.0,
+    counts_server=True,
+)
+"""Processors that feed a board: for each batch they draw so much for as long as it runs."""
+
+ANOTHER = replace(
+    DEVICE,
+    variants=tuple(replace(law, peak_watts=0.85 * law.peak_watts) for law in DEVICE.variants),
+    idle=IdleModel(55.0, offset_watts=5.0),
+    counter=CounterModel(lag_s=0.06),
+    ramp_s=0.04,
+)
+"""A second board of the same kind: as quick as the first, but no two draw alike or are counted alike."""
 
 
 def hard_worlds() -> list[Scenario]:
@@ -66,6 +97,7 @@ def hard_worlds() -> list[Scenario]:
         *_loads(),
         *_side_by_side(),
         *_board_and_host(),
+        *_two_boards(),
     ]
 
 
@@ -99,7 +131,16 @@ def _changes_and_strangers() -> list[Scenario]:
         Scenario("busy stranger", beside_busy, A_TENTH_BUSY, None),
         Scenario("busy stranger, law -20 %", both_busy, A_TENTH_BUSY, None, AFTER_CHANGE),
         Scenario("busy stranger on a host", host, A_TENTH_BUSY, None),
+        *(
+            Scenario(f"{name}, long pauses", _with_long_pauses(world), FOR_90_S, None, AROUND_PAUSES)
+            for name, world in (("busy stranger", beside_busy), ("busy stranger on a host", host))
+        ),
     ]
+
+
+def _with_long_pauses(world: World) -> World:
+    assert world.foreign is not None
+    return replace(world, foreign=replace(world.foreign, on_s=ON_S, off_s=OFF_S))
 
 
 def _night() -> list[Scenario]:
@@ -144,19 +185,28 @@ def _side_by_side() -> list[Scenario]:
 
 def _board_and_host() -> list[Scenario]:
     """Batches draw on a board and on the processors of its host, which others use too."""
-    variants = tuple(replace(law, peak_watts=25.0, low=1.0) for law in DEVICE.variants)
-    alone = World(
-        variants,
-        idle=IdleModel(30.0, offset_watts=2.0),
-        counter=CounterModel(period_s=0.005, jitter_s=0.0, lag_s=0.0),
-        polls=PollModel(period_s=0.02),
-        ramp_s=0.0,
-        counts_server=True,
-    )
-    beside = replace(alone, foreign=HOST_STRANGER)
+    beside = replace(HOST, foreign=HOST_STRANGER)
     load = replace(A_TENTH_BUSY, seconds=40)
     return [
         Scenario(f"board and host{others}, {how}", DEVICE, load, None, host=host, is_summed=is_summed)
-        for others, host in (("", alone), (" beside a stranger", beside))
+        for others, host in (("", HOST), (" beside a stranger", beside))
         for how, is_summed in (("counters added", True), ("an accountant each", False))
     ]
+
+
+def _two_boards() -> list[Scenario]:
+    """Two boards run what is in one queue, with their host or without, and the same without the second: as
+    much for each board, which is calibrated with the same pauses between its variants."""
+    loads: dict[str, tuple[Workload, Arrivals]] = {
+        "a tenth busy": (replace(A_TENTH_BUSY, seconds=40), Poisson(90)),
+        "16 clients each": (replace(MIXED_16, seconds=20), ClosedLoop(32)),
+    }
+    found = []
+    for name, (load, twice) in loads.items():
+        of_one, of_two = replace(load, apart_s=CALIBRATION_BUDGET_S), replace(load, arrivals=twice)
+        for parts, host in (("", None), (" and host", HOST)):
+            found += [
+                Scenario(f"one board{parts}, {name}", DEVICE, of_one, None, host=host),
+                Scenario(f"two boards{parts}, {name}", DEVICE, of_two, None, beside=(ANOTHER,), host=host),
+            ]
+    return found

@@ -1,8 +1,9 @@
-"""One draw of a scenario: its history, its sensors and the truth per request."""
+"""One draw of a scenario: of each device its history, its sensors and the truth per request."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,9 +56,27 @@ class Realisation:
 
 
 def realise(name: str, world: World, workload: Workload, seed: int) -> Realisation:
-    streams = np.random.SeedSequence([seed, zlib.crc32(name.encode())]).spawn(5)
-    noise_rng, load_rng, trace_rng, counter_rng, poll_rng = (np.random.default_rng(s) for s in streams)
-    history = simulate(world, workload, noise_rng, load_rng)
+    return realise_several(name, [world], workload, seed)[0]
+
+
+def realise_several(
+    name: str, worlds: Sequence[World], workload: Workload, seed: int
+) -> tuple[Realisation, ...]:
+    """Of devices that take their requests from one queue; each has those that it ran. The first one's polls
+    and noise are those of it alone."""
+    streams = np.random.SeedSequence([seed, zlib.crc32(name.encode())]).spawn(5 * len(worlds))
+    rngs = [np.random.default_rng(stream) for stream in streams]
+    histories = simulate(worlds, workload, rngs[::5], rngs[1])
+    return tuple(
+        _realisation(name, world, workload, history, rngs[5 * index : 5 * index + 5])
+        for index, (world, history) in enumerate(zip(worlds, histories, strict=True))
+    )
+
+
+def _realisation(
+    name: str, world: World, workload: Workload, history: History, rngs: Sequence[np.random.Generator]
+) -> Realisation:
+    _, _, trace_rng, counter_rng, poll_rng = rngs
     trace = Trace(world, history, trace_rng)
     measured = [batch for batch in history.batches if not batch.is_calibration]
     return Realisation(
@@ -75,12 +94,13 @@ def realise(name: str, world: World, workload: Workload, seed: int) -> Realisati
 
 
 def windows_of(batches: list[Batch]) -> list[Window]:
-    """Of batches by their end; each knows for how long the device had done nothing before it."""
+    """Of batches by their end; each knows for how long its lane had done nothing before it."""
     rested_s: dict[int, float] = {}
-    worked_s = 0.0
+    worked_s: dict[int, float] = {}
     for batch in sorted(batches, key=lambda batch: batch.start_s):
-        rested_s[id(batch)] = max(batch.start_s - worked_s, 0.0)
-        worked_s = max(worked_s, batch.end_s)
+        before_s = worked_s.get(batch.lane, 0.0)
+        rested_s[id(batch)] = max(batch.start_s - before_s, 0.0)
+        worked_s[batch.lane] = max(before_s, batch.end_s)
     return [_window(batch, to_ns(rested_s[id(batch)]) - to_ns(0.0)) for batch in batches]
 
 
@@ -101,6 +121,7 @@ def _window(batch: Batch, rested_ns: int) -> Window:
         lines,
         is_first_run=batch.is_first_run,
         rested_ns=rested_ns,
+        lane=batch.lane,
     )
 
 

@@ -19,11 +19,18 @@ INTERVAL = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of a workload: requests whose batch starts from `from_s` until `until_s` after its begin."""
+    """Part of a workload: requests whose batch starts from `from_s` until `until_s` after its begin, and in
+    as long a time every `every_s` after that."""
 
     name: str
     from_s: float
     until_s: float
+    every_s: float = float("inf")
+
+    def holds(self, since_s: Floats) -> np.ndarray:
+        """Which of these instants are in it."""
+        is_in = (since_s - self.from_s) % self.every_s < self.until_s - self.from_s
+        return np.asarray((since_s >= self.from_s) & is_in)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ def read(case: Realisation, outcome: Outcome, span: Span | None = None) -> Recei
     since_s = starts_s - case.history.measured_from_s
     chosen = np.ones(len(since_s), bool)
     if span is not None:
-        chosen = (since_s >= span.from_s) & (since_s < span.until_s)
+        chosen = span.holds(since_s)
     got, true = outcome.got_uj[chosen], case.requests.true_uj[chosen]
     deviation, variant = outcome.deviation_uj[chosen], case.requests.variant[chosen]
     if not len(got):

@@ -43,14 +43,16 @@ LAWFUL = Goal(3.5, 10, 3, 1)
 class Scenario:
     """goal: what the issue demands of lawful workloads; of the others, what the prototype reached; None:
     nothing is demanded. spans: parts of the workload that are told apart from the whole.
-    host: a second device that every batch runs on; is_summed: its counter is added to the first one's, and
-    they have one accountant, not one each."""
+    beside: other devices, each of which takes its batches from the same queue and has a counter and an
+    accountant of its own. host: a device that every batch runs on besides; is_summed: its counter is added to
+    the first one's, and they have one accountant, not one each."""
 
     name: str
     world: World
     workload: Workload
     goal: Goal | None
     spans: tuple[Span, ...] = ()
+    beside: tuple[World, ...] = ()
     host: World | None = None
     is_summed: bool = False
 

@@ -241,7 +241,8 @@ class Loading:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """weights: how often each variant is asked for; empty: equally often. is_calibrated: variants that are
-    there from the start have run their calibration, not only their warm-up."""
+    there from the start have run their calibration, not only their warm-up. apart_s: nothing runs for so long
+    between the calibrations of two variants, as where another device is calibrated by turns."""
 
     arrivals: Arrivals
     seconds: float
@@ -251,3 +252,4 @@ class Workload:
     pause: Pause | None = None
     loading: Loading | None = None
     is_calibrated: bool = True
+    apart_s: float = 0.0

@@ -10,10 +10,10 @@ import pytest
 from tests.bench.attribution.__main__ import chosen, seeds_of
 from tests.bench.attribution.device import Batch, History
 from tests.bench.attribution.drive import Others, VirtualMeter, drive
-from tests.bench.attribution.hard_worlds import BUSY_STRANGER, IDLE_STRANGER, hard_worlds
+from tests.bench.attribution.hard_worlds import AROUND_PAUSES, BUSY_STRANGER, IDLE_STRANGER, hard_worlds
 from tests.bench.attribution.newcomer import FIRST, look_at_newcomer
 from tests.bench.attribution.realise import Realisation, realise
-from tests.bench.attribution.receipts import WRONG, errors
+from tests.bench.attribution.receipts import WRONG, Span, errors
 from tests.bench.attribution.scenarios import BF16, DEVICE, FP32, scenarios
 from tests.bench.attribution.sensor import counted
 from tests.bench.attribution.trace import Trace, foreign_steps
@@ -93,6 +93,25 @@ def test_a_regular_stranger_keeps_time_and_is_told_of() -> None:
         told.append(meter.others_at_work())
     assert told[0] is None
     assert told[1:] == pytest.approx([0.0, 0.12, 0.6, 0.45, 0.0])
+
+
+def test_a_span_that_comes_again_is_all_of_its_times() -> None:
+    again = Span("paused", 15, 17, every_s=10)
+    at = np.array([5.0, 14.9, 15.0, 16.9, 17.0, 25.0, 26.9, 27.5])
+    assert again.holds(at).tolist() == [False, False, True, True, False, True, True, False]
+    assert Span("once", 15, 17).holds(at).tolist() == [False, False, True, True] + [False] * 4
+
+
+def test_strangers_with_long_pauses_draw_where_their_spans_say_so() -> None:
+    name = "busy stranger, long pauses"
+    load = next(scenario.world.foreign for scenario in hard_worlds() if scenario.name == name)
+    at_s = np.arange(0.0, 90.0, 0.5)
+    draw = foreign_steps(load, History([], [(0.0, 0.0)], 0.0, 95.0), np.random.default_rng(0))
+    drawn = np.diff(draw.joules(np.append(at_s, 90.0), 0.0)) > 0
+    draws, until, stopped = (span.holds(at_s) for span in AROUND_PAUSES)
+    assert np.array_equal(drawn, draws)
+    assert not (until & stopped).any()
+    assert (drawn | until | stopped)[at_s >= 15].all()
 
 
 def test_an_idle_stranger_is_listed_and_draws_nothing() -> None:
