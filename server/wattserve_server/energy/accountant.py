@@ -275,13 +275,18 @@ class Accountant:
             return
         if edge.is_first:
             self._estimate.doubt_carry(edge.energy_uj / 1e6)
-        busy = sorted(self._open.spans(start_s) + busy_spans(self._waiting, start_s, at_s))
-        rest_s = rest_times(start_s, at_s, busy, self._last_end_s, self._sleep.after_s)
+        # What the counter says of the idle draw is as late as what it says of batches.
+        since_s, until_s = start_s - self.response.sensor_delay_s, at_s - self.response.sensor_delay_s
+        busy = sorted(self._open.spans(since_s) + busy_spans(self._waiting, since_s, until_s))
+        rest_s = rest_times(since_s, until_s, busy, self._last_end_s, self._sleep.after_s)
         if busy:
             self._sleep.wake()
+            if rest_s[-1] > 0:  # when exactly it woke is not known
+                woken_w = self._estimate.idle_w[0] - self._estimate.idle_w[-1]
+                self._estimate.doubt_carry(self.response.sensor_delay_s * float(woken_w))
         if not busy and self._last_end_s == -math.inf and self._declared_idle_w is None and not edge.is_first:
             self._filter.hear_before_work(edge.energy_uj / 1e6 / (at_s - start_s))
-        self._last_end_s = max([self._last_end_s, *(min(end, at_s) for _, end in busy)])
+        self._last_end_s = max([self._last_end_s, *(min(end, until_s) for _, end in busy)])
         self._calibrator.hear(edge, rest_s, bool(busy))
         self._filter.pass_time(rest_s)
         new = [batch for batch in self._waiting if batch.start_s < at_s]
@@ -306,12 +311,12 @@ class Accountant:
             self._estimate.doubt_carry(self.response.at_random * float(uneven_j(expected_j, busy)))
         excess_j = self._filter.update(pool_j, counted, rest_s, timing_j, expected_j)
         if self._filter.has_fallen:
-            self._sleep.fall(start_s - self._last_end_s)
+            self._sleep.fall(since_s - self._last_end_s)
         self._book_excess(excess_j)
         self._label()
         idle_j = float(rest_s @ self._estimate.idle_w)
         if self.law.idle_policy == BUSY_TIME:
-            self._open.show_idle(start_s, at_s, idle_j)
+            self._open.show_idle(since_s, until_s, idle_j)
         self._settle(
             at_s - self.response.reach_s - 2 * unheard_s - PATIENCE * self._finder.period_ns / NS, idle_j
         )

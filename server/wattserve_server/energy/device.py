@@ -118,7 +118,12 @@ class Response:
     @property
     def delay_s(self) -> float:
         """How late energy is counted in the mean: this is told closely where lag and ramp apart are not."""
-        return self.lag_s + self.ramp_s + self.average_s / 2
+        return self.sensor_delay_s + self.ramp_s
+
+    @property
+    def sensor_delay_s(self) -> float:
+        """What of that is not the time in which power rises."""
+        return self.lag_s + self.average_s / 2
 
     @property
     def is_at_its_bounds(self) -> bool:

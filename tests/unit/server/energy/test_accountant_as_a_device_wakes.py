@@ -14,6 +14,8 @@ from wattserve_server.energy.device import Response
 
 pytestmark = pytest.mark.long
 
+LAG_MS = 20.0
+
 STATES = pytest.mark.parametrize(("asleep_w", "awake_w"), [(10.0, 27.0), (50.0, 85.0), (70.0, 120.0)])
 
 
@@ -21,7 +23,9 @@ def _serve(asleep_w: float, awake_w: float, batches: int = 40) -> LawfulDevice:
     """Listened to while it sleeps, then started and asked for a batch every two seconds."""
     rng = np.random.default_rng(1)
     laws = {"fp32": Coefficients(0.05, 0.002)}
-    device = LawfulDevice(asleep_w, None, Response(0.02, 0.025), period_ms=10, laws=laws, step_ms=100.0)
+    device = LawfulDevice(
+        asleep_w, None, Response(LAG_MS / 1e3, 0.025), period_ms=10, laws=laws, step_ms=100.0
+    )
     device.rest(1000.0)
     device.idle_w = awake_w
     device.rest(500.0)  # weights are copied: no window covers that
@@ -86,3 +90,21 @@ def test_what_a_device_draws_awake_is_known_after_its_sleep(asleep_w: float, awa
     before_w = device.books.idle_watts
     _sleep(device, asleep_w, awake_w)
     assert device.books.idle_watts == pytest.approx(before_w, rel=0.01)
+
+
+@STATES
+def test_batches_that_wake_it_do_not_pay_for_the_counters_lag(asleep_w: float, awake_w: float) -> None:
+    """What it draws awake is counted as late as the batch that woke it: no batch is told less than before."""
+    device = _serve(asleep_w, awake_w)
+    before = len(device.charges)
+    for _ in range(5):
+        device.rest(8000.0 - device.now_ms % 100.0)
+        device.idle_w = asleep_w
+        device.rest(4000.0 - LAG_MS)
+        device.run("fp32", (4, 24), 12.0, rested_ms=12000.0)
+        device.rest(LAG_MS - 12.0)
+        device.idle_w = awake_w
+        device.rest(1000.0)
+    device.rest(1500.0)
+    first, *_, last = device.errors(before)
+    assert abs(last - first) < 0.02
