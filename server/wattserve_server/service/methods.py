@@ -38,7 +38,7 @@ from wattserve_server.errors import (
 from wattserve_server.service.caller import CALLER, Caller
 from wattserve_server.service.gate import NEEDS, OPEN, SHORT_BYTES, Gate
 from wattserve_server.service.status import Failure, failure_of, forget_way, reaction_of, when_cut
-from wattserve_server.service.weight import SMALL_BYTES, check_weight, unpacked
+from wattserve_server.service.weight import PACKED, SMALL_BYTES, check_weight, unpacked
 from wattserve_server.telemetry.observer import MethodCalls, Observer
 
 T = TypeVar("T")
@@ -448,6 +448,8 @@ class CountedCall:
 
     def unpack(self, data: bytes) -> bytes:
         """A message of its, for `read`. Raises InvalidRequest."""
+        if not data.startswith(PACKED):
+            return data
         most = SHORT_BYTES if NEEDS[self._method] == OPEN else self._gate.messages.message_bytes
         try:
             return unpacked(data, most)

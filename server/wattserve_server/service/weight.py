@@ -38,16 +38,14 @@ _Inside = dict[int, Descriptor | int]
 
 # How what was compressed begins: by gzip, with what begins no message; by deflate with a field 15, which no
 # request has, and of which the second byte is one of these.
-_GZIP, _DEFLATE = b"\x1f\x8b", (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _EITHER = 32 + zlib.MAX_WBITS
 
 
 def unpacked(data: bytes, most_bytes: float) -> bytes:
-    """A message as it was before its caller compressed it. gRPC would make gigabytes of a few megabytes, of
-    whoever sends them. Raises InvalidRequest for more than `most_bytes`. What is neither is left to the
-    parser."""
-    if not data.startswith((_GZIP, *_DEFLATE)):
-        return data
+    """A message that begins as one of `PACKED`, as it was before its caller compressed it. gRPC would make
+    gigabytes of a few megabytes, of whoever sends them. Raises InvalidRequest for more than `most_bytes`. What
+    was not compressed is left to the parser."""
     unpacking = zlib.decompressobj(_EITHER)
     try:
         plain = unpacking.decompress(data, 0 if math.isinf(most_bytes) else int(most_bytes) + 1)
