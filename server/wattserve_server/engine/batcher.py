@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattserve_server.engine.fair import Ahead, FairQueue, May
-from wattserve_server.engine.pace import Pace
+from wattserve_server.engine.pace import Pace, Returns
 from wattserve_server.engine.policy import (
     BatchCost,
     BatchLimits,
@@ -86,7 +86,8 @@ class Batcher:
         self._learned: dict[str, BatchLimits] = {} if beside is None else beside._learned
         self._waiting: FairQueue = FairQueue() if beside is None else beside._waiting
         self._changed: threading.Condition = threading.Condition() if beside is None else beside._changed
-        self._running: tuple[str, int, int] | None = None  # a batch's variant, its tokens, when it began
+        self._returns = Returns()
+        self._running: tuple[str, int, int, int] | None = None  # variant, sequences, tokens, when it began
         self._running_until_ns = 0  # when the batch that runs will have ended, as far as is known
         self._on_expired = on_expired
         self._chores: deque[Chore] = deque()
@@ -135,6 +136,7 @@ class Batcher:
             now_ns = time.monotonic_ns() if now_ns is None else now_ns
             evicted = () if has_room else self._make_room(request, now_ns)
             self._waiting.put(request, now_ns)
+            self._returns.came(request.variant, len(request.sequences), now_ns)
             leaves_ns, first_ns = request.leaves_ns, self._waiting.first_leaves_ns
             if leaves_ns is not None and (first_ns is None or leaves_ns < first_ns):
                 self._waiting.first_leaves_ns = leaves_ns
@@ -336,6 +338,10 @@ class Batcher:
             return wake_ns
         batch = choose_batch(waiting, limits, cost)
         batch = self._waiting.shortened(batch, waiting, limits, cost, now_ns)
+        if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
+            wake_ns = self._returns.rest_ends_ns(variant)
+            if wake_ns > now_ns:
+                return wake_ns
         batch = self._without_late(batch, now_ns)
         self._waiting.take(batch, cost.packs)
         return batch
@@ -359,15 +365,22 @@ class Batcher:
     def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
         """It runs from now on. Called as `take`."""
         variant, tokens = batch[0].request.variant, sum(sequence.length for sequence in batch)
-        self._running = (variant, tokens, now_ns)
+        self._running = (variant, len(batch), tokens, now_ns)
         self._running_until_ns = now_ns + int(self._ns(variant, len(batch), tokens))
 
     def ended(self, now_ns: int) -> None:
         """What ran, if anything did, has ended. Called as `take`."""
         if self._running is not None:
-            variant, tokens, begun_ns = self._running
-            self._pace.learn(variant, tokens, self._costs.get(variant, BatchCost()), now_ns - begun_ns)
+            variant, sequences, tokens, begun_ns = self._running
+            cost = self._costs.get(variant, BatchCost())
+            self._pace.learn(variant, tokens, cost, now_ns - begun_ns)
+            self._returns.ended(variant, sequences, now_ns, self._pace.start_ns(variant, cost))
             self._running, self._running_until_ns = None, 0
+
+    @property
+    def _may_rest(self) -> bool:
+        """Whether nothing else wants what waits, or the device: no other lane of the queue, no chore."""
+        return not self._chores and len(self._together) == 1
 
     @property
     def _may(self) -> May | None:

@@ -1,4 +1,4 @@
-"""How fast a device works off its queue, as its last batches tell, and how long a queue will take. Pure."""
+"""What the last batches tell: how long a queue will take, and whether callers come back at once. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from wattserve_server.engine.policy import BatchCost, BatchLimits
 # A batch counts for so much less with each that follows it: about the last three tell the pace, so that who
 # shares the machine is noticed within as many batches.
 DECAY = 0.7
+
+MOST_REST_NS = 5_000_000  # who is back later has not come back at once
+BACK = 0.8  # so many of those who were answered must come back within a rest: a part of them saves nothing
 
 
 class Pace:
@@ -37,3 +40,42 @@ class Pace:
         spent_ns, of_tokens = self._spent[variant]
         batches = max(ceil(sequences / limits.max_sequences), ceil(tokens / limits.max_tokens))
         return (tokens + batches * cost.overhead_tokens) * spent_ns / of_tokens
+
+    def start_ns(self, variant: str, cost: BatchCost) -> float:
+        """What starting a batch takes; 0 where nothing is known yet."""
+        if variant not in self._spent:
+            return 0.0
+        spent_ns, of_tokens = self._spent[variant]
+        return cost.overhead_tokens * spent_ns / of_tokens
+
+
+class Returns:
+    """Whether a device should rest until the callers whom it has just answered are back.
+
+    A caller who sends his next request when he has his answer is back as soon as a batch has ended. Where a
+    few such callers share a device, who is back finds it busy with the others, and from then on two small
+    batches take turns. A short rest brings them together, and saves every second start of a batch. So a rest
+    takes no longer than a start does, and there is none where callers have not come back within it.
+    """
+
+    def __init__(self) -> None:
+        self._share = 0.0  # of those who were answered, who came back in time; as the last batches tell
+        self._variant = ""  # of the batch that ended last
+        self._answered = self._back = 0  # its sequences, and how many came back in time
+        self._until_ns = 0
+
+    def ended(self, variant: str, sequences: int, now_ns: int, start_ns: float) -> None:
+        """A batch has ended, and a start takes so long."""
+        if self._answered:
+            self._share = DECAY * self._share + (1 - DECAY) * min(1.0, self._back / self._answered)
+        self._variant, self._answered, self._back = variant, sequences, 0
+        self._until_ns = now_ns + min(MOST_REST_NS, int(start_ns))
+
+    def came(self, variant: str, sequences: int, now_ns: int) -> None:
+        if variant == self._variant and now_ns <= self._until_ns:
+            self._back += sequences
+
+    def rest_ends_ns(self, variant: str) -> int:
+        """Until when a batch of a variant should wait for others; 0 where it should not."""
+        is_worth_it = variant == self._variant and self._back < self._answered and self._share > BACK
+        return self._until_ns if is_worth_it else 0

@@ -19,9 +19,11 @@ from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, BatchL
 
 # Fitted to what was measured on two cores (AMD Zen 5, torch 2.13): DistilBERT-base, packed, batches of 32,
 # 270 and 145 sequences/s; 1 x 32 tokens 11.2 ms in fp32, and 0.9 ms in a model 128 wide with 4 layers.
+# The demo model's are assumed, between the two.
 BF16 = Device("base bf16", overhead_ms=2.0, token_us=122, width=768)
 FP32 = Device("base fp32", overhead_ms=3.5, token_us=224, width=768)
 TINY = Device("tiny fp32", overhead_ms=0.6, token_us=6.2, width=128)
+DEMO = Device("demo fp32", overhead_ms=3.0, token_us=40, width=256)
 GPU = Device("GPU, assumed", overhead_ms=0.6, token_us=1.5, width=768, max_tokens=32768)
 
 Devices = tuple[tuple[str, Device], ...]  # by variant
@@ -29,6 +31,7 @@ Devices = tuple[tuple[str, Device], ...]  # by variant
 BASE: Devices = (("a", BF16),)
 MIXED: Devices = (("a", BF16), ("b", FP32))
 SMALL: Devices = (("a", TINY),)
+SMALLER: Devices = (("a", DEMO),)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ def cases() -> list[Case]:
     first, last = Kind(priority=FIRST_PRIORITY, share=0.1), Kind(priority=LAST_PRIORITY, share=0.1)
     levels = (first, Kind(share=0.8), last)
     timed = (Kind(deadline_ms=400, share=0.3), Kind(share=0.7))
-    made = [Case(f"SST-2, {slots} slots", slots=slots) for slots in (8, 32, 64)]
+    made = [Case(f"SST-2, {slots} slots", slots=slots) for slots in (2, 4, 8, 32, 64)]
+    made += [Case(f"demo, {slots} slots", devices=SMALLER, slots=slots) for slots in (2, 4, 8, 32)]
     made += [Case(f"{lengths.name}, 32 slots", lengths, slots=32) for lengths in (QUERIES, DOCUMENTS)]
     for lengths in (SST2, QUERIES, DOCUMENTS):
         made += [Case(f"{lengths.name}, Poisson {load:g}", lengths, load=load) for load in (0.6, 0.9)]

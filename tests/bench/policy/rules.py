@@ -21,7 +21,7 @@ class Fifo:
         self._on_expired = on_expired
         self._waiting: list[Sequence] = []
 
-    def put(self, request: Request) -> None:
+    def put(self, request: Request, now_ns: int) -> None:
         self._waiting += request.sequences
 
     def take(self, now_ns: int) -> list[Sequence] | None:
@@ -33,6 +33,11 @@ class Fifo:
         taken = set(batch)
         self._waiting = [item for item in self._waiting if item not in taken]
         return batch
+
+    def began(self, batch: list[Sequence], now_ns: int) -> None:
+        """What runs teaches it nothing."""
+
+    def ended(self, now_ns: int) -> None: ...
 
     def _first_batch(self, items: list[Sequence]) -> list[Sequence]:
         packs = self._costs[items[0].request.variant].packs
@@ -78,10 +83,30 @@ class SortedWindow(Fifo):
 def ours(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Rule:
     """The server's queue, as it is. It is declared for the server's requests, and looks at no more of them
     than these have."""
-    queue = Batcher(limits, 1_000_000, cast(Any, on_expired))
+    return _queue(Batcher, limits, costs, on_expired)
+
+
+def restless(limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired) -> Rule:
+    """The same, but the device never rests while something waits."""
+    return _queue(Restless, limits, costs, on_expired)
+
+
+class Restless(Batcher):
+    _may_rest = False
+
+
+def _queue(
+    kind: type[Batcher], limits: BatchLimits, costs: dict[str, BatchCost], on_expired: OnExpired
+) -> Rule:
+    queue = kind(limits, 1_000_000, cast(Any, on_expired))
     for variant, cost in costs.items():
         queue.set_cost(variant, cost)
     return cast(Rule, queue)
 
 
-RULES: dict[str, MakeRule] = {"FIFO": Fifo, "sorted window": SortedWindow, "ours": ours}
+RULES: dict[str, MakeRule] = {
+    "FIFO": Fifo,
+    "sorted window": SortedWindow,
+    "ours, without rests": restless,
+    "ours": ours,
+}

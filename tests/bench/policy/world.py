@@ -17,6 +17,7 @@ from typing import Protocol
 
 from wattserve_server.engine.policy import BatchCost, BatchLimits, turn_ns
 from wattserve_server.engine.variants.packing import pack
+from wattserve_server.errors import OverloadedError
 
 LONGEST = 512
 """Tokens of the longest sequence that the model takes."""
@@ -97,9 +98,13 @@ class Sequence:
 class Rule(Protocol):
     """What decides: a queue."""
 
-    def put(self, request: Request) -> None: ...
+    def put(self, request: Request, now_ns: int) -> object: ...
 
     def take(self, now_ns: int) -> list[Sequence] | int | None: ...
+
+    def began(self, batch: list[Sequence], now_ns: int) -> None: ...
+
+    def ended(self, now_ns: int) -> None: ...
 
 
 MakeRule = Callable[[BatchLimits, dict[str, BatchCost], Callable[[Request, int], None]], Rule]
@@ -165,7 +170,10 @@ class World:
         request.queued_ns = self.now_ns
         turn = turn_ns(self.now_ns, request.priority)
         request.sequences.append(Sequence(request, length, self.now_ns, turn))
-        self._rule.put(request)
+        try:
+            self._rule.put(request, self.now_ns)
+        except OverloadedError:  # its deadline cannot be met
+            self._expire(request, 0)
         self._next_batch()
 
     def _next_batch(self) -> None:
@@ -175,6 +183,7 @@ class World:
         if isinstance(work, int):
             self._at(work, self._next_batch)
         elif work is not None:
+            self._rule.began(work, self.now_ns)
             lengths = [sequence.length for sequence in work]
             device = self._devices[work[0].request.variant]
             rows, length = device.computed(lengths, self._packs)
@@ -188,6 +197,7 @@ class World:
             self._at(self._device_free_ns, self._finish, work)
 
     def _finish(self, batch: list[Sequence]) -> None:
+        self._rule.ended(self.now_ns)
         for sequence in batch:
             self._by_front_end(self._answer, sequence.request)
         self._next_batch()
