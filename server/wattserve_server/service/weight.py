@@ -44,8 +44,8 @@ _EITHER = 32 + zlib.MAX_WBITS
 
 def unpacked(data: bytes, most_bytes: float) -> bytes:
     """A message that begins as one of `PACKED`, as it was before its caller compressed it. gRPC would make
-    gigabytes of a few megabytes, of whoever sends them. Raises InvalidRequest for more than `most_bytes`. What
-    was not compressed is left to the parser."""
+    gigabytes of a few megabytes, of whoever sends them. Raises InvalidRequest for more than `most_bytes`.
+    What was not compressed is left to the parser."""
     unpacking = zlib.decompressobj(_EITHER)
     try:
         plain = unpacking.decompress(data, 0 if math.isinf(most_bytes) else int(most_bytes) + 1)
