@@ -29,9 +29,11 @@ from wattserve_server.engine.out_of_memory import (
     LearnedLimits,
     as_far_as_it_came,
     check_answers,
+    equal_halves,
     free_unused,
     halves,
     memory_shortage,
+    most_splits,
     too_large,
     wait_for,
 )
@@ -48,10 +50,9 @@ Prepared = TypeVar("Prepared")
 LATELY = 0.98  # of what the event loop takes: a batch counts so much less for each one that has come since
 
 
-SPLIT_BATCH = (
-    "its batch ran out of memory and was run in parts; what the failed attempt used is in the warm-up "
-    "account, not in this figure"
-)
+_IN_PARTS = "and was run in parts; what the failed attempt used is in the warm-up account, not in this figure"
+SPLIT_BATCH = f"its batch ran out of memory {_IN_PARTS}"
+SPLIT_FAILURE = f"its batch failed {_IN_PARTS}"
 
 
 class RunLog:
@@ -416,29 +417,42 @@ class Lane:
             self._on_death(error)
 
     def _run_batch(self, batch: list[QueuedSequence]) -> None:
-        """Report the batch, or, where memory does not suffice for it, its parts one by one."""
+        """Report the batch, or, where memory does not suffice for it or the model raises, its parts one by
+        one: a sequence that fails alone costs nobody else his answer."""
         if self._limits.tokens:
             self._limits.forget_old()
         variant = batch[0].request.resident.on(self.device)
         parts = self._unanswered = [batch]
         failed: list[int] = []
         worked: list[int] = []
+        splits_left = most_splits(len(batch))
+        is_told = False
+        warning = ""
         while parts:
             part = parts[-1]
-            result, shortage = self._run_part(variant, part)
+            result, shortage = self._run_part(variant, part, is_told)
+            is_told = is_told or result.error is not None
             tokens = result.window.computed_tokens
-            if shortage:
-                spent = as_far_as_it_came(result.window, self._ns_per_token.get(variant.name))
-                if len(part) > 1:
+            spent = result.window
+            if result.rows is None:
+                spent = as_far_as_it_came(spent, self._ns_per_token.get(variant.name))
+            if result.rows is None and len(part) > 1 and (shortage or splits_left):
+                # Its lines belong to the windows of the parts: each is charged once.
+                self.run_log.finish(replace(spent, lines=(), is_first_run=True))
+                parts.pop()
+                if shortage:
                     failed.append(tokens)
-                    # Its lines belong to the windows of the parts: each is charged once.
-                    self.run_log.finish(replace(spent, lines=(), is_first_run=True))
-                    parts.pop()
-                    for half in reversed(halves(part)):
-                        for sequence in half:
-                            sequence.line.batch_size = len(half)
-                        parts.append(half)
-                    continue
+                    warning = SPLIT_BATCH
+                    parts += reversed(halves(part))
+                else:
+                    splits_left -= 1
+                    warning = SPLIT_FAILURE
+                    parts[:0] = reversed(equal_halves(part))  # after all others: the largest are split first
+                for waiting in parts:
+                    for sequence in waiting:
+                        sequence.line.batch_size = len(waiting)
+                continue
+            if shortage:
                 error = too_large(variant.name, variant.device, result.window.padded_length)
                 result = replace(result, window=spent, error=error)
             elif result.rows is not None:
@@ -447,12 +461,15 @@ class Lane:
                 self._ns_per_token[variant.name] = min(rate, self._ns_per_token.get(variant.name, rate))
             parts.pop()
             self.run_log.finish(result.window)
-            self._on_done(replace(result, warning=SPLIT_BATCH) if failed else result)
+            self._on_done(replace(result, warning=warning))
         if failed:
             self._limits.learn(variant.name, failed, worked)
 
-    def _run_part(self, variant: Variant, part: list[QueuedSequence]) -> tuple[BatchResult, str]:
-        """With the result, what the allocator said where memory did not suffice."""
+    def _run_part(
+        self, variant: Variant, part: list[QueuedSequence], is_told: bool
+    ) -> tuple[BatchResult, str]:
+        """With the result, what the allocator said where memory did not suffice. is_told: whether the log has
+        a failure of its batch already."""
         lines = tuple(sequence.line for sequence in part)
         window, rows, failure = self.run(variant, [sequence.item for sequence in part], lines)
         shortage = "" if failure is None else memory_shortage(failure)
@@ -465,7 +482,8 @@ class Lane:
             failure = None  # and with it what its traceback held
             free_unused(variant.device, generation=1)
         elif failure is not None:
-            log.error("variant %s failed on a batch of %d", variant.name, len(part), exc_info=failure)
+            if not is_told:
+                log.error("variant %s failed on a batch of %d", variant.name, len(part), exc_info=failure)
             check_answers(variant.device)
             error = InferenceError(f"variant {variant.name!r} failed on a batch: {type(failure).__name__}")
         finite: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)

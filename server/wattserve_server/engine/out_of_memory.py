@@ -1,4 +1,5 @@
-"""Out of memory: how it is recognised, what is freed, how a batch is split, and the limit that is learned."""
+"""Out of memory: how it is recognised, what is freed, how a batch is split (one that failed otherwise, too),
+and the limit that is learned."""
 
 from __future__ import annotations
 
@@ -80,6 +81,20 @@ def halves(batch: Sequence[QueuedSequence]) -> tuple[list[QueuedSequence], list[
 
     cut = min(range(1, len(ordered)), key=larger_part)
     return ordered[:cut], ordered[cut:]
+
+
+def equal_halves(batch: Sequence[QueuedSequence]) -> tuple[list[QueuedSequence], list[QueuedSequence]]:
+    """Two or more sequences, the shorter ones and the longer ones, as many of either: what fails is then
+    found in the fewest splits, if not by the least computing."""
+    ordered = sorted(batch, key=lambda sequence: sequence.length)
+    cut = len(ordered) // 2
+    return ordered[:cut], ordered[cut:]
+
+
+def most_splits(count: int) -> int:
+    """How often a batch of so many sequences is split because the model raises: what finds any one of them,
+    and once more. With a model that is simply broken it bounds what is run in vain."""
+    return (count - 1).bit_length() + 1
 
 
 def as_far_as_it_came(window: Window, ns_per_token: float | None) -> Window:

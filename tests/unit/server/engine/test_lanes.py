@@ -70,13 +70,15 @@ class Rig:
         self.entered = threading.Semaphore(0)
         run_part = Lane._run_part
 
-        def held(lane: Lane, variant: Variant, part: list[QueuedSequence]) -> tuple[BatchResult, str]:
+        def held(
+            lane: Lane, variant: Variant, part: list[QueuedSequence], is_told: bool
+        ) -> tuple[BatchResult, str]:
             self.entered.release()
             assert self.is_open.wait(30)
             if lane.device in self.failing:
                 lane.run_log.start()
                 raise RuntimeError("planted")
-            return run_part(lane, variant, part)
+            return run_part(lane, variant, part, is_told)
 
         monkeypatch.setattr(Lane, "_run_part", held)
 
@@ -192,13 +194,16 @@ async def test_where_no_lane_is_left_the_server_is_told(rig: Rig) -> None:
 
 
 async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that fails on a device that works is the batch's own failure."""
+    """A batch that fails on a device that works is the batch's own failure, and only there is it tried again
+    in parts."""
+    tried = []
 
     def broken(device: torch.device) -> None:
         if device == DEVICES[1]:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def fails(*_: object) -> None:
+    def fails(variant: Variant, *_: object) -> None:
+        tried.append(variant.device)
         raise ValueError
 
     monkeypatch.setattr(lanes, "check_answers", broken)
@@ -209,3 +214,4 @@ async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch
     errors = await asyncio.gather(*asked, return_exceptions=True)
     assert sorted(type(error).__name__ for error in errors) == ["InferenceError", "LaneLostError"]
     assert [bool(lane.why_lost) for lane in rig.engine.lanes.values()] == [False, True]
+    assert [tried.count(device) for device in DEVICES] == [3, 1]

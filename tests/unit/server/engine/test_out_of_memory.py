@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,8 +19,10 @@ from wattserve_server.engine.out_of_memory import (
     LIMIT_HOLDS_S,
     LearnedLimits,
     as_far_as_it_came,
+    equal_halves,
     halves,
     memory_shortage,
+    most_splits,
     token_limit,
 )
 from wattserve_server.engine.policy import BatchLimits
@@ -102,6 +105,22 @@ def test_a_split_loses_nobody_and_each_part_computes_less(lengths: list[int]) ->
 def test_the_parts_compute_about_the_same(lengths: list[int], sizes: tuple[int, int]) -> None:
     shorter, longer = halves(request(lengths).sequences)
     assert (len(shorter), len(longer)) == sizes
+
+
+@given(st.lists(st.integers(1, 512), min_size=2, max_size=64), st.data())
+def test_any_one_that_fails_is_found_in_fewer_splits_than_there_may_be(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    part = request(lengths).sequences
+    odd = data.draw(st.sampled_from(part))
+    splits = 0
+    while len(part) > 1:
+        shorter, longer = equal_halves(part)
+        assert sorted(map(id, shorter + longer)) == sorted(map(id, part))
+        part = shorter if odd in shorter else longer
+        splits += 1
+    assert part == [odd]
+    assert splits < most_splits(len(lengths)) <= math.log2(len(lengths)) + 2
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""A runner whose device has too little memory for a batch: with the real engine, batcher and accountant."""
+"""A runner whose device has too little memory for a batch, or whose model raises on one: with the real
+engine, batcher and accountant."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -15,15 +18,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.fixtures.models import save_classifier
-from tests.fixtures.short_memory import Memory, limited
+from tests.fixtures.models import save_bart_classifier, save_classifier
+from tests.fixtures.short_memory import Memory, cuda_words, limited
 from tests.fixtures.windows import accountant, reading
 from wattserve_server.energy.costlaw import LawView
 from wattserve_server.energy.receipt import ACCELERATOR, Outcome, Receipt, Window
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.lane import SPLIT_BATCH, RunLog
+from wattserve_server.engine.lane import SPLIT_BATCH, SPLIT_FAILURE, RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
+from wattserve_server.engine.out_of_memory import most_splits
 from wattserve_server.engine.policy import BatchCost, BatchLimits
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
@@ -45,6 +49,13 @@ EIGHT = [ids(10, 4 + index % 4) for index in range(8)]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = save_classifier(tmp_path_factory.mktemp("models") / "tiny")
+    return load_model(str(folder), task_named("sequence-classification"))
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """Of a batch it demands that all sequences have as many `</s>`, here 3, and one at least."""
+    folder = save_bart_classifier(tmp_path_factory.mktemp("models") / "bart")
     return load_model(str(folder), task_named("sequence-classification"))
 
 
@@ -79,8 +90,8 @@ class Rig:
         return self.run_log.drain()[0]
 
 
-@pytest.fixture
-async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
+@asynccontextmanager
+async def started(model: LoadedModel) -> AsyncIterator[Rig]:
     memory, run_log = Memory(), RunLog()
     engine = Engine(
         model,
@@ -101,6 +112,12 @@ async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
     memory.attempts.clear()
     yield Rig(engine, memory, run_log)
     await asyncio.to_thread(engine.stop)
+
+
+@pytest.fixture
+async def rig(model: LoadedModel) -> AsyncIterator[Rig]:
+    async with started(model) as made:
+        yield made
 
 
 def check_answers(model: LoadedModel, ran: Ran) -> None:
@@ -143,8 +160,11 @@ async def test_every_line_is_in_one_window_and_the_failed_attempts_are_warm_up(r
     assert all(window.start_ns >= end for window, end in zip(windows[1:], ends, strict=False))
 
 
-async def test_the_meters_joules_are_all_in_the_accounts_and_on_receipts_once(rig: Rig) -> None:
-    rig.memory.most_tokens = 20
+@pytest.mark.parametrize("error", [cuda_words, lambda: ValueError("odd")], ids=["memory", "model"])
+async def test_the_meters_joules_are_all_in_the_accounts_and_on_receipts_once(
+    rig: Rig, error: Callable[[], Exception]
+) -> None:
+    rig.memory.most_tokens, rig.memory.error = 20, error
     done = await rig.ask(EIGHT)
     windows = rig.windows()
     begin_ms, end_ms = windows[0].start_ns / 1e6 - 100, windows[-1].end_ns / 1e6 + 100
@@ -207,17 +227,72 @@ async def test_an_allocator_without_a_class_for_it_is_understood(rig: Rig, words
     assert rig.memory.attempts == [80, 40, 40]
 
 
-async def test_any_other_failure_is_not_tried_again(rig: Rig) -> None:
-    rig.memory.most_tokens = 20
-    rig.memory.error = lambda: RuntimeError("CUDA error: an illegal memory access was encountered")
-    with pytest.raises(InferenceError, match="failed on a batch: RuntimeError"):
-        await rig.ask(EIGHT)
-    assert rig.memory.attempts == [80]
+async def test_any_other_failure_is_tried_in_parts_too_and_limits_nobody(
+    rig: Rig, model: LoadedModel
+) -> None:
+    rig.memory.most_tokens, rig.memory.error = 20, lambda: ValueError("odd")
+    done = await rig.ask(EIGHT)
+    check_answers(model, done)
+    assert rig.memory.attempts == [80, 40, 40, 20, 20, 20, 20]
+    assert done.receipt.warnings == [SPLIT_FAILURE]
+    assert [line.batch_size for line in done.receipt.lines] == [2] * 8
+    rig.memory.most_tokens = 80
+    assert (await rig.ask(EIGHT)).receipt.warnings == []
+    assert rig.memory.attempts[-1] == 80
+
+
+@pytest.mark.parametrize(
+    ("odd", "is_answered"),
+    [([2, 5, 6, 7], False), ([2, 3, 6, 3], True)],
+    ids=["no </s>: fails alone", "two: runs alone"],
+)
+async def test_ids_that_the_model_does_not_run_with_others_fail_no_others_request(
+    bart: LoadedModel, caplog: pytest.LogCaptureFixture, odd: list[int], is_answered: bool
+) -> None:
+    async with started(bart) as rig:
+        good = [[np.array([2, 4 + index, 5, 3], dtype=np.int64)] for index in range(7)]
+        done = await rig.together(*good[:4], [np.array(odd, dtype=np.int64)], *good[4:])
+        result = done.pop(4)
+        for mate in done:
+            assert isinstance(mate, Ran)
+            check_answers(bart, mate)
+            assert mate.receipt.warnings == [SPLIT_FAILURE]
+        windows = rig.windows()
+        lines = Counter(line.receipt.receipt_id for window in windows for line in window.lines)
+        if is_answered:
+            assert isinstance(result, Ran)
+            check_answers(bart, result)
+        else:
+            assert isinstance(result, InferenceError)
+            assert str(result) == "variant 'fp32' failed on a batch: ValueError"
+            (alone,) = [
+                window for window in windows
+                if result.receipt_id in [line.receipt.receipt_id for line in window.lines]
+            ]  # fmt: skip
+            assert [line.receipt.outcome for line in alone.lines] == [Outcome.FAILED]
+    assert sorted(lines.values()) == [1] * 8
+    (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert line.getMessage() == "variant fp32 failed on a batch of 8"
+    assert line.exc_info
+
+
+async def test_a_model_that_is_broken_is_tried_no_more_often_than_finds_one_sequence(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.memory.most_tokens, rig.memory.error = 0, lambda: ValueError("broken")
+    failed = await rig.together(*([each] for each in EIGHT))
+    assert all(isinstance(error, InferenceError) for error in failed)
+    tried = rig.memory.attempts[-9:]
+    assert tried == [80, 40, 40, 20, 20, 20, 20, 10, 10]
+    assert (len(tried) - 1) // 2 == most_splits(8)
+    windows = rig.windows()
+    assert sorted(Counter(id(line) for window in windows for line in window.lines).values()) == [1] * 8
+    assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 async def test_a_part_that_fails_otherwise_fails_its_own_requests_only(rig: Rig, model: LoadedModel) -> None:
     def watch(tokens: int) -> None:
-        if tokens == 16:  # the four short ones
+        if tokens <= 16:  # the four short ones
             raise ValueError("broken")
 
     rig.memory.most_tokens, rig.memory.watch = 40, watch
@@ -225,7 +300,7 @@ async def test_a_part_that_fails_otherwise_fails_its_own_requests_only(rig: Rig,
     assert isinstance(broken, InferenceError)
     assert isinstance(good, Ran)
     check_answers(model, good)
-    assert rig.memory.attempts[1:] == [16, 40]
+    assert rig.memory.attempts[1:] == [16, 40, 8, 8, 4, 4, 4, 4]
 
 
 async def test_who_leaves_while_it_is_split_is_still_charged_and_the_others_are_answered(
