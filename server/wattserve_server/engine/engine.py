@@ -280,6 +280,7 @@ class Engine:
         variant = resident.variant
         lane = self.lanes[variant.device]
         receipt = self.book.open(order.request_id, variant.name, lane.device, lane.parts, order.tenant)
+        order.on_open(receipt)
         receipt.split_rule, receipt.idle_policy = lane.split_rule, lane.idle_policy
         is_bound = not hosted.choice.others
         if is_bound and receipt.idle_policy == BY_TIME:

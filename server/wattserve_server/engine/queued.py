@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +31,9 @@ class Order(NamedTuple):
     waits_until_ns: int | None = None  # when it leaves the queue, if not at its deadline
     tenant: str = ""  # whose the receipt is
     caller: str = ""  # among whom the device is shared
+    on_open: Callable[[Receipt], object] = (
+        bool  # is told its receipt at once: a caller who leaves gets no answer
+    )
 
 
 NO_ORDER = Order()

@@ -3,7 +3,8 @@
 What counts is what a bill counts: active energy and shared idle draw, of all parts. It is the sum of what the
 account book held when this server began, of the receipts that became final here since then, of what other
 servers wrote meanwhile, and of what is not final yet: by its provisional figure, else by what the laws say
-that it will cost. A receipt that becomes final corrects it.
+that it will cost. Both are of active energy; idle draw is added as final receipts have lately had it beside
+theirs. A receipt that becomes final corrects it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import SpentError
 from wattserve_server.service.budget import HOUR, PERIODS, SOFT, Budget, begun_hour, seconds_left
 from wattserve_server.service.keys import ApiKey
+
+# A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
+LATELY = 0.95
 
 # What an account book holds of the hours from one to another, which is not in it: by server and tenant.
 SpentBy = Callable[[int, int], Mapping[tuple[str, str], int]]
@@ -35,7 +39,28 @@ class Held(NamedTuple):
     """What a request that is not final counts."""
 
     tenant: str
-    uj: int
+    variant: str
+    uj: int  # active
+
+
+class IdleBeside:
+    """How much idle draw final receipts lately had beside their active energy: a tenant's of a variant, or
+    everybody's where that tenant has had none."""
+
+    def __init__(self) -> None:
+        self._uj: dict[tuple[str, str], tuple[float, float]] = {}  # idle and active, by tenant and variant
+
+    def learn(self, tenant: str, variant: str, active_uj: int, idle_uj: int) -> None:
+        if active_uj <= 0:
+            return
+        for whose in {tenant, ""}:
+            idle, active = self._uj.get((whose, variant), (0.0, 0.0))
+            self._uj[whose, variant] = LATELY * idle + idle_uj, LATELY * active + active_uj
+
+    def with_idle_uj(self, tenant: str, variant: str, active_uj: int) -> int:
+        """No more than it is, while no receipt of that variant has become final."""
+        idle, active = self._uj.get((tenant, variant)) or self._uj.get(("", variant), (0.0, 1.0))
+        return active_uj + round(active_uj * idle / active)
 
 
 class Budgets:
@@ -52,7 +77,9 @@ class Budgets:
     ) -> None:
         self._server, self._keys, self._spent_by, self._unix_s = server, keys, spent_by, unix_s
         self._periods = {period: _Period() for period in PERIODS}
-        self._open_uj: defaultdict[str, int] = defaultdict(int)
+        # Active energy of what is not final, by tenant and variant.
+        self._open_uj: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._idle = IdleBeside()
         self._held: dict[str, Held] = {}  # by receipt, of what has run and is not final
         self._rolls_s = 0.0  # when the next hour begins
         self._keys_seen: Mapping[str, tuple[tuple[str, ...], list[Budget]]] = {}
@@ -92,12 +119,16 @@ class Budgets:
         """In the period of now, with what is not final."""
         self._roll()
         period = self._periods[name]
-        return period.own_uj[tenant] + period.others_uj.get(tenant, 0) + self._open_uj[tenant]
+        open_uj = sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
+        return period.own_uj[tenant] + period.others_uj.get(tenant, 0) + open_uj
 
-    def check(self, key: ApiKey, more_uj: int | None = None) -> str:
-        """Whether a request may come that will use so much more; None: nobody knows. Returns a warning, where
+    def check(self, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
+        """Whether a request may come that will use so much more active energy with a variant; None: nobody
+        knows. Returns a warning, where
         a soft budget is used up. Raises SpentError, which says when the period ends."""
         warning = ""
+        if more_uj is not None:
+            more_uj = self._idle.with_idle_uj(key.tenant, variant, more_uj)
         for budget in self._of(key):
             spent_uj = self.spent_uj(key.tenant, budget.period)
             if spent_uj < budget.uj and spent_uj + (more_uj or 0) <= budget.uj:
@@ -111,14 +142,14 @@ class Budgets:
             raise SpentError(f"{used}{will}", "tenant_budget", left_s)
         return warning
 
-    def hold(self, tenant: str, uj: int) -> Held:
-        """A request is let in, and counts so much until `ran` or `release`."""
-        self._open_uj[tenant] += uj
-        return Held(tenant, uj)
+    def hold(self, tenant: str, variant: str, uj: int) -> Held:
+        """A request is let in, and counts so much, and idle draw beside it, until `ran` or `release`."""
+        self._open_uj[tenant][variant] += uj
+        return Held(tenant, variant, uj)
 
     def release(self, held: Held) -> None:
         """Nothing of it ran."""
-        self._open_uj[held.tenant] -= held.uj
+        self._open_uj[held.tenant][held.variant] -= held.uj
 
     def ran(self, held: Held, receipt: Receipt) -> None:
         """It has run, and counts by its provisional figure until it is final."""
@@ -126,24 +157,22 @@ class Budgets:
         if not receipt.is_final:
             figures = receipt.whole
             uj = held.uj if figures.provisional_uj is None else figures.provisional_uj
-            self._held[receipt.receipt_id] = self.hold(held.tenant, uj)
+            self._held[receipt.receipt_id] = self.hold(held.tenant, held.variant, uj)
 
     def final(self, receipt: Receipt) -> None:
         """It counts what it was charged."""
         held = self._held.pop(receipt.receipt_id, None)
         if held is not None:
             self.release(held)
+        tallies = [tally for line in receipt.lines if not line.is_overhead for tally in line.tallies]
+        active_uj = sum(tally.booked_uj for tally in tallies)
+        idle_uj = sum(tally.booked_idle_uj for tally in tallies)
+        self._idle.learn(receipt.tenant, receipt.variant, active_uj, idle_uj)
         if not receipt.tenant:
             return
         self._roll()
-        uj = sum(
-            tally.booked_uj + tally.booked_idle_uj
-            for line in receipt.lines
-            if not line.is_overhead
-            for tally in line.tallies
-        )
         for period in self._periods.values():
-            period.own_uj[receipt.tenant] += uj
+            period.own_uj[receipt.tenant] += active_uj + idle_uj
 
     def told(self) -> Iterable[tuple[str, Budget, int]]:
         """Each tenant's budgets, and what is used of them."""

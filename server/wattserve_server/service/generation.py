@@ -103,7 +103,6 @@ async def begin(prediction: AcceptedRequest, asked: AskedGeneration) -> Running:
     except NotPossibleHere as error:
         error.field = error.field or asked.variant_field
         raise
-    prediction.receipt = generation.receipt
     return Running(prediction, asked, generation, begun_ns)
 
 

@@ -264,7 +264,6 @@ class AcceptedRequest:
             error.field = error.field or (asked.variant_field if is_its_variant else asked.place)
             raise
         ran_ns = time.monotonic_ns()
-        self.receipt = ran.receipt
         if options.waits_for_energy:
             await self.host.until_settled(ran.receipt)
         receipt, rows, accepted_ns, queue_ns, compute_ns = ran
@@ -296,7 +295,11 @@ class AcceptedRequest:
             None if options.timeout_ns is None else self.begun_ns + options.timeout_ns,
             self.caller.tenant,
             self.caller.name,
+            self._opened,
         )
+
+    def _opened(self, receipt: Receipt) -> None:
+        self.receipt = receipt
 
     async def encoded(
         self, texts: Sequence[str], most: int | None, place: str, remedy: str

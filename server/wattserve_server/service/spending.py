@@ -51,8 +51,9 @@ class Spending:
         if most_uj is not None:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:
-            warning = self._budgets.check(self._key, foreseen_uj)
-            self._held = self._budgets.hold(self._key.tenant, foreseen_uj or 0)
+            variant = hosted.choice.name
+            warning = self._budgets.check(self._key, foreseen_uj, variant)
+            self._held = self._budgets.hold(self._key.tenant, variant, foreseen_uj or 0)
             if warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, warning)
 
@@ -60,10 +61,10 @@ class Spending:
         """So much so far, where that is more than was foreseen: of a generation only the prompt is."""
         if self._budgets is not None and self._held is not None and uj > self._held.uj:
             self._budgets.release(self._held)
-            self._held = self._budgets.hold(self._held.tenant, uj)
+            self._held = self._budgets.hold(self._held.tenant, self._held.variant, uj)
 
     def ended(self, receipt: Receipt | None) -> None:
-        """receipt: None where it has none, or nothing is known of it."""
+        """receipt: None where it has none. What of it runs on goes on counting."""
         if self._budgets is None or self._held is None:
             return
         held, self._held = self._held, None

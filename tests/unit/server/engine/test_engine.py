@@ -17,7 +17,7 @@ import torch
 from tests.fixtures.garbage import unreachable
 from tests.fixtures.models import save_classifier
 from wattserve_server.energy.costlaw import LawView
-from wattserve_server.energy.receipt import ACCELERATOR, Charge, Outcome, State
+from wattserve_server.energy.receipt import ACCELERATOR, Charge, Outcome, Receipt, State
 from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
@@ -167,15 +167,19 @@ async def test_a_cancelled_request_leaves_the_queue_and_costs_nothing(rig: Rig, 
 async def test_a_request_cancelled_while_it_runs_is_still_charged(rig: Rig) -> None:
     engine, gate, run_log = rig
     gate.is_open.clear()
-    running = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32")))
+    told: list[Receipt] = []
+    order = Order(on_open=told.append)
+    running = asyncio.create_task(engine.predict([IDS], engine.hosted("fp32"), order))
     await until_running(gate)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert told[0].ran  # who got no answer knows that it will be charged
     gate.is_open.set()
     await engine.until_idle()
     (window,) = run_log.drain()[0]
     receipt = window.lines[0].receipt
+    assert told == [receipt]
     assert receipt.outcome is Outcome.CANCELLED
     engine.book.settle("cpu", ACCELERATOR, [Charge(window.lines[0], 70, 0.0, 7)], 0)
     assert engine.book.get(receipt.receipt_id).energy_uj == 70

@@ -113,7 +113,7 @@ def test_what_others_use_meanwhile_is_learned_and_never_counted_twice() -> None:
 
 def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_settled_one() -> None:
     budgets = Rig().made()
-    held = budgets.hold("shop", 500)
+    held = budgets.hold("shop", "fp32", 500)
     assert budgets.spent_uj("shop", "hour") == 500
     receipt = Receipt("r", "", "fp32", "cpu", 0, tenant="shop")
     receipt.lines.append(Line(receipt, 5))
@@ -125,20 +125,75 @@ def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_sett
     receipt.charge(Charge(receipt.lines[0], 200, 0.0, 20), ACCELERATOR)
     budgets.final(receipt)
     assert budgets.spent_uj("shop", "hour") == 220
-    late = budgets.hold("shop", 500)  # one that is final before its caller is told
+    late = budgets.hold("shop", "fp32", 500)  # one that is final before its caller is told
     done = finished("r2", 50, 0, "shop")
     budgets.final(done)
     budgets.ran(late, done)
     assert budgets.spent_uj("shop", "hour") == 270
-    budgets.release(budgets.hold("shop", 10**6))
+    budgets.release(budgets.hold("shop", "fp32", 10**6))
     assert budgets.spent_uj("shop", "hour") == 270
+
+
+def running(receipt_id: str = "r", foreseen_uj: int | None = None) -> Receipt:
+    """One whose batch runs, or has ended where it says what it cost."""
+    receipt = Receipt(receipt_id, "", "fp32", "cpu", 0, tenant="shop")
+    receipt.lines.append(Line(receipt, 5))
+    receipt.lines[0].enter(1)
+    if foreseen_uj is not None:
+        receipt.lines[0].ran(0, 1, (foreseen_uj,))
+    return receipt
+
+
+def test_what_is_not_final_counts_with_the_idle_draw_that_final_receipts_have_had() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    budgets.final(finished("r1", 100, 150, "lab"))  # nobody else has had any of this variant
+    held = budgets.hold("shop", "fp32", 200)
+    assert budgets.spent_uj("shop", "hour") == 500
+    with pytest.raises(SpentError, match=r"used 0\.0005 of .*, and this would use 0\.00055 J"):
+        budgets.check(asks, 220, "fp32")
+    budgets.check(asks, 200, "fp32")
+    budgets.check(asks, 220, "int8")  # of which nobody knows
+    budgets.ran(held, running(foreseen_uj=100))
+    assert budgets.spent_uj("shop", "hour") == 250
+    budgets.final(finished("r2", 100, 50, "shop"))  # now by its own
+    assert budgets.spent_uj("shop", "hour") == 150 + 150
+    for number in range(100):
+        budgets.final(finished(f"later-{number}", 1, 2, "shop"))
+    # Lately the idle draw was twice the active energy.
+    assert budgets.spent_uj("shop", "hour") == pytest.approx(150 + 300 + 300, rel=0.02)
+
+
+def test_many_at_once_are_charged_no_more_than_the_budget() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    budgets.final(finished("r", 40, 60, "shop"))
+    let_in = []
+    for number in range(32):
+        try:
+            budgets.check(asks, 40, "fp32")
+        except SpentError:
+            continue
+        let_in.append((f"r{number}", budgets.hold("shop", "fp32", 40)))
+    for receipt_id, held in let_in:
+        budgets.ran(held, running(receipt_id, 40))
+        budgets.final(finished(receipt_id, 40, 60, "shop"))
+    assert budgets.spent_uj("shop", "hour") == 1000
+
+
+def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> None:
+    budgets = Rig().made()
+    spending = Spending(budgets, key("hard 0.001 J/hour"))
+    spending.allow(Foreseeing(400), Hosted, [])  # type: ignore[arg-type]
+    spending.ended(running())
+    assert budgets.spent_uj("shop", "hour") == 400
+    budgets.final(finished("r", 300, 0, "shop"))
+    assert budgets.spent_uj("shop", "hour") == 300
 
 
 def test_many_at_once_go_no_further_than_their_predictions() -> None:
     budgets, asks = Rig().made(), key("hard 0.001 J/hour")
     for _ in range(11):
         budgets.check(asks, 90)
-        budgets.hold("shop", 90)
+        budgets.hold("shop", "fp32", 90)
     with pytest.raises(SpentError, match="this would use 9e-05 J"):
         budgets.check(asks, 90)
 

@@ -258,7 +258,8 @@ async def test_a_reply_that_cannot_be_written_names_the_receipt(
 ) -> None:
     receipt = ran(host)
 
-    async def predict(*asked: object) -> Answer:
+    async def predict(items: object, hosted: object, order: Order) -> Answer:
+        order.on_open(receipt)
         return Answer(receipt, [], 0, 0, 0)  # no rows: nothing can be made of it
 
     cast(Any, host.engine).predict = predict
