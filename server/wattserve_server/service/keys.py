@@ -130,7 +130,10 @@ class Keys:
 def read_keys(path: Path) -> Keys:
     """Raises ConfigError, naming the file and the key."""
     try:
-        if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # reading a pipe would wait for who writes it
+            raise ConfigError(f"{path}: is no regular file")
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(f"{path}: others may write it, and so make keys of their own; chmod 600 it")
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text)

@@ -116,6 +116,13 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, why
     assert str(caught.value).startswith(f"{path}: ")
 
 
+def test_a_pipe_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ConfigError, match="is no regular file"):
+        read_keys(path)
+
+
 def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     path.write_text(GOOD)
