@@ -425,7 +425,7 @@ class Lane:
         parts = self._unanswered = [batch]
         failed: list[int] = []
         worked: list[int] = []
-        splits_left = most_splits(len(batch))
+        splits = 0  # because the model raised
         is_told = False
         warning = ""
         while parts:
@@ -436,7 +436,7 @@ class Lane:
             spent = result.window
             if result.rows is None:
                 spent = as_far_as_it_came(spent, self._ns_per_token.get(variant.name))
-            if result.rows is None and len(part) > 1 and (shortage or splits_left):
+            if result.rows is None and len(part) > 1 and (shortage or splits < most_splits(len(batch))):
                 # Its lines belong to the windows of the parts: each is charged once.
                 self.run_log.finish(replace(spent, lines=(), is_first_run=True))
                 parts.pop()
@@ -445,7 +445,7 @@ class Lane:
                     warning = SPLIT_BATCH
                     parts += reversed(halves(part))
                 else:
-                    splits_left -= 1
+                    splits += 1
                     warning = SPLIT_FAILURE
                     parts[:0] = reversed(equal_halves(part))  # after all others: the largest are split first
                 for waiting in parts:
