@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -66,8 +67,15 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    """Below those that the kernel gives to whoever connects: Ray binds it only much later."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("none of 100 ports is free")
 
 
 @contextmanager
