@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_data import make_labelled
+from tests.fixtures.ports import free_ports
 from wattserve_client import ServerInfo
 from wattserve_common import dataset
 from wattserve_loadgen.errors import TargetError
@@ -31,17 +31,6 @@ DECLARED = {
     "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 2]}],
 }
 START_S = 120.0
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 async def info_of(address: str, model: str) -> ServerInfo:

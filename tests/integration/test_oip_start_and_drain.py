@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.clients.oip_stub import PATH, OipStub, infer_request, rows, told
 from tests.fixtures.models import save_classifier
+from tests.fixtures.ports import free_ports
 from tests.fixtures.serve_with_held_lane import PROGRAM, held
 from tests.fixtures.server import running_server
 from wattserve_proto.oip import open_inference_pb2 as oip
@@ -29,10 +29,8 @@ IMPATIENT = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_bac
 
 @pytest.fixture
 def port() -> int:
-    """Free, and the server's address is known before it is ready."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """The server's address is known before it is ready."""
+    return free_ports(1)[0]
 
 
 class Requests:

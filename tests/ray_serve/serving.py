@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from tests.fixtures.ports import free_ports
 from wattserve_client import Client, WattserveError
 
 ROOT = Path(__file__).parents[2]
@@ -66,25 +65,13 @@ def _read(pid: int, name: str) -> bytes:
         return b""
 
 
-def _free_port() -> int:
-    """Below those that the kernel gives to whoever connects: Ray binds it only much later."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("none of 100 ports is free")
-
-
 @contextmanager
 def running(folder: Path, replicas: int = 2, most: int = 0, **settings: Any) -> Iterator[Ray]:
     """replicas: at the begin. most: to which a queue of calls brings them; 0: no more. settings: beside those
     of the file."""
     config = yaml.safe_load(CONFIG.read_text())
-    port = config["grpc_options"]["port"] = _free_port()
-    config["http_options"]["port"] = _free_port()
+    port, config["http_options"]["port"] = free_ports(2)
+    config["grpc_options"]["port"] = port
     (application,) = config["applications"]
     application["args"] |= {"metrics_port": 0, "calibration_seconds": 0.5} | settings
     (deployment,) = application["deployments"]

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.client import used_s
+from tests.fixtures.ports import free_ports
 from tests.fixtures.server import environment, running_server
 from wattserve_server.engine.builtin.byte_tokenizer import byte_tokenizer
 from wattserve_server.engine.builtin.random_weights import build_random_model
@@ -68,9 +68,7 @@ def ours(folder: Path, variant: str) -> Iterator[Served]:
 
 @contextmanager
 def theirs(program: str, folder: Path, *flags: str) -> Iterator[Served]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [program, "serve", str(folder), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(

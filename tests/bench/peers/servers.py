@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from tests.bench.peers.settings import BATCH, DELAY_S, MODEL_NAME, THREADS
 from tests.bench.speed.child import plain
 from tests.bench.speed.figures import BenchError
 from tests.bench.speed.quiet import ticks_below
+from tests.fixtures.ports import free_ports
 from tests.fixtures.server import environment, running_server
 
 START_LIMIT_S, LOOK_S, END_LIMIT_S = 120.0, 0.5, 10.0
@@ -119,7 +119,7 @@ def running_peer(
     peer: Peer, where: Path, model: Model, variant: str, first: Sequence[int]
 ) -> Iterator[Running]:
     """Once it has answered `first`, a sequence. where: the virtual environments. Raises BenchError."""
-    ports = _free_ports(peer.ports)
+    ports = free_ports(peer.ports)
     python = where / peer.name / "bin" / "python"
     if not python.exists():
         raise BenchError(f"{peer.name} is not installed in {where / peer.name}: make bench-peers installs it")
@@ -194,12 +194,3 @@ def _end(running: Running, process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_LIMIT_S)
     signal_all(below, signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    """That nobody listens at now."""
-    with_sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in with_sockets]
-    for one in with_sockets:
-        one.close()
-    return ports

@@ -15,6 +15,7 @@ from tests.fixtures.fake_server.memory import MemoryServer, memory_servers
 from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Told, arguments, measured
+from tests.fixtures.ports import free_ports
 from wattserve_loadgen import cli
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.load import closed
@@ -124,9 +125,7 @@ def test_a_sweep_whose_metrics_port_is_taken_measures_nothing(data: Path, tmp_pa
 
 def test_the_metrics_port_is_free_again_after_the_sweep(data: Path, tmp_path: Path) -> None:
     told = Told()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     for name in ("one", "two"):
         measured(MemoryServer(Metered()), data, tmp_path / name, told, metrics_port=port)
     assert told.lines.count(f"metrics of the running cell: http://127.0.0.1:{port}/metrics") == 2
