@@ -35,18 +35,20 @@ class Pace:
         self, variant: str, sequences: float, tokens: float, cost: BatchCost, limits: BatchLimits
     ) -> float:
         """What so many sequences of so many tokens together will take; 0 where nothing is known yet."""
-        if not sequences or variant not in self._spent:
+        if not sequences:
             return 0.0
-        spent_ns, of_tokens = self._spent[variant]
         batches = max(ceil(sequences / limits.max_sequences), ceil(tokens / limits.max_tokens))
-        return (tokens + batches * cost.overhead_tokens) * spent_ns / of_tokens
+        return self._tokens_ns(variant, tokens + batches * cost.overhead_tokens)
 
     def start_ns(self, variant: str, cost: BatchCost) -> float:
         """What starting a batch takes; 0 where nothing is known yet."""
+        return self._tokens_ns(variant, cost.overhead_tokens)
+
+    def _tokens_ns(self, variant: str, tokens: float) -> float:
         if variant not in self._spent:
             return 0.0
         spent_ns, of_tokens = self._spent[variant]
-        return cost.overhead_tokens * spent_ns / of_tokens
+        return tokens * spent_ns / of_tokens
 
 
 class Returns:

@@ -31,9 +31,8 @@ class Order(NamedTuple):
     waits_until_ns: int | None = None  # when it leaves the queue, if not at its deadline
     tenant: str = ""  # whose the receipt is
     caller: str = ""  # among whom the device is shared
-    on_open: Callable[[Receipt], object] = (
-        bool  # is told its receipt at once: a caller who leaves gets no answer
-    )
+    # Is told its receipt at once: a caller who leaves gets no answer. bool: nobody is.
+    on_open: Callable[[Receipt], object] = bool
 
 
 NO_ORDER = Order()

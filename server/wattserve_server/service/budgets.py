@@ -124,8 +124,8 @@ class Budgets:
 
     def check(self, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
         """Whether a request may come that will use so much more active energy with a variant; None: nobody
-        knows. Returns a warning, where
-        a soft budget is used up. Raises SpentError, which says when the period ends."""
+        knows. Returns a warning, where a soft budget is used up. Raises SpentError, which says when the
+        period ends."""
         warning = ""
         if more_uj is not None:
             more_uj = self._idle.with_idle_uj(key.tenant, variant, more_uj)
