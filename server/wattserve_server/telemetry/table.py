@@ -267,8 +267,8 @@ BUDGET = _quotas.add(GAUGE, "wattserve_tenant_budget_joules",
 BUDGET_SPENT = _quotas.add(GAUGE, "wattserve_tenant_budget_spent_joules",
     lambda server: {budget.labels: budget.spent_uj / 1e6 for budget in server.budgets},
     "What it has used of that in the period of now: active and shared idle, of all parts and servers, what "
-    "is not settled by its provisional figure and the idle draw that is usual beside it.",
-    labels=("tenant", "kind", "period"), absent="for a tenant without budgets")
+    "is not settled by its provisional figure.", labels=("tenant", "kind", "period"),
+    absent="for a tenant without budgets")
 
 _account_book = Section[AccountBookState]("Account book", (), "without --account-book",
     lambda server: [((), server.account_book)] if server.account_book is not None else [])
