@@ -10,7 +10,7 @@ import numpy as np
 
 from wattserve_server.engine.generation.port import TokenIds
 from wattserve_server.errors import InvalidRequest, NotPossibleHere
-from wattserve_server.http.body import ENERGY, Body
+from wattserve_server.http.body import ENERGY, Body, plain
 from wattserve_server.http.errors import MODEL
 from wattserve_server.service.checks import (
     MAX_TEXT_CHARACTERS,
@@ -29,6 +29,7 @@ from wattserve_server.service.prediction import Asked, Host, Options
 from wattserve_server.service.wishes import Given, Places, check_prompt, wish_of
 
 ENERGY_HEADER, REQUEST_ID_HEADER = "x-wattserve-energy", "x-request-id"
+STOP = "stop"
 
 _ALWAYS = frozenset({MODEL, "priority", ENERGY, "user"})
 _GENERATION = _ALWAYS | {
@@ -63,7 +64,7 @@ PLACES = Places(
     repetition_penalty="repetition_penalty",
     seed="seed",
     stop_ids="stop_token_ids",
-    stop_strings="stop",
+    stop_strings=STOP,
     best="logprobs",
     max_energy_uj="max_energy_uj",
 )
@@ -156,7 +157,8 @@ def _given(body: Body, unless_given: Mapping[str, Any]) -> Given:
     if body.get("max_tokens", most) != most:
         raise InvalidRequest("differs from max_completion_tokens: give one", "max_tokens")
     wanted = {**unless_given, **body} | ({} if most is None else {"max_tokens": most})
-    given = given_by({key: wanted[key] for key in KEYS if key in wanted}, str)
+    numbers = {key: plain(key, wanted[key]) for key in KEYS if key in wanted and key != STOP}
+    given = given_by({**numbers, STOP: wanted.get(STOP)}, str)
     least = body.whole("min_tokens")
     if least and (
         not given.ignores_end or given.stop_strings or given.stop_ids or least > given.max_new_tokens

@@ -32,11 +32,11 @@ class Body(dict[str, Any]):
 
     def truth(self, key: str) -> bool:
         """False when it is not given."""
-        return truth(key, self.get(key, False))
+        return truth(key, plain(key, self.get(key, False)))
 
     def whole(self, key: str) -> int:
         """0 when it is not given."""
-        return whole(key, self.get(key, 0))
+        return whole(key, plain(key, self.get(key, 0)))
 
     def items_of(self, key: str) -> list[Any]:
         """Raises InvalidRequest for what is no list, or an empty one."""
@@ -69,9 +69,20 @@ class Body(dict[str, Any]):
                     f"{shown(key)} is unknown here: leave it out; known are {', '.join(sorted(known))}",
                     key[:80],
                 )
-            if value != neutral[key] and (value or neutral[key] is True):
+            asks_nothing = neutral[key]
+            if isinstance(value, bool) and type(asks_nothing) in (int, float):
+                raise InvalidRequest(f"{value} is no number", key)
+            if value != asks_nothing and (value or asks_nothing is True):
                 more = ", and send that many requests: they share the model's steps" if key in _MANY else ""
                 raise InvalidRequest(f"{key} is not offered here: leave it out{more}", key)
+
+
+def plain(key: str, value: Any) -> Any:
+    """As it is. Raises InvalidRequest for a text, or a list that holds one, where numbers and truths stand
+    as themselves."""
+    if any(isinstance(each, str) for each in (value if isinstance(value, list) else (value,))):
+        raise InvalidRequest("a text is neither a number nor true or false: leave its quotes out", key)
+    return value
 
 
 def object_of(data: bytes) -> Body:

@@ -176,6 +176,8 @@ _CONTENTS = {
 }
 """Where the elements of a datatype stand when they are not sent as bytes."""
 
+_SHARED_MEMORY, _SEND_IT = "shared_memory_region", "send the data in the request"
+
 _LENGTH_BYTES = 4  # before each element of a BYTES tensor that is sent as bytes
 
 
@@ -229,11 +231,8 @@ def classes_asked(request: oip.ModelInferRequest, name: str) -> int:
             )
         if index:
             raise InvalidRequest(f"output {name!r} is asked for twice", f"{field}.name")
-        if "shared_memory_region" in output.parameters:
-            raise InvalidRequest(
-                "shared memory is not offered: the answer comes in the reply",
-                f"{field}.parameters[shared_memory_region]",
-            )
+        place = f"{field}.{_parameter(_SHARED_MEMORY)}"
+        _check_no_shared_memory(output.parameters, place, "the answer comes in the reply")
         classes = whole_parameter(output.parameters, "classification", f"{field}.")
     return classes
 
@@ -242,6 +241,7 @@ def given_tensors(request: oip.ModelInferRequest) -> list[GivenTensor]:
     """The inputs as they were sent: as bytes, all of them, or as elements."""
     raw = request.raw_input_contents
     check_tensors(len(request.inputs), "inputs")
+    _check_no_shared_memory(request.parameters, _parameter(_SHARED_MEMORY), _SEND_IT)
     if raw and len(raw) != len(request.inputs):
         raise InvalidRequest(
             f"{len(raw)} raw contents for {len(request.inputs)} inputs: give one for each, or none",
@@ -285,12 +285,13 @@ def _typed(tensor: Tensor, index: int) -> GivenTensor:
 
 def _field(tensor: Tensor, index: int) -> str:
     field = f"inputs[{index}]"
-    if "shared_memory_region" in tensor.parameters:
-        raise InvalidRequest(
-            "shared memory is not offered: send the data in the request",
-            f"{field}.parameters[shared_memory_region]",
-        )
+    _check_no_shared_memory(tensor.parameters, f"{field}.{_parameter(_SHARED_MEMORY)}", _SEND_IT)
     return field
+
+
+def _check_no_shared_memory(parameters: Parameters, place: str, instead: str) -> None:
+    if _SHARED_MEMORY in parameters:
+        raise InvalidRequest(f"shared memory is not offered: {instead}", place)
 
 
 def _texts(tensor: GivenTensor, limit: int) -> list[str]:

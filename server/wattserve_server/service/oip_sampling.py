@@ -5,6 +5,7 @@ numbers may stand as texts. Pure; errors name the key.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,8 +60,13 @@ def object_of(text: str, field: str) -> dict[str, Any]:
         )
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise InvalidRequest(f"not JSON: {error}", field) from error
+    except ValueError as error:
+        most = sys.get_int_max_str_digits()
+        raise InvalidRequest(f"not JSON that is read here: a number of over {most} digits", field) from error
+    except RecursionError as error:
+        raise InvalidRequest("not JSON that is read here: lists or objects too deep", field) from error
     if not isinstance(found, dict):
         raise InvalidRequest(f"{kind_of(found)} is no object of JSON", field)
     return found

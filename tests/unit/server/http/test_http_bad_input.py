@@ -36,12 +36,19 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "skip_special_tokens": ("", {"skip_special_tokens": False}, "skip_special_tokens", "leave it out"),
     "unknown field": ("", {"foo": 1}, "foo", "known are"),
     "temperature": ("", {"temperature": -1}, "temperature", "from 0"),
-    "temperature as a text": ("", {"temperature": "hot"}, "temperature", "'hot' is no number"),
+    "temperature as a text": ("", {"temperature": "hot"}, "temperature", "leave its quotes out"),
+    "a length as a text": ("", {"max_tokens": "3"}, "max_tokens", "leave its quotes out"),
+    "a chat's length as a text": ("chat", {"max_completion_tokens": "3"}, "max_tokens", "leave its quotes"),
+    "a priority as a text": ("", {"priority": "1"}, "priority", "leave its quotes out"),
+    "a stop token as a text": ("", {"stop_token_ids": [1, "2"]}, "stop_token_ids", "leave its quotes out"),
+    "n that is true": ("", {"n": True}, "n", "True is no number"),
+    "n that is false": ("", {"n": False}, "n", "False is no number"),
     "top_p": ("", {"top_p": 0}, "top_p", "above 0"),
     "stop": ("", {"stop": [1]}, "stop", "neither a text nor a list of texts"),
     "logprobs": ("", {"logprobs": 21}, "logprobs", "from 0 to 20"),
     "seed": ("", {"seed": -1, "temperature": 1}, "seed", "from 0"),
-    "stream": ("", {"stream": "maybe"}, "stream", "neither true nor false"),
+    "stream": ("", {"stream": "true"}, "stream", "leave its quotes out"),
+    "a stream that is a number": ("", {"stream": 1}, "stream", "neither true nor false"),
     "options without a stream": ("", {"stream_options": {"include_usage": True}}, "stream_options", "of a"),
     "priority": ("", {"priority": 99}, "priority", "goes first"),
     "energy": ("", {"energy": {}}, "energy", "no text"),
@@ -65,6 +72,7 @@ BODIES = {
     b"[]": "no object",
     b"\xff": "not UTF-8",
     b'{"a":' * 90_00 + b"1": "not JSON",
+    b'{"max_tokens": ' + b"9" * 5000 + b"}": "a number of over 4300 digits",
     b'{"model": "\\ud800"}': "surrogate",
     b"[" + b"0," * 49_000 + b"0]": "no object",
     b"a" * (MOST_BYTES + 1): "at most 100000 bytes",
@@ -123,7 +131,7 @@ def test_what_a_body_may_hold_is_read() -> None:
 
 
 async def test_of_too_many_stop_tokens_none_is_looked_at(desk: Desked) -> None:
-    reply = await desk.ask("/v1/completions", COMPLETION | {"stop_token_ids": ["no"] * 65})
+    reply = await desk.ask("/v1/completions", COMPLETION | {"stop_token_ids": [{}] * 65})
     assert "65 stop tokens; at most 64" in reply.error["message"]
 
 

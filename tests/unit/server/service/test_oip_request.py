@@ -108,6 +108,13 @@ def shared() -> oip.ModelInferRequest:
     return request
 
 
+def all_shared() -> oip.ModelInferRequest:
+    request = oip.ModelInferRequest(model_name=NAME)
+    request.parameters["shared_memory_region"].string_param = "region"
+    request.inputs.add(name="input_ids", datatype="INT64", shape=[1, 1]).contents.int64_contents.append(3)
+    return request
+
+
 def long(shape: list[int], elements: list[int] | None = None) -> oip.ModelInferRequest:
     return typed("input_ids", "INT64", shape, int64_contents=elements or [])
 
@@ -128,6 +135,7 @@ RAW = "raw_input_contents[0]"
         (mixed(), f"{IN}.contents", "both contents and raw_input_contents"),
         (half_raw(), "raw_input_contents", "1 raw contents for 2 inputs"),
         (shared(), f"{IN}.parameters[shared_memory_region]", "shared memory is not offered"),
+        (all_shared(), "parameters[shared_memory_region]", "shared memory is not offered"),
         (typed("input_ids", "INT64", [1, 1], int_contents=[1]), f"{IN}.contents", "not in int_contents"),
         (long([1, 1]), ELEMENTS, "0 elements; shape [1, 1] needs 1"),
         (long([1, 2], [1]), ELEMENTS, "1 elements"),
