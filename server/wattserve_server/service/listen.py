@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import socket
 import ssl
+import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -315,28 +316,35 @@ class CertificateFiles:
         they have changed."""
         context, changes = self._check(), Changes([self.cert, self.key, self.client_ca])
 
-        def look(connection: ssl.SSLObject, name: str | None, first: ssl.SSLContext) -> None:
+        def latest() -> ssl.SSLContext:
             nonlocal context
             if changes.are_there():
-                with suppress(ConfigError):  # which the log tells already
+                try:
                     context = self._check()
-            connection.context = context
+                except ConfigError as error:
+                    log.error("THE CERTIFICATE OF BEFORE IS STILL SHOWN BY HTTPS: %s", error)
+            return context
 
-        context.sni_callback = look
-        return context
+        given = _Latest(ssl.PROTOCOL_TLS_SERVER)
+        given.latest = latest
+        return given
 
     def _read(self) -> grpc.ServerCertificateConfiguration:
-        cert, key = _read("--tls-cert", self.cert), _read("--tls-key", self.key)
-        client_ca = _read("--tls-client-ca", self.client_ca) if self.client_ca else None
+        cert, key, client_ca = self._bytes()
         self._check()
         return grpc.ssl_server_certificate_configuration([(key, cert)], client_ca)
 
+    def _bytes(self) -> tuple[bytes, bytes, bytes | None]:
+        client_ca = _read("--tls-client-ca", self.client_ca) if self.client_ca else None
+        return _read("--tls-cert", self.cert), _read("--tls-key", self.key), client_ca
+
     def _check(self) -> ssl.SSLContext:
         """What grpc itself would only tell by refusing every connection."""
+        self._bytes()  # OpenSSL would wait for what is no file, and call a missing one no certificate
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
-        except (ssl.SSLError, ValueError) as error:
+        except (OSError, ValueError) as error:  # OpenSSL's is one, as that of a file that has just gone
             raise ConfigError(
                 f"--tls-cert {self.cert} and --tls-key {self.key}: not a certificate with its key, both in "
                 f"PEM, the key without a passphrase: {error}"
@@ -344,7 +352,7 @@ class CertificateFiles:
         if self.client_ca:
             try:
                 context.load_verify_locations(self.client_ca)
-            except ssl.SSLError as error:
+            except OSError as error:
                 raise ConfigError(
                     f"--tls-client-ca {self.client_ca}: not a certificate in PEM: {error}"
                 ) from error
@@ -352,8 +360,20 @@ class CertificateFiles:
         return context
 
 
+class _Latest(ssl.SSLContext):
+    """Each connection is of the context that `latest` tells, as a whole. One that were only given another's
+    certificate would still take the sessions of the first, of clients whose authority has been taken out."""
+
+    latest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+        return self.latest().wrap_bio(*given, **named)
+
+
 def _read(flag: str, path: str) -> bytes:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would wait for who writes it
+            raise ConfigError(f"{flag} {path}: is no regular file")
         return Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{flag} {path}: {error.strerror}") from error
