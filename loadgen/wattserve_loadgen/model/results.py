@@ -311,6 +311,14 @@ class Results:
     def target_of(self, arm: Arm) -> TargetSummary:
         return next(one for one in self.targets if one.name == arm.target)
 
+    def about(self, arm: Arm) -> dict[str, Any]:
+        """What its server says of the variant; {} when it says nothing."""
+        variants: list[dict[str, Any]] = self.target_of(arm).server.get("variants") or []
+        return next((one for one in variants if one.get("name") == arm.variant), {})
+
+    def cells_of(self, point: Point) -> list[CellResult]:
+        return [cell for cell in self.cells if (cell.arm, cell.load) == (point.arm, point.load)]
+
     def load(self, name: str) -> Load:
         """The load of that name."""
         return next(load for arm in self.plan.arms for load in self.plan.loads_of(arm) if load.name == name)

@@ -41,9 +41,8 @@ class Standing:
 UNSTATED = Standing()
 
 
-def standing_of(variants: Sequence[Mapping[str, Any]], name: str) -> Standing:
-    """Of the variant of that name. One that is not loaded has not been looked at: nothing is stated."""
-    about = next((variant for variant in variants if variant.get("name") == name), {})
+def standing_of(about: Mapping[str, Any]) -> Standing:
+    """Of a variant. One that is not loaded has not been looked at: nothing is stated."""
     # A server that verifies at all says what it saw, or why it did not look.
     states = bool(about.get("verification")) and about.get("state", "ready") == "ready"
     return Standing(str(about.get("proxy") or ""), bool(about.get("verified")) if states else None)
@@ -52,12 +51,14 @@ def standing_of(variants: Sequence[Mapping[str, Any]], name: str) -> Standing:
 def remarks(variants: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """A sentence for each of these variants that is not what its name says, or may not be."""
     sentences = []
+    by_name = {variant.get("name"): variant for variant in variants}
     for name in names:
-        standing = standing_of(variants, name)
+        about = by_name.get(name, {})
+        standing = standing_of(about)
         if standing.proxy:
             sentences.append(f"{name} is a proxy: {standing.proxy.rstrip('.')}.")
         if standing.verified is False:
-            why = next(str(variant["verification"]) for variant in variants if variant.get("name") == name)
+            why = str(about["verification"])
             sentences.append(f"The precision of {name} is not verified: {why.rstrip('.')}.")
     return sentences
 

@@ -104,8 +104,7 @@ def marked(results: Results, records: Records) -> tuple[Results, Records]:
     """With every arm named as a reader should see it: `int8-simulated (proxy)`."""
     names: dict[str, str] = {}
     for arm in results.plan.arms:
-        variants = results.target_of(arm).server.get("variants", [])
-        names[arm.name] = standing_of(variants, arm.variant).mark(arm.name)
+        names[arm.name] = standing_of(results.about(arm)).mark(arm.name)
 
     def renamed(parts: Sequence[Any]) -> list[Any]:
         return [replace(part, arm=names.get(part.arm, part.arm)) for part in parts]

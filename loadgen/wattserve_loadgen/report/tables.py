@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from statistics import median
-from typing import Any
 
 from wattserve_loadgen import words
 from wattserve_loadgen.model.cells import CellEnergy
@@ -36,7 +35,7 @@ def summary_table(results: Results, load: Load) -> Table:
 
 
 def _summary_row(results: Results, arm: Arm, load: Load, point: Point) -> Sequence[Box]:
-    about, figures = about_arm(results, arm), point.figures
+    about, figures = results.about(arm), point.figures
     codes = ", ".join(verdict.code for verdict in point.verdicts)
     boxes, ratios = [Box(verdict_text(point), span=len(_SUMMARY))], [Box(words.ABSENT), Box(words.ABSENT)]
     if figures is not None:
@@ -87,12 +86,6 @@ def _summary_energy(point: Point, figures: Figures) -> Box:
         return Box(words.ABSENT, ", ".join(spoiled))
     idle = f"+ {words.mean_energy(figures.idle_uj)} idle" if figures.idle_uj else ""
     return Box(words.mean_energy(figures.active_uj), idle)
-
-
-def about_arm(results: Results, arm: Arm) -> dict[str, Any]:
-    """What its server says of the variant; {} when it says nothing."""
-    variants = results.target_of(arm).server.get("variants", [])
-    return next((about for about in variants if about.get("name") == arm.variant), {})
 
 
 def verdict_text(point: Point, otherwise: str = "no figures") -> str:
@@ -208,7 +201,7 @@ def servers_table(results: Results) -> Table:
     """Of a fleet: what each server did under each load, over all blocks."""
     rows: list[dict[str, str | Box]] = []
     for point in results.points:
-        cells = [cell for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
+        cells = results.cells_of(point)
         for address in dict.fromkeys(part.address for cell in cells for part in cell.servers):
             parts = [part for cell in cells for part in cell.servers if part.address == address]
             answered = sum(part.answered for part in parts)
@@ -281,7 +274,7 @@ def validity_table(results: Results) -> Table:
 
 
 def _validity_row(results: Results, point: Point) -> dict[str, str | Box]:
-    cells = [cell for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
+    cells = results.cells_of(point)
     figures = point.figures or point.withheld
     effective = figures.latency.effective_samples if figures else None
     cost = figures.client_cpu_us_per_request if figures else None

@@ -221,12 +221,11 @@ def _energy_banner(results: Results) -> Banner:
 def _precision_banners(results: Results) -> list[Banner]:
     proxies, unverified = [], []
     for arm in results.main_arms:
-        variants = results.target_of(arm).server.get("variants", [])
-        standing = standing_of(variants, arm.variant)
+        about = results.about(arm)
+        standing = standing_of(about)
         if standing.proxy:
             proxies.append(f"{arm.name}: {sentence(standing.proxy)}")
         if standing.verified is False:
-            about = next(about for about in variants if about.get("name") == arm.variant)
             unverified.append(f"{arm.name}: {sentence(str(about['verification']))}")
     lines = []
     if proxies:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ from wattserve_loadgen.figures.steady import JOULES, drift_series
 from wattserve_loadgen.model.results import Check, Point, Results, TargetSummary
 from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.plan import schedule
-from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.results.record_checks import RecordFacts, record_energies
 
 IMPLAUSIBLE_LOSS = 0.05  # of all rows, more or fewer right than the baseline for certain
@@ -67,8 +66,7 @@ def _tested(results: Results, point: Point) -> tuple[bool, str]:
     """Whether any figure of a point could be tested for drift, and which could not, with the reason. Joules
     are not missed where there are none.
     """
-    cells = [one for one in results.cells if (one.arm, one.load) == (point.arm, point.load)]
-    series = list(drift_series(results.load(point.load), cells))
+    series = list(drift_series(results.load(point.load), results.cells_of(point)))
     if not series:
         return False, "a load that changes by design"
     tested, reasons = False, dict[str, list[str]]()
@@ -126,7 +124,7 @@ def declared_devices(results: Results) -> Check:
         if not target.protocol.startswith(_NATIVE):
             silent.append(arm.name)
             continue
-        device = str(_variant(results, arm).get("device") or "")
+        device = str(results.about(arm).get("device") or "")
         torch = str((target.server.get("versions") or {}).get("torch") or "")
         metered = _metered(target)
         if not device:
@@ -156,16 +154,11 @@ def _same_device(one: str, other: str) -> bool:
     return one.removesuffix(":0") == other.removesuffix(":0")
 
 
-def _variant(results: Results, arm: Arm) -> dict[str, Any]:
-    variants: Sequence[dict[str, Any]] = results.target_of(arm).server.get("variants") or []
-    return next((one for one in variants if one.get("name") == arm.variant), {})
-
-
 def labelled(results: Results) -> Check:
     """What the server calls a proxy, or has not verified, is marked so in every cell and point."""
     wrong, marked = [], []
     for arm in results.plan.arms:
-        standing = standing_of(results.target_of(arm).server.get("variants") or [], arm.variant)
+        standing = standing_of(results.about(arm))
         where: list[tuple[str, str, bool | None]] = [
             (f"cell {cell.position}", cell.proxy, cell.verified)
             for cell in results.cells

@@ -29,7 +29,7 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.ratios import COMPARED, Compared
 from wattserve_loadgen.model.results import Point, Results
-from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.results.records import read_records
 
 CAUTION = (
     "The two sweeps ran at different times: what drifted between them stands in every ratio, and no interval"
@@ -250,8 +250,7 @@ def _published(point: Point, figure: Compared) -> bool:
 
 
 def _blocks(results: Results, point: Point, figure: Compared) -> list[float]:
-    cells = [cell for cell in results.cells if (cell.arm, cell.load) == (point.arm, point.load)]
-    return [float(value) for cell in cells if (value := figure.of_cell(cell)) is not None]
+    return [float(value) for cell in results.cells_of(point) if (value := figure.of_cell(cell)) is not None]
 
 
 def resolution_of(results: Results, load: str, figure: Compared) -> float | None:

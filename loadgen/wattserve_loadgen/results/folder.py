@@ -10,8 +10,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,12 +27,14 @@ from wattserve_loadgen.plan.plan_file import PLAN_FILE as PLAN_FILE
 from wattserve_loadgen.results.csv_table import csv_text
 from wattserve_loadgen.results.records import (
     PARQUET_FILE,
+    PARTIAL,
     RECORDS_FILE,
-    append_lines,
-    append_records,
+    append,
     cut_torn,
     keep_cells,
-    stored_records,
+    read_records,
+    replacing,
+    writing,
 )
 
 RESULTS_FILE = "results.json"
@@ -51,6 +52,7 @@ FILES = (
     PLAN_FILE,
     REPORT_FILE,
 )
+FILES_AND_PARTIALS = {name + suffix for name in FILES for suffix in ("", PARTIAL)}
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,12 @@ class ResultsFolder:
 
     def start(self) -> None:
         """Make the folder and empty it of an older sweep."""
-        try:
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            for name in FILES:
+            for name in FILES_AND_PARTIALS:
                 (self.path / name).unlink(missing_ok=True)
-                _partial(self.path / name).unlink(missing_ok=True)
             (self.path / RECORDS_FILE).touch()
             (self.path / READINGS_FILE).touch()
-        except OSError as error:
-            raise ResultsError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def resume(self) -> Results | None:
         """The results so far, with the cells that are done. Nothing is changed yet: `go_on` does. None when
@@ -114,22 +113,21 @@ class ResultsFolder:
 
     def go_on(self, results: Results) -> None:
         """Drop what does not belong to the cells of `results`, which is what `resume` gave."""
-        try:
+        with writing(self.path):
             for name in (RECORDS_FILE, READINGS_FILE):
                 (self.path / name).touch()
             (self.path / PARQUET_FILE).unlink(missing_ok=True)
-        except OSError as error:
-            raise ResultsError(f"{self.path}: cannot be written ({error.strerror})") from None
         keep_cells(self.path / RECORDS_FILE, {cell.position for cell in results.cells})
         cut_torn(self.path / READINGS_FILE)
 
     def add_records(self, records: Sequence[Record]) -> None:
         """The records of one cell, before the `write` that names the cell."""
-        append_records(self.path / RECORDS_FILE, records)
+        encode = msgspec.json.Encoder().encode
+        append(self.path / RECORDS_FILE, b"".join(encode(record) + b"\n" for record in records))
 
     def add_readings(self, lines: Sequence[str]) -> None:
         """Readings of the meters, a line of JSON each: target, device, seconds, joules, idle_watts."""
-        append_lines(self.path / READINGS_FILE, lines)
+        append(self.path / READINGS_FILE, "".join(lines).encode())
 
     def write(self, results: Results) -> None:
         """Everything that is known now: results.json, results.csv and environment.json."""
@@ -146,18 +144,11 @@ class ResultsFolder:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
-    partial = _partial(path)
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise ResultsError(f"{path}: cannot be written ({error.strerror})") from None
+    """As a whole, and on the disk."""
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_results(folder: Path) -> Results:
@@ -197,22 +188,15 @@ def _check_version(value: dict[str, Any]) -> None:
 
 def read_cells_done(folder: Path) -> list[CellResult]:
     """The cells that need not run again: those that ran to their end and of which no record is missing."""
-    sent = Counter(record.cell for record in stored_records(folder) if record.in_window)
+    sent = Counter(record.cell for record in read_records(folder) if record.in_window)
     cells = read_results(folder).cells
     return [cell for cell in cells if not cell.stopped and sent[cell.position] >= cell.sent]
-
-
-def read_records(folder: Path, positions: Collection[int] | None = None) -> Iterator[Record]:
-    """The records of the cells at these positions (None: of all), one by one; nothing without a file."""
-    for record in stored_records(folder):
-        if positions is None or record.cell in positions:
-            yield record
 
 
 def read_columns(folder: Path) -> dict[tuple[str, str], Columns]:
     """The records that count (answered, in a window), by arm and load; {} without records."""
     rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    for record in stored_records(folder):
+    for record in read_records(folder):
         if record.ok and record.in_window:
             lag = None if record.scheduled_ns is None else record.sent_ns - record.scheduled_ns
             own = record.generation
@@ -252,16 +236,11 @@ def _stored(path: Path) -> Any:
     return msgspec.json.decode(path.read_bytes())
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
 def _is_ours(folder: Path) -> bool:
     """Whether a sweep wrote `folder`; one that was killed at its start has no results.json yet."""
     path = folder / RESULTS_FILE
     if not path.exists():
-        known = {name + suffix for name in FILES for suffix in ("", ".partial")}
-        return (folder / RECORDS_FILE).exists() and all(entry.name in known for entry in folder.iterdir())
+        return (folder / RECORDS_FILE).exists() and FILES_AND_PARTIALS.issuperset(os.listdir(folder))
     try:
         value = _stored(path)
     except (OSError, msgspec.DecodeError):

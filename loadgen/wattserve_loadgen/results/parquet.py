@@ -18,7 +18,7 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.codec import ShapeError, build, plain
 from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION
-from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, line_records
+from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, line_records, replacing
 
 _PIECE = 50_000  # records in memory at once, and in a row group
 
@@ -45,19 +45,16 @@ TABLE = pa.schema(
 def write_parquet(folder: Path) -> Path:
     """Make records.parquet of the folder's records.jsonl; a reader never sees a part of it."""
     path = folder / PARQUET_FILE
-    partial = path.with_name(path.name + ".partial")
     records = line_records(folder / RECORDS_FILE)
     try:
-        with parquet.ParquetWriter(partial, TABLE, compression="zstd") as writer:
+        with (
+            replacing(path) as partial,
+            parquet.ParquetWriter(partial, TABLE, compression="zstd") as writer,
+        ):
             while piece := list(islice(records, _PIECE)):
                 writer.write_table(pa.Table.from_pylist([plain(record) for record in piece], schema=TABLE))
-        partial.replace(path)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be written ({error.strerror or error})") from None
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ResultsError(f"{folder / RECORDS_FILE}: not the records of a sweep ({error})") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

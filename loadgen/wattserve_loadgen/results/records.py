@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -20,24 +20,37 @@ from wattserve_loadgen.model.codec import shape_error
 
 RECORDS_FILE = "records.jsonl"
 PARQUET_FILE = "records.parquet"
+PARTIAL = ".partial"  # behind the name of a file that is being written
 
 
-def append_records(path: Path, records: Sequence[Record]) -> None:
-    """Add lines to a file that is there already; ResultsError, and the file as it was, when they do not all
-    fit.
-    """
-    encode = msgspec.json.Encoder().encode
-    _append(path, b"".join(encode(record) + b"\n" for record in records))
-
-
-def append_lines(path: Path, lines: Sequence[str]) -> None:
-    """As `append_records`."""
-    _append(path, "".join(lines).encode())
-
-
-def _append(path: Path, content: bytes) -> None:
-    unwritten = memoryview(content)
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """ResultsError where that cannot be written."""
     try:
+        yield
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be written ({error.strerror or error})") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The file to write, which then takes the place of `path`: a reader sees the old one or the new one,
+    never a part.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    with writing(path):
+        try:
+            yield partial
+            partial.replace(path)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def append(path: Path, lines: bytes) -> None:
+    """To a file that is there already; ResultsError, and the file as it was, when they do not all fit."""
+    unwritten = memoryview(lines)
+    with writing(path):
         # Without O_CREAT: a folder that was emptied meanwhile is an error, not a new file.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -51,8 +64,6 @@ def _append(path: Path, content: bytes) -> None:
                 raise
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -81,7 +92,7 @@ def line_records(path: Path) -> Iterator[Record]:
         raise ResultsError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def stored_records(folder: Path) -> Iterator[Record]:
+def read_records(folder: Path) -> Iterator[Record]:
     """Every record, from records.jsonl or else from records.parquet; nothing when neither is there."""
     if (folder / RECORDS_FILE).is_file():
         yield from line_records(folder / RECORDS_FILE)
@@ -104,30 +115,14 @@ def keep_cells(path: Path, positions: Collection[int]) -> None:
                 dropping = True
     except (ValueError, KeyError, TypeError):
         raise ResultsError(f"{path}: line {number}: not a record of a sweep") from None
-    _cut(path, kept)
+    with writing(path):
+        os.truncate(path, kept)
     if holes:
-        _rewrite(path, positions)
+        with replacing(path) as partial, partial.open("wb") as file:
+            file.writelines(line for _, line in lines_of(path) if json.loads(line)["cell"] in positions)
 
 
 def cut_torn(path: Path) -> None:
     """Cut off a last line without its end."""
-    _cut(path, max((end for end, _ in lines_of(path)), default=0))
-
-
-def _cut(path: Path, size: int) -> None:
-    try:
-        os.truncate(path, size)
-    except OSError as error:
-        raise ResultsError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def _rewrite(path: Path, positions: Collection[int]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.writelines(line for _, line in lines_of(path) if json.loads(line)["cell"] in positions)
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise ResultsError(f"{path}: cannot be written ({error.strerror})") from None
+    with writing(path):
+        os.truncate(path, max((end for end, _ in lines_of(path)), default=0))

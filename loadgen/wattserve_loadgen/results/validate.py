@@ -13,9 +13,9 @@ from pathlib import Path
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.results import checks, rig_checks
-from wattserve_loadgen.results.folder import read_records, read_results
+from wattserve_loadgen.results.folder import read_results
 from wattserve_loadgen.results.record_checks import RecordFacts, clock_held, gather, records_agree
-from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE
+from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, read_records
 
 _NO_RECORDS = "without records.jsonl this cannot be seen"
 

@@ -21,6 +21,7 @@ from wattserve_loadgen.errors import TargetError
 from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.measure import measure_cell
 from wattserve_loadgen.model.cells import CellResult, Record
+from wattserve_loadgen.model.codec import as_stored
 from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.plan import arrivals, schedule
 from wattserve_loadgen.plan.load import CONSTANT, OFFLINE, POISSON, RAMP, Load
@@ -28,7 +29,7 @@ from wattserve_loadgen.plan.schedule import Cell, Plan
 from wattserve_loadgen.sweeping.environment import conditions_now
 from wattserve_loadgen.sweeping.progress import Display, Tick
 from wattserve_loadgen.sweeping.records import make_records, parse
-from wattserve_loadgen.sweeping.servers import Site, plain_variants
+from wattserve_loadgen.sweeping.servers import Site
 from wattserve_loadgen.target.fleet import Fleet
 from wattserve_loadgen.target.wire import CallFailure
 
@@ -128,6 +129,7 @@ class CellRunner:
         records = make_records(cell, self._dataset, groups, loop, answers, receipts, self._origin_ns, servers)
         result = None
         if loop.window_start_ns:
+            about = next(each for each in site.info.variants if each.name == variant)
             result = measure_cell(
                 cell,
                 loop,
@@ -136,7 +138,7 @@ class CellRunner:
                 meter=site.witness.window(variant, start, end) if end > start else None,
                 objective=self.plan.objective,
                 stopped=loop.stopped or ("" if lost is None else str(lost)),
-                standing=standing_of(plain_variants(site.info), variant),
+                standing=standing_of(as_stored(about)),
                 conditions=conditions,
                 floors_by_effective=self.plan.withholds,
             )

@@ -25,8 +25,9 @@ from wattserve_loadgen.plan import budget, schedule
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.plan_file import write_plan
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.folder import PLAN_FILE, READINGS_FILE, ResultsFolder, read_records
+from wattserve_loadgen.results.folder import PLAN_FILE, READINGS_FILE, ResultsFolder
 from wattserve_loadgen.results.parquet import write_parquet
+from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.results.validate import validate_folder
 from wattserve_loadgen.sweeping import first_results, planning
 from wattserve_loadgen.sweeping.cells import CellLost, CellOutcome, CellRunner

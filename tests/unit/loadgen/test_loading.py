@@ -19,7 +19,7 @@ from tests.fixtures.ports import free_ports
 from wattserve_loadgen import cli
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.results.records import read_records
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from tests.fixtures.loadgen_results import make_record
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.results import parquet as writing
-from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_records
+from wattserve_loadgen.results.folder import ResultsFolder, read_columns
 from wattserve_loadgen.results.parquet import TABLE, write_parquet
+from wattserve_loadgen.results.records import read_records
 
 RECORDS = [
     make_record(),

@@ -18,13 +18,8 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.codec import ShapeError, as_stored, build, plain
 from wattserve_loadgen.model.results import Results, Search, Trial
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.folder import (
-    ResultsFolder,
-    read_columns,
-    read_records,
-    read_results,
-    replace_file,
-)
+from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_results, replace_file
+from wattserve_loadgen.results.records import read_records
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -104,11 +99,10 @@ def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
     assert list(line) == f"{wanted} predicted labels receipt_id {energy} {rest}".split()
 
 
-def test_records_come_back_by_the_cells_that_are_asked_for(tmp_path: Path) -> None:
+def test_records_come_back_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record(cell=1), make_record(cell=1, rows=[3, 4])])
     folder.add_records([make_record(cell=2, scheduled_ns=5)])
-    assert list(read_records(folder.path, {2})) == [make_record(cell=2, scheduled_ns=5)]
     assert [one.rows for one in read_records(folder.path)] == [[0], [3, 4], [0]]
     assert list(read_records(tmp_path)) == []
 

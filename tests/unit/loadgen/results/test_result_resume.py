@@ -10,12 +10,8 @@ import pytest
 
 from tests.fixtures.loadgen_results import make_cell, make_record, make_results
 from wattserve_loadgen.errors import ResultsError
-from wattserve_loadgen.results.folder import (
-    ResultsFolder,
-    read_cells_done,
-    read_columns,
-    read_records,
-)
+from wattserve_loadgen.results.folder import ResultsFolder, read_cells_done, read_columns
+from wattserve_loadgen.results.records import read_records
 
 
 def started(path: Path) -> ResultsFolder:

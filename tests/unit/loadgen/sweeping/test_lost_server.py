@@ -20,7 +20,7 @@ from wattserve_client import ServerInfo
 from wattserve_client.wire import from_message
 from wattserve_loadgen.errors import PlanError, TargetError
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.sweeping.cells import CellRunner
 from wattserve_loadgen.sweeping.servers import Site, SweepOver, check_one_server, see_through
 from wattserve_proto.v1 import inference_pb2 as pb

@@ -19,7 +19,7 @@ from tests.unit.loadgen.target.test_recording import header
 from wattserve_loadgen.figures.account import ABOVE_REST
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan.options import Peer
-from wattserve_loadgen.results.folder import read_records
+from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.sweeping import energy as energies
 from wattserve_loadgen.sweeping.energy import OwnMeterWitness
 from wattserve_loadgen.sweeping.readings import SweepClock

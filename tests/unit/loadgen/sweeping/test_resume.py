@@ -26,7 +26,8 @@ from wattserve_loadgen.model.cells import Percentiles
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan import schedule
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.folder import read_records, read_results
+from wattserve_loadgen.results.folder import read_results
+from wattserve_loadgen.results.records import read_records
 
 BLOCKS = 3
 KILLED = """
