@@ -187,8 +187,11 @@ def _check_objective(options: SweepOptions, where: Where) -> None:
 def _check_tls(options: SweepOptions, where: Where) -> None:
     files = {name: getattr(options, name) for name in ("tls_ca", "tls_cert", "tls_key")}
     files = {name: path for name, path in files.items() if path is not None}
-    if options.tls is False and files:
-        raise PlanError(f"--no-tls and {where(next(iter(files)))} contradict each other")
+    given = [*files, *(("tls_server_name",) if options.tls_server_name else ())]
+    if options.tls is False and given:
+        raise PlanError(f"--no-tls and {where(given[0])} contradict each other")
+    if options.tls_server_name and not options.target:
+        raise PlanError(f"{where('tls_server_name')} is of --target, and none is given")
     if ("tls_cert" in files) != ("tls_key" in files):
         have, lack = ("cert", "key") if "tls_cert" in files else ("key", "cert")
         raise PlanError(f"{where(f'tls_{have}')} needs --tls-{lack}")

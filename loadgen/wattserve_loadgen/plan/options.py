@@ -204,6 +204,8 @@ class SweepOptions:
     tls_ca: Path | None = _tls(None, TEXT, "PEM file of certificates to trust instead", "FILE", read=Path)
     tls_cert: Path | None = _tls(None, TEXT, "PEM file with this client's certificate", "FILE", read=Path)
     tls_key: Path | None = _tls(None, TEXT, "PEM file with its private key", "FILE", read=Path)
+    tls_server_name: str = _tls(
+        "", TEXT, "the name that the certificate of --target must show; no peer's", "NAME")
 
     command: tuple[str, ...] = ()
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -250,7 +250,7 @@ async def _open_peer(
     peer: Peer, tls: Tls | None, stack: AsyncExitStack, scratch: Path, clock: SweepClock, *, start: bool
 ) -> Site:
     """`start`: its meter."""
-    target = OipTarget(peer.address, ",".join(peer.models), tls=tls)
+    target = OipTarget(peer.address, ",".join(peer.models), tls=tls and replace(tls, server_name=""))
     stack.push_async_callback(target.close)
     info = await target.server_info(_CONNECT_S)
     if not peer.meter:
@@ -270,9 +270,9 @@ async def _open_peer(
 
 def read_tls(options: SweepOptions) -> Tls | None:
     """None: plain text. PlanError when a file cannot be read or is of no use."""
-    if not (options.tls or options.tls_ca or options.tls_cert):
+    if not (options.tls or options.tls_ca or options.tls_cert or options.tls_server_name):
         return None
-    tls = Tls(options.tls_ca, options.tls_cert, options.tls_key)
+    tls = Tls(options.tls_ca, options.tls_cert, options.tls_key, options.tls_server_name)
     try:
         tls.read()
     except OSError as error:

@@ -115,7 +115,8 @@ def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     credentials = grpc.ssl_channel_credentials(*tls.read())
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
+    return grpc.aio.secure_channel(address, credentials, options=[*_OPTIONS, *name])
 
 
 def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callable[[], Awaitable[None]]]:

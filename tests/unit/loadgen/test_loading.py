@@ -61,7 +61,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     authority = trustme.CA()
     found = {"ca": folder / "ca.pem"}
     authority.cert_pem.write_to_path(str(found["ca"]))
-    for name, who in (("server", "127.0.0.1"), ("client", "app@example.org")):
+    for name, who in (("server", "127.0.0.1"), ("named", "wattserve"), ("client", "app@example.org")):
         issued = authority.issue_cert(who)
         found[f"{name}-cert"], found[f"{name}-key"] = folder / f"{name}.pem", folder / f"{name}.key"
         issued.cert_chain_pems[0].write_to_path(str(found[f"{name}-cert"]))
@@ -83,6 +83,20 @@ def test_a_sweep_over_tls_shows_the_clients_certificate_and_without_it_nobody_an
             with pytest.raises(TargetError, match=f"{server.address} does not answer: UNAVAILABLE"):
                 measured(server, data, tmp_path / "refused", **too_little)
     assert not (tmp_path / "refused").exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_certificate_may_show_another_name_than_the_address(
+    stream: bool, data: Path, tmp_path: Path, certificates: dict[str, Path]
+) -> None:
+    files = [certificates[name] for name in ("named-key", "named-cert", "ca")]
+    own = {f"tls_{name}": certificates[f"client-{name}"] for name in ("cert", "key")}
+    tls: dict[str, Any] = {"tls_ca": certificates["ca"], **own}
+    with ChildServer(Metered(), tls=files) as server:
+        found = measured(server, data, tmp_path / "out", **tls, tls_server_name="wattserve", stream=stream)
+        assert (found.ended, found.cells[0].failed) == ("complete", 0)
+        with pytest.raises(TargetError, match=f"{server.address} does not answer: UNAVAILABLE"):
+            measured(server, data, tmp_path / "refused", **tls)
 
 
 def test_a_certificate_that_is_none_is_named_by_its_option(data: Path, tmp_path: Path) -> None:

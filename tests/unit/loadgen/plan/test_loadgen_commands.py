@@ -98,7 +98,8 @@ def test_every_other_flag_reaches_the_sweep(ask: Ask, tmp_path: Path) -> None:
         *("sweep", *PLACES, "--variants", "fp32,int8", "--preset", "full", "--blocks", "7"),
         *("--seconds", "9.5", "--seed", "4", "--deadline", "2", "--stream", "--processes", "3"),
         *("--peer", "mlserver=p:2/a,b", "--peer", "triton=q:3/c", "--peer-meter", "nvml+rapl"),
-        *("--tls-ca", str(ca), "--tls-cert", str(cert), "--tls-key", str(key), "--budget", "1h30m"),
+        *("--tls-ca", str(ca), "--tls-cert", str(cert), "--tls-key", str(key)),
+        *("--tls-server-name", "wattserve", "--budget", "1h30m"),
         *("--dry-run", "--force", "--metrics-port", "9100", "--wait-for-server", "2m", "--parquet"),
         *("--no-calibrate", "--slo", "p99<50ms"),
     )
@@ -116,6 +117,7 @@ def test_every_other_flag_reaches_the_sweep(ask: Ask, tmp_path: Path) -> None:
         tls_ca=ca,
         tls_cert=cert,
         tls_key=key,
+        tls_server_name="wattserve",
         peers=(
             Peer("mlserver", "p:2", ("a", "b"), "nvml+rapl"),
             Peer("triton", "q:3", ("c",), "nvml+rapl"),
@@ -208,6 +210,10 @@ def test_a_run_can_be_of_one_model_of_a_peer(ask: Ask) -> None:
         (("sweep", *PLACES, "--tls-key", "k.pem"), "--tls-key needs --tls-cert"),
         (("sweep", *PLACES, "--no-tls", "--tls-ca", "x.pem"), "--no-tls and --tls-ca contradict each other"),
         (("sweep", *PLACES, "--tls-ca", "nowhere.pem"), "--tls-ca: nowhere.pem: no such file"),
+        (
+            ("sweep", *PLACES, "--no-tls", "--tls-server-name", "n"),
+            "--no-tls and --tls-server-name contradict each other",
+        ),
         (("sweep", *PLACES, "--peer", "a=h:1/m", "--peer", "a=h:2/n"), "--peer: the name a is given twice"),
         (("sweep", *PLACES, "--peer", "h:1/m"), "argument --peer: 'h:1/m' is not NAME=HOST:PORT/MODEL"),
         (("sweep", *PLACES, "--peer", "a=h/m"), "argument --peer: 'h' is not HOST:PORT"),
