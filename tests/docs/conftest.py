@@ -12,6 +12,7 @@ import pytest
 import trustme
 from PIL import Image
 
+from tests.docs.fences import ROOT
 from tests.docs.reader import Reader, Server, environment
 from tests.fixtures.children import write_shims
 from tests.fixtures.models import save_classifier, save_vit
@@ -41,6 +42,7 @@ def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) 
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a reader has: a model, reviews, datasets, certificates."""
     folder = tmp_path_factory.mktemp("given")
+    shutil.copytree(ROOT / "proto", folder / "proto", ignore=shutil.ignore_patterns("*.py*"))
     save_classifier(folder / "my-classifier")
     save_vit(folder / "my-image-classifier")
     normalised = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}

@@ -15,6 +15,7 @@ MAY_RUN = {
     "tail",
     "grep",
     "for",
+    "sed",
     "cat",
     "curl",
 }
@@ -67,3 +68,6 @@ SHORTENED = {
 
 UNTIL_CTRL_C = {"wattserve-client energy --watch*"}
 """Run until they show something, then ended as a person would."""
+
+IN_A_BARE_PYTHON = {"python own_stubs.py"}
+"""Run by one that has imported nothing: the stubs would be there twice."""

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -132,6 +133,8 @@ class Reader:
         for pattern, flags in listed.SHORTENED.items():
             if fnmatchcase(command, pattern):
                 fitted += f" {flags}"
+        if command in listed.IN_A_BARE_PYTHON:
+            fitted = fitted.replace("python", sys.executable, 1)
         if any(fnmatchcase(command, pattern) for pattern in listed.UNTIL_CTRL_C):
             fitted = _UNTIL_SHOWN.format(fitted)
         return fitted

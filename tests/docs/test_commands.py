@@ -58,7 +58,9 @@ def test_a_command_is_one_that_tests_may_run_or_is_listed(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [*listed.NOT_RUN, *listed.SHORTENED, *listed.UNTIL_CTRL_C], ids=lambda pattern: pattern[:40]
+    "pattern",
+    [*listed.NOT_RUN, *listed.SHORTENED, *listed.UNTIL_CTRL_C, *listed.IN_A_BARE_PYTHON],
+    ids=lambda pattern: pattern[:40],
 )
 def test_a_listed_pattern_is_of_a_command_that_is_there(pattern: str) -> None:
     assert [command for _, command in all_commands() if fnmatchcase(command, pattern)]
