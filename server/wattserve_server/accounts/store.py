@@ -94,7 +94,7 @@ def open_book(place: str, *, for_writing: bool) -> Book:
             path = Path(place)
             if for_writing:
                 lock = _prepare(path)
-            elif not path.is_file():
+            elif not os.path.isfile(place):
                 raise ConfigError(f"--account-book {place}: there is no such file")
         file = None if lock is None else _file_at(place)
         book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, lock, file)
@@ -157,23 +157,21 @@ def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
 
 
 def _prepare(path: Path) -> int:
-    """Make the folder and lock the file; the lock."""
+    """Make the folder and the file, and lock it by whichever name it is called; the lock. It is closed after
+    SQLite's own connections: POSIX would take their locks with it."""
+    lock = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
-    try:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    except BlockingIOError:
-        os.close(lock)
-        raise ConfigError(
-            f"--account-book {path}: another server writes to it; give each one its own file, or one "
-            "PostgreSQL to all"
-        ) from None
     except OSError as error:
-        os.close(lock)
+        if lock is not None:
+            os.close(lock)
+        if isinstance(error, BlockingIOError):
+            raise ConfigError(
+                f"--account-book {path}: another server writes to it; give each one its own file, or one "
+                "PostgreSQL to all"
+            ) from None
         raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
     return lock
 

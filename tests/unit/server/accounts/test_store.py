@@ -26,6 +26,18 @@ def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert place.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_file_by_another_name_is_one_file(tmp_path: Path) -> None:
+    place = tmp_path / "book.sqlite3"
+    keeper = Bookkeeper(str(place))
+    (tmp_path / "symbolic").symlink_to(place)
+    (tmp_path / "hard").hardlink_to(place)
+    for name in ("symbolic", "hard"):
+        with pytest.raises(ConfigError, match="another server writes to it"):
+            open_book(str(tmp_path / name), for_writing=True)
+    keeper.end()
+    open_book(str(tmp_path / "symbolic"), for_writing=True).close()
+
+
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "book.sqlite3"
     keeper = Bookkeeper(str(place))
