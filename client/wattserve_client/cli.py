@@ -14,7 +14,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 
 from wattserve_client._cli import commands, generate, words
 from wattserve_client._cli.words import ArgumentsError, CommandError
@@ -25,6 +24,7 @@ from wattserve_client.keys import VARIABLE
 from wattserve_common.arguments import Parser
 from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError
+from wattserve_common.machine import version_of
 
 _FAILED, _MISTAKE, _INTERRUPTED, _NOBODY_READS = 1, 2, 130, 141
 _WATCH_SECONDS = 2.0
@@ -113,7 +113,9 @@ def _parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         parents=[anywhere],
     )
-    parser.add_argument("--version", action="version", version=f"wattserve-client {_version()}")
+    parser.add_argument(
+        "--version", action="version", version=f"wattserve-client {version_of('wattserve') or 'unknown'}"
+    )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[Client, argparse.Namespace], int], help: str) -> Parser:
@@ -303,13 +305,6 @@ def _seconds(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
     return value
-
-
-def _version() -> str:
-    try:
-        return metadata.version("wattserve")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from wattserve_common.arguments import Parser
 from wattserve_common.errors import UserError, incomplete
+from wattserve_common.machine import version_of
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
 from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
-from wattserve_loadgen.this_machine import version_of
 
 _EPILOG = """\
 a first sweep, against a server started with `wattserve serve`:

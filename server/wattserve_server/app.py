@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from wattserve_common.machine import usable_cores
 from wattserve_common.words import ACCOUNTS, counted
 from wattserve_server.config import OFF, ServerConfig
 from wattserve_server.console import say
 from wattserve_server.devices import MeteredDevice, accounts_of, check_alike, open_devices
 from wattserve_server.energy.receipt import Charge, IdleShare, Receipt
 from wattserve_server.engine.book import ReceiptBook, Run
-from wattserve_server.engine.device import resolve_devices, usable_cores
+from wattserve_server.engine.device import resolve_devices
 from wattserve_server.engine.engine import Engine, EngineLimits
 from wattserve_server.engine.model import LoadedModel, kinds_of, load_model, task_of
 from wattserve_server.engine.policy import BatchLimits

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattserve_common.machine import usable_cores
 from wattserve_server.config import ServerConfig, add_flags
 from wattserve_server.console import say, wide_console
 from wattserve_server.errors import ConfigError
@@ -133,7 +134,7 @@ def _export(config: ServerConfig, arguments: argparse.Namespace) -> int:
     import torch
 
     from wattserve_server.app import calibration_scales
-    from wattserve_server.engine.device import resolve_device, usable_cores
+    from wattserve_server.engine.device import resolve_device
     from wattserve_server.engine.exported import check_out, export
     from wattserve_server.engine.model import load_model, made_of, task_of
     from wattserve_server.engine.variants.catalogue import choose

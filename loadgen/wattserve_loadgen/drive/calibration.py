@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from wattserve_common.machine import cpu_model, usable_cores, version_of
 from wattserve_loadgen.drive.job import Job, LoopResult
 from wattserve_loadgen.drive.null_server import GENERATION, KINDS, PIECES
 from wattserve_loadgen.drive.processes import JobRun
@@ -40,7 +41,6 @@ from wattserve_loadgen.target.wire import (
     CallFailure,
     Connection,
 )
-from wattserve_loadgen.this_machine import cpu_model, usable_cpus, version_of
 
 CONCURRENCIES = (16, 64, 128)
 WARMUP_S = 0.2
@@ -235,7 +235,7 @@ def this_client() -> dict[str, Any]:
     """What a ceiling depends on, as plain JSON values."""
     return {
         "cpu_model": cpu_model(),
-        "usable_cpus": usable_cpus(),
+        "usable_cpus": usable_cores(),
         "python": platform.python_version(),
         "grpcio": version_of("grpcio"),
         "protobuf": version_of("protobuf"),

@@ -12,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from wattserve_common.machine import cpu_model, governor, load_average, usable_cores, version_of
 from wattserve_loadgen.model.cells import Conditions
-from wattserve_loadgen.this_machine import cpu_model, usable_cpus, version_of
 
 _PACKAGES = ("wattserve", "grpcio", "protobuf", "numpy", "torch", "matplotlib")
 _CPUS = Path("/sys/devices/system/cpu")
 _ZONES = Path("/sys/class/thermal")
-_GOVERNOR = _CPUS / "cpu0" / "cpufreq" / "scaling_governor"
 _CLOCK_STEP_S = 0.5
 
 
@@ -29,9 +28,9 @@ def describe_client(addresses: Sequence[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_model": cpu_model(),
         "cpu_count": os.cpu_count(),
-        "usable_cpus": usable_cpus(),
-        "governor": _read_line(_GOVERNOR),
-        "load_average_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "usable_cpus": usable_cores(),
+        "governor": governor(),
+        "load_average_at_start": load_average(),
         "packages": {name: version for name in _PACKAGES if (version := version_of(name)) is not None},
         "git_revision": _git_revision(),
         "same_machine_as_server": any(map(is_this_machine, addresses)),
@@ -63,7 +62,7 @@ def conditions_now(cpus: Path = _CPUS, zones: Path = _ZONES) -> Conditions:
         started_unix_seconds=time.time(),
         cpu_mhz=sum(kilohertz) / len(kilohertz) / 1000 if kilohertz else None,
         temperature_celsius=max(thousandths) / 1000 if thousandths else None,
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        load_average=load_average(),
     )
 
 
@@ -99,13 +98,6 @@ def _is_own(family: int, address: Any) -> bool:
     except OSError:
         return False
     return True
-
-
-def _read_line(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None
 
 
 def _git_revision() -> str | None:

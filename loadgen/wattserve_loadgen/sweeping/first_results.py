@@ -10,6 +10,7 @@ from typing import Any
 
 from wattserve_client import ServerInfo, VariantState
 from wattserve_common.dataset import NO_LABEL, Dataset
+from wattserve_common.machine import version_of
 from wattserve_loadgen import words
 from wattserve_loadgen.figures.verdicts import foreseen
 from wattserve_loadgen.model.results import (
@@ -34,7 +35,6 @@ from wattserve_loadgen.sweeping.planning import (
     with_searched,
 )
 from wattserve_loadgen.sweeping.servers import Site, plain_variants
-from wattserve_loadgen.this_machine import version_of
 
 NOT_FINISHED = "not finished"  # how results say that a sweep is running, or was ended from outside
 

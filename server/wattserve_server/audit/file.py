@@ -19,6 +19,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from wattserve_common.machine import cpu_model
 from wattserve_server.errors import ConfigError
 
 NAME, VERSION = b"wattserve-audit ", 2
@@ -45,20 +46,13 @@ class Header:
 
 def this_machine() -> dict[str, str]:
     """All on which the last bit of a figure may depend, and nothing that names the machine."""
-    cpu = platform.processor() or "unknown"
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-            cpu = models[0] if models else cpu
-    except OSError:
-        pass
     return {
         "wattserve": version("wattserve"),
         "python": platform.python_version(),
         "numpy": version("numpy"),
         "system": platform.system(),
         "machine": platform.machine(),
-        "cpu": cpu,
+        "cpu": cpu_model() or "unknown",
     }
 
 

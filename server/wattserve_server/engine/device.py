@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 
 import torch
 
+from wattserve_common.machine import cpu_info, cpu_model, usable_cores
 from wattserve_common.words import counted
 from wattserve_server.errors import ConfigError
 
@@ -80,33 +80,9 @@ def describe_device(device: torch.device) -> str:
     """The hardware's name, for people."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_model()} ({counted(usable_cores(), 'core')})"
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return f"{cpu_model() or platform.machine()} ({counted(usable_cores(), 'core')})"
 
 
 def cpu_has(feature: str) -> bool:
     """Whether the CPU has an instruction set, by Linux's name for it, e.g. ``avx512_bf16``."""
-    return feature in _cpu_info("flags").split()
-
-
-def _cpu_model() -> str:
-    return _cpu_info("model name") or platform.processor() or platform.machine()
-
-
-def _cpu_info(field: str) -> str:
-    """A field of the first core in /proc/cpuinfo; empty where there is none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                if name.strip() == field:
-                    return value.strip()
-    except OSError:
-        pass
-    return ""
+    return feature in cpu_info("flags").split()

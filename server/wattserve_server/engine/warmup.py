@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from wattserve_common.machine import usable_cores
 from wattserve_server.energy.receipt import Window
 from wattserve_server.energy.trials import SHORTEST, step_shapes
-from wattserve_server.engine.device import usable_cores
 from wattserve_server.engine.generation.lane import StepLane
 from wattserve_server.engine.generation.unasked import UnaskedStep
 from wattserve_server.engine.lane import Lane

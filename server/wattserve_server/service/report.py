@@ -6,11 +6,12 @@ import platform
 import re
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from wattserve_common.machine import version_of
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.ledger import Gap, Ledger, total
 from wattserve_server.energy.probe import MeterPart, SensorProbe
@@ -40,6 +41,7 @@ def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.Ser
     """What GetServerInfo says, except for the variants and the changing figures of the meters."""
     model, limits = engine.model, engine.limits
     device = engine.roster.named(engine.default_variant).choice.device
+    packages = {package: found for package in PACKAGES if (found := version_of(package)) is not None}
     return pb.ServerInfo(
         server_version=version("wattserve"),
         model_name=model.name,
@@ -59,7 +61,7 @@ def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.Ser
             receipt_retention_count=engine.book.retention_count,
             settlement_limit_seconds=int(SETTLEMENT_LIMIT_S),
         ),
-        versions=_versions(),
+        versions={"python": platform.python_version(), **packages},
         hardware=" + ".join(describe_device(lane) for lane in engine.lanes),
         instance_id=engine.book.run.instance_id,
         model_parameters=model.parameters,
@@ -175,16 +177,6 @@ def _variant_energy(ledger: Ledger, name: str) -> pb.VariantEnergy:
 def _gap_message(gap: Gap, run: Run) -> pb.Gap:
     end_ns = 0 if gap.end_ns is None else run.unix_ns(gap.end_ns)
     return pb.Gap(start_unix_ns=run.unix_ns(gap.start_ns), end_unix_ns=end_ns, reason=gap.reason)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
 
 
 def fill(message: M, values: object) -> M:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,16 +14,15 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from wattserve_loadgen.this_machine import version_of
+from wattserve_common.machine import governor, load_average, usable_cores, version_of
 from wattserve_server.console import wide_console
-from wattserve_server.engine.device import describe_device, usable_cores
+from wattserve_server.engine.device import describe_device
 from wattserve_server.errors import ConfigError
 from wattserve_tools.inspect.figures import LayerChart
 
 STANDARD_OUTPUT = "-"
 SCHEMA_VERSION = 1
 _PACKAGES = ("wattserve", "torch", "transformers", "numpy")
-_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
 @dataclass
@@ -120,13 +118,6 @@ def environment(devices: Sequence[torch.device], seed: int | None) -> dict[str, 
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "usable_cores": usable_cores(),
         "torch_threads": torch.get_num_threads(),
-        "governor": _governor(),
-        "load_average_1min": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "governor": governor(),
+        "load_average_1min": load_average(),
     }
-
-
-def _governor() -> str | None:
-    try:
-        return _GOVERNOR.read_text().strip()
-    except OSError:
-        return None

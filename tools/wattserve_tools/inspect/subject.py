@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from wattserve_common.dataset import Dataset
+from wattserve_common.machine import usable_cores
 from wattserve_common.words import counted
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
 from wattserve_server.engine.checkpoint import without_path
-from wattserve_server.engine.device import resolve_device, usable_cores
+from wattserve_server.engine.device import resolve_device
 from wattserve_server.engine.model import LoadedModel, kinds_of, load_model, task_of
 from wattserve_server.engine.rows import calibrated_scales
 from wattserve_server.engine.variants.catalogue import KINDS, Choice, choice_of, choose
