@@ -34,6 +34,7 @@ from wattserve_server.telemetry.state import AccountBookState
 log = logging.getLogger(__name__)
 
 LOOK_AT_OTHERS_S = 5.0
+CLOCK_STEP_NS = 10**9  # by which the wall clock differs at once from what it was: somebody has set it
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class AccountBook:
         self._adding = ThreadPoolExecutor(1, thread_name_prefix="wattserve-account-sums")
         self._writer: Writer | None = None
         self._run: Run | None = None
+        self._set_by_ns = 0  # the wall clock, since the run began
         self.kept: Budgets | None = None
         self.keeps = f"for {self._kept_s:g} s or up to {config.account_receipts_bytes}"
 
@@ -93,9 +95,18 @@ class AccountBook:
                 log.warning("budgets go by what other servers had used before: %s", error)
 
     def _unix_ns(self) -> int:
-        """By the clock of this run."""
+        """By the wall clock of now, not of when the run began: hours and budgets are people's."""
         assert self._run is not None
-        return self._run.unix_ns(time.monotonic_ns())
+        unix_ns = time.time_ns()
+        set_by_ns = unix_ns - self._run.unix_ns(time.monotonic_ns())
+        step_ns, which = set_by_ns - self._set_by_ns, "forward" if set_by_ns > self._set_by_ns else "back"
+        if abs(step_ns) > CLOCK_STEP_NS:
+            self._set_by_ns = set_by_ns
+            log.warning(
+                "account book: the clock was set %s by %.1f s: what is used from now on is added to the "
+                "minutes that it tells", which, abs(step_ns) / 1e9,
+            )  # fmt: skip
+        return unix_ns
 
     def put(self, receipt: Receipt) -> None:
         """A receipt is final."""

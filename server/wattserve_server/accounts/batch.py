@@ -164,7 +164,7 @@ class Scribe:
         for seq, row in enumerate(rows, self.written + 1):
             before = chain.link(before, self._instance_id, seq, row.tenant, row.final_unix_ns, row.body)
             hashes.append(before)
-        at_ns = max(unix_ns, self.written_unix_ns + 1)
+        at_ns = unix_ns + (unix_ns == self.written_unix_ns)  # the clock may have been set back, by hours
         return Attempt(rows, hashes, self.written + 1, rollups, at_ns, left_out, is_last)
 
     def write(self, attempt: Attempt) -> None:
@@ -178,7 +178,7 @@ class Scribe:
                 if written_ns != attempt.unix_ns:
                     self._put(connection, attempt)
             self._wrote(attempt)
-            if attempt.unix_ns // MINUTE_NS > self._checked_minute or attempt.is_last:
+            if attempt.unix_ns // MINUTE_NS != self._checked_minute or attempt.is_last:
                 self._each_minute(connection, attempt.unix_ns)
         except BaseException:
             self._ids.clear()  # some may have been made by what was not committed
@@ -366,7 +366,8 @@ class Scribe:
     def _leaving(self, oldest: Iterable[Any], unix_ns: int) -> Iterable[Any]:
         left_bytes = self.kept_bytes
         for row in oldest:
-            if row.final_unix_ns >= unix_ns - self._kept_ns and left_bytes <= self._most_bytes:
+            # By a clock that was set back one may be of a time to come.
+            if abs(unix_ns - row.final_unix_ns) <= self._kept_ns and left_bytes <= self._most_bytes:
                 return
             left_bytes -= row.size + ROW_BYTES + 39
             yield row

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import SpentError
-from wattserve_server.service.budget import HOUR, PERIODS, SOFT, Budget, begun_hour, seconds_left
+from wattserve_server.service.budget import PERIODS, SOFT, Budget, begun_hour, seconds_left
 from wattserve_server.service.keys import ApiKey
 
 # A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
@@ -81,7 +81,7 @@ class Budgets:
         self._open_uj: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._idle = IdleBeside()
         self._held: dict[str, Held] = {}  # by receipt, of what has run and is not final
-        self._rolls_s = 0.0  # when the next hour begins
+        self._hour = -1  # the unix hour for which periods are those of now
         self._keys_seen: Mapping[str, tuple[tuple[str, ...], list[Budget]]] = {}
         self.begin()
 
@@ -187,12 +187,15 @@ class Budgets:
         return known[1]
 
     def _roll(self) -> None:
-        """A new period begins with nothing."""
+        """A new period begins with nothing. Where the clock was set back to an earlier one, what was used
+        goes on counting until that one ends."""
         now_s = self._unix_s()
-        if now_s < self._rolls_s:
+        if int(now_s) // 3600 == self._hour:
             return
-        self._rolls_s = (begun_hour(HOUR, now_s) + 1) * 3600
+        self._hour = int(now_s) // 3600
         for name, period in self._periods.items():
             first = begun_hour(name, now_s)
             if first > period.begun_hour:
                 self._periods[name] = _Period(first)
+            else:
+                period.begun_hour = first

@@ -90,6 +90,19 @@ def test_what_was_used_before_counts_and_the_period_ends() -> None:
     assert budgets.spent_uj("shop", "month") == 450
 
 
+def test_a_clock_that_is_set_back_forgets_nothing_and_delays_no_period() -> None:
+    rig = Rig({("here", "shop", HOUR): 300}, now_s=NOON_S + 400 * 86400)
+    budgets = rig.made()
+    budgets.final(finished("one", 200, 0, "shop"))
+    rig.now_s = NOON_S + 600
+    assert budgets.spent_uj("shop", "month") == 200
+    budgets.final(finished("two", 50, 0, "shop"))
+    rig.now_s = NOON_S + 3600
+    assert [budgets.spent_uj("shop", period) for period in ("hour", "day")] == [0, 250]
+    rig.now_s = NOON_S + 40 * 86400
+    assert budgets.spent_uj("shop", "month") == 0
+
+
 def test_a_soft_budget_warns() -> None:
     budgets = Rig({("here", "shop", HOUR): 300}).made()
     assert budgets.check(key("soft 0.0003 J/hour")) == "tenant shop has used 0.0003 of 0.0003 J/hour"
