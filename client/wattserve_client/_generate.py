@@ -61,18 +61,9 @@ _SAMPLING = {
 
 def generate_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateRequest:
     """TypeError or ValueError for what cannot be sent; what is merely wrong, the server says."""
-    given: dict[str, Any] = {key: value for key, value in options.items() if key != "timeout_s"}
-    unknown = given.keys() - GenerateOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"generate takes no {', '.join(sorted(unknown))}")
-    bare = _bare(given)
-    request = pb.GenerateRequest(
-        request_id=bare.request_id,
-        variant=bare.variant,
-        priority=bare.priority,
-        wait_for_settled_energy=bare.wait_for_settled_energy,
-    )
-    filled = _filled(bare, prompt)
+    given: dict[str, Any] = dict(options)
+    filled = _filled("generate", GenerateOptions, given, prompt)
+    request = pb.GenerateRequest(**_ways(filled))
     if len(filled.text.texts) + len(filled.tokens.sequences) != 1:
         raise TypeError("the prompt must be one text, or the token ids of one")
     if filled.text.texts:
@@ -97,18 +88,8 @@ def generate_request(prompt: Prompt, options: GenerateOptions) -> pb.GenerateReq
 
 def score_request(inputs: Inputs, options: ScoreOptions) -> pb.ScoreRequest:
     """As `generate_request`."""
-    given: dict[str, Any] = {key: value for key, value in options.items() if key != "timeout_s"}
-    unknown = given.keys() - ScoreOptions.__annotations__.keys()
-    if unknown:
-        raise TypeError(f"score takes no {', '.join(sorted(unknown))}")
-    bare = _bare(given)
-    filled = _filled(bare, inputs)
-    request = pb.ScoreRequest(
-        request_id=bare.request_id,
-        variant=bare.variant,
-        priority=bare.priority,
-        wait_for_settled_energy=bare.wait_for_settled_energy,
-    )
+    filled = _filled("score", ScoreOptions, dict(options), inputs)
+    request = pb.ScoreRequest(**_ways(filled))
     if filled.text.texts:
         request.text.CopyFrom(filled.text)
     else:
@@ -116,21 +97,31 @@ def score_request(inputs: Inputs, options: ScoreOptions) -> pb.ScoreRequest:
     return request
 
 
-def _bare(given: dict[str, Any]) -> pb.PredictRequest:
-    return _requests.bare_request(
+def _filled(method: str, options: type, given: dict[str, Any], inputs: Inputs) -> pb.PredictRequest:
+    """As `predict` would ask it, with texts or token ids. options: what there is to be `given`."""
+    unknown = given.keys() - options.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{method} takes no {', '.join(sorted(unknown))}")
+    bare = _requests.bare_request(
         given.get("variant", ""),
         given.get("wait_for_settled_energy", False),
         given.get("priority", 0),
         given.get("request_id", ""),
     )
-
-
-def _filled(bare: pb.PredictRequest, inputs: Inputs) -> pb.PredictRequest:
-    """With texts or token ids."""
     filled = _requests.with_inputs(bare, inputs)
     if filled.WhichOneof("input") == "tensors":
         raise TypeError("a language model takes texts or token ids, no pixels and no named tensors")
     return filled
+
+
+def _ways(filled: pb.PredictRequest) -> dict[str, Any]:
+    """How it is to be treated, by the fields that all requests have."""
+    return {
+        "request_id": filled.request_id,
+        "variant": filled.variant,
+        "priority": filled.priority,
+        "wait_for_settled_energy": filled.wait_for_settled_energy,
+    }
 
 
 def _number(value: object, most: float, name: str) -> Any:

@@ -9,7 +9,6 @@ server/wattserve_server/engine/builtin/demo_llm/, and the digests that it prints
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from demo_llm.corpus import read_books, split
 from demo_llm.folder import write
 from demo_llm.recipe import Recipe
 from demo_llm.training import train, worth
+from demo_model.folder import digests
 from wattserve_server.engine.builtin.demo_llm import SHIPPED
 
 _MOST = 0.02  # by which two trainings of one recipe may differ on machines that add in another order
@@ -44,8 +44,7 @@ def main() -> int:
     trained = train(corpus, recipe, report)
     write(trained, corpus, recipe, out)
     print(f"{out}: {trained.heldout:.4f} bits per byte of the held-out books")
-    for path in sorted(out.iterdir()):
-        print(f'    "{path.name}": "{hashlib.sha256(path.read_bytes()).hexdigest()}",')
+    print(digests(out))
     if not SHIPPED.is_dir():
         print("no model is shipped that it could be held against")
         return 0

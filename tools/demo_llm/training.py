@@ -18,10 +18,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from demo_llm.corpus import Chapter, Corpus, train_tokenizer
 from demo_llm.measure import bits_per_byte
 from demo_llm.recipe import Lesson, Recipe
+from demo_model.training import Report, one_thread_per_operator
 from wattserve_server.engine.builtin.random_weights import seeded
-
-# Takes what is being done, and which share of all the work is behind, 0 to 1.
-Report = Callable[[str, float], None]
 
 Rows = list[list[int]]
 
@@ -43,15 +41,10 @@ def train(corpus: Corpus, recipe: Recipe, report: Report) -> Trained:
     steps = [
         rows for lesson in recipe.course for rows in _steps(corpus.training, tokenizer, lesson, recipe, rng)
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the weights' last bits depend on the order of additions
-    try:
-        with seeded(recipe.seed):
-            model, validation, done = _fit(_untrained(recipe), steps, tokenizer, corpus, recipe, report)
-            model.to(torch.bfloat16).float()  # as it is stored, so it is measured
-            heldout = worth(model, tokenizer, corpus.heldout, recipe)
-    finally:
-        torch.set_num_threads(threads)
+    with one_thread_per_operator(), seeded(recipe.seed):
+        model, validation, done = _fit(_untrained(recipe), steps, tokenizer, corpus, recipe, report)
+        model.to(torch.bfloat16).float()  # as it is stored, so it is measured
+        heldout = worth(model, tokenizer, corpus.heldout, recipe)
     return Trained(
         model=model.to(torch.bfloat16),
         tokenizer=tokenizer,

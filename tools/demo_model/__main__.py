@@ -9,14 +9,13 @@ demo.py there.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from demo_model.folder import write
+from demo_model.folder import digests, write
 from demo_model.recipe import Recipe
 from demo_model.training import accuracy, tokenise, train
 from wattserve_server.engine.builtin.demo import SHIPPED
@@ -33,8 +32,7 @@ def main() -> int:
     trained = train(recipe, _Progress())
     write(trained, recipe, out)
     print(f"{out}: {trained.accuracy:.2%} of {len(trained.heldout)} held-out reviews")
-    for path in sorted(out.iterdir()):
-        print(f'    "{path.name}": "{hashlib.sha256(path.read_bytes()).hexdigest()}",')
+    print(digests(out))
     if not SHIPPED.is_dir():
         print("no model is shipped that it could be held against")
         return 0

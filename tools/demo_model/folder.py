@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -59,6 +60,12 @@ def save(trained: TrainedModel, folder: Path) -> None:
     trained.tokenizer.save_pretrained(folder)
     # safetensors writes for the owner only; the folder may serve others, as in an image built by root.
     (folder / "model.safetensors").chmod((folder / "config.json").stat().st_mode)
+
+
+def digests(folder: Path) -> str:
+    """Of its files, as the module that ships them lists them."""
+    told = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    return "\n".join(f'    "{name}": "{digest}",' for name, digest in told.items())
 
 
 def write_card(folder: Path, form: str, trained: TrainedModel, **figures: object) -> None:

@@ -73,7 +73,7 @@ def train(recipe: Recipe, report: Report) -> Trained:
     tokenizer = train_tokenizer(texts, recipe.vocabulary, recipe.max_tokens)
     lessons = [tokenise(lesson, tokenizer) for lesson in corpus.lessons]
     heldout = tokenise(corpus.heldout, tokenizer)
-    with _one_thread_per_operator(), seeded(recipe.seed):
+    with one_thread_per_operator(), seeded(recipe.seed):
         model = _fit(_untrained(recipe, len(tokenizer)), lessons, recipe, report)
         report("measuring", 0.98)
         right = accuracy(model.eval(), heldout, recipe.batch)
@@ -266,7 +266,7 @@ def accuracy(model: DistilBertForSequenceClassification, rows: Sequence[_Encoded
 
 
 @contextmanager
-def _one_thread_per_operator() -> Iterator[None]:
+def one_thread_per_operator() -> Iterator[None]:
     """Sums then have one order on any number of cores. And two threads inside each small operator meet at
     barriers where they spin: with another process on the cores, training took 5 minutes instead of 1."""
     callers = torch.get_num_threads()

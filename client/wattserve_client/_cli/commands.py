@@ -30,31 +30,34 @@ LEAST_TRY_S = 1.0  # for the one question that `ready` asks in any case
 def predict(client: Client, options: argparse.Namespace) -> int:
     if sum(map(bool, (options.texts, options.file, options.tokens))) != 1:
         raise ArgumentsError("predict takes TEXT, --file or --tokens, and only one of them")
+    asked = asked_by(options) | {"truncate": options.truncate, "max_energy_uj": options.max_energy_uj}
     if options.file == "-":
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
-        return predict_lines(client, options, sys.stdin, "standard input", width())
+        return predict_lines(client, asked, sys.stdin, "standard input", options.json, width())
     if options.file:
         try:
             file = Path(options.file).open(encoding="utf-8-sig")  # noqa: SIM115 - its own errors only
         except OSError as error:
             raise CommandError(f"{options.file}: cannot be read ({error.strerror})") from None
         with file:
-            return predict_lines(client, options, file, options.file, width())
+            return predict_lines(client, asked, file, options.file, options.json, width())
     try:
-        answer = client.predict(
-            options.texts or options.tokens,
-            variant=options.variant,
-            request_id=options.request_id,
-            wait_for_settled_energy=options.settled,
-            priority=options.priority,
-            truncate=options.truncate,
-            max_energy_uj=options.max_energy_uj,
-        )
+        answer = client.predict(options.texts or options.tokens, **asked)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
     print(words.as_json(words.plain(answer)) if options.json else show.prediction(answer, texts, width()))
     return 0
+
+
+def asked_by(options: argparse.Namespace) -> dict[str, Any]:
+    """What every request says of itself, by the names that the library has for it."""
+    return {
+        "variant": options.variant,
+        "request_id": options.request_id,
+        "priority": options.priority,
+        "wait_for_settled_energy": options.settled,
+    }
 
 
 def info(client: Client, options: argparse.Namespace) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from wattserve_client._cli import show, words
-from wattserve_client._cli.commands import width
+from wattserve_client._cli.commands import asked_by, width
 from wattserve_client._cli.words import ArgumentsError, CommandError
 from wattserve_client.client import Client
 from wattserve_client.generations import GenerationPiece
@@ -27,17 +26,9 @@ def generate(client: Client, options: argparse.Namespace) -> int:
         raise ArgumentsError("generate takes PROMPT or --tokens, and only one of them")
     prompt = options.tokens if options.prompt is None else _text(options.prompt)
     given = {name: getattr(options, name) for name in OPTIONS}
-    asked: Any = {name: value for name, value in given.items() if value is not None}
-    asked |= {
-        "variant": options.variant,
-        "request_id": options.request_id,
-        "stop": options.stop,
-        "ignore_eos": options.ignore_eos,
-        "priority": options.priority,
-        "wait_for_settled_energy": options.settled,
-    }
+    asked = {name: value for name, value in given.items() if value is not None} | asked_by(options)
     try:
-        pieces = client.generate_stream(prompt, **asked)
+        pieces = client.generate_stream(prompt, stop=options.stop, ignore_eos=options.ignore_eos, **asked)
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
     came: list[GenerationPiece] = []
@@ -61,13 +52,7 @@ def score(client: Client, options: argparse.Namespace) -> int:
     if bool(options.texts) == bool(options.tokens):
         raise ArgumentsError("score takes TEXT or --tokens, and only one of them")
     try:
-        answer = client.score(
-            options.texts or options.tokens,
-            variant=options.variant,
-            request_id=options.request_id,
-            priority=options.priority,
-            wait_for_settled_energy=options.settled,
-        )
+        answer = client.score(options.texts or options.tokens, **asked_by(options))
     except (TypeError, ValueError) as error:
         raise CommandError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -94,7 +93,9 @@ class Sum:
         )
 
 
-def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, width: int) -> int:
+def predict_lines(
+    client: Client, asked: dict[str, Any], file: TextIO, name: str, as_json: bool, width: int
+) -> int:
     """Print all answers, errors on stderr among them; the exit code. name: of the file, for errors."""
     total = Sum()
     open_lines: dict[int, tuple[int, str]] = {}  # number and text, by the place among the inputs
@@ -109,31 +110,22 @@ def predict_lines(client: Client, options: Namespace, file: TextIO, name: str, w
                 total.empty += 1
 
     try:
-        answers = client.predict_many(
-            inputs(),
-            variant=options.variant,
-            request_id=options.request_id,
-            wait_for_settled_energy=options.settled,
-            priority=options.priority,
-            truncate=options.truncate,
-            max_energy_uj=options.max_energy_uj,
-        )
-        for answer in answers:
+        for answer in client.predict_many(inputs(), **asked):
             number, text = open_lines.pop(answer.index)
-            if not total.answered and not options.json and answer.prediction:
+            if not total.answered and not as_json and answer.prediction:
                 print(row_of([title.removeprefix(">") for title, _ in _COLUMNS], "input", 0))
-            _show(number, text, answer.value, total, options.json, width)
+            _show(number, text, answer.value, total, as_json, width)
             sys.stdout.flush()
     except (WattserveError, CommandError, KeyboardInterrupt) as error:
         if open_lines and not (isinstance(error, Unavailable) and error.never_sent):
             numbers = ", ".join(str(number) for number, _ in [*open_lines.values()][:_MOST_REMARKS])
             more = ", ..." if len(open_lines) > _MOST_REMARKS else ""
             print(f"wattserve-client: {name}: sent, and not answered: lines {numbers}{more}", file=sys.stderr)
-        _show_sum(total, options.json, width)
+        _show_sum(total, as_json, width)
         raise
     if not total.answered and not total.failed:
         raise CommandError(f"{name}: there is no text in it")
-    _show_sum(total, options.json, width)
+    _show_sum(total, as_json, width)
     return 1 if total.failed else 0
 
 

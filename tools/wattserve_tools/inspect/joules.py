@@ -8,8 +8,8 @@ the counter's steps. What cannot be measured so has no figure, and a reason.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,10 @@ LONGEST_BLOCK_S = 10.0
 LONGEST_WAIT_PERIODS = 10
 IDLE_S = 3.0
 LEAST_BLOCK_S = 0.05
+
+# Why there is no active energy.
+IDLE_UNKNOWN = "the idle draw is not known"
+BELOW_IDLE = "it drew no more than the idle draw that was measured before"
 
 
 class NoFigure(Exception):
@@ -158,3 +162,29 @@ def opened(
         yield Joulemeter(chosen.meter, chosen.notice, probe)
     finally:
         chosen.meter.close()
+
+
+Meters = Mapping[torch.device, Joulemeter | str]  # a text: why it has none
+
+
+def open_meters(
+    config: ServerConfig, clocks: Mapping[torch.device, BusyClock], main: torch.device, undo: ExitStack
+) -> Meters:
+    """Those of these devices, until `undo`. Raises MeterError when the main one has not the meter that was
+    asked for."""
+    meters: dict[torch.device, Joulemeter | str] = {}
+    for device, busy in clocks.items():
+        try:
+            meters[device] = undo.enter_context(opened(config, device, device == main, busy))
+        except MeterError as error:
+            if device == main:
+                raise
+            meters[device] = str(error)
+    return meters
+
+
+def meters_as_json(meters: Meters) -> dict[str, Any]:
+    return {
+        str(device): {"source": None, "reason": meter} if isinstance(meter, str) else meter.as_json()
+        for device, meter in meters.items()
+    }

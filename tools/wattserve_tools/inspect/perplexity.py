@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,17 @@ from wattserve_loadgen.figures.perplexity import Scored, measure_perplexity
 from wattserve_loadgen.model.results import Perplexity
 from wattserve_server.config import ServerConfig
 from wattserve_server.engine.variants.variant import Variant
-from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.errors import ConfigError
 from wattserve_tools.inspect.blocks import run_block
-from wattserve_tools.inspect.joules import BusyClock, Joulemeter, opened
+from wattserve_tools.inspect.joules import (
+    BELOW_IDLE,
+    IDLE_UNKNOWN,
+    BusyClock,
+    Joulemeter,
+    Meters,
+    meters_as_json,
+    open_meters,
+)
 from wattserve_tools.inspect.report import Report, empty_table, environment, figure
 from wattserve_tools.inspect.subject import Examined, Subject, reference_of
 from wattserve_tools.inspect.texts import Document, Span
@@ -69,10 +77,7 @@ def _logits(variant: Variant, token_ids: NDArray[np.int64], kept: NDArray[np.int
         "position_ids": torch.arange(len(token_ids))[None],
         "logits_to_keep": torch.from_numpy(kept),
     }
-    if variant.threads and torch.get_num_threads() != variant.threads:
-        torch.set_num_threads(variant.threads)
-    running = nullcontext() if variant.device.type == "cpu" else variant.kind.running(variant.device)
-    with torch.inference_mode(), running:
+    with variant.at_work():
         on_device = {name: tensor.to(variant.device) for name, tensor in inputs.items()}
         logits: torch.Tensor = variant.built.module(**on_device, use_cache=False).logits[0].float().cpu()
     return logits
@@ -88,7 +93,7 @@ def inspect_perplexity(config: ServerConfig, subject: Subject, reading: Reading)
     machine = environment(list(clocks), None)
     heard = {entry.variant.name: _Heard(np.zeros(len(reading.documents))) for entry in examined}
     with ExitStack() as undo:
-        meters = {device: _open(config, device, clock, subject, undo) for device, clock in clocks.items()}
+        meters = open_meters(config, clocks, subject.device, undo)
         for entry in examined:
             device = entry.variant.device
             heard[entry.variant.name].energy = _energy(entry.variant, reading, clocks[device], meters[device])
@@ -128,10 +133,10 @@ def _energy(variant: Variant, reading: Reading, busy: BusyClock, meter: Joulemet
 
     block = run_block(run, range(len(spans)), meter)
     idle_watts = meter.idle_watts if isinstance(meter, Joulemeter) else None
-    reason = block.reason or ("the idle draw is not known" if idle_watts is None else "")
+    reason = block.reason or (IDLE_UNKNOWN if idle_watts is None else "")
     uj = None if block.span is None or idle_watts is None else block.active_uj(idle_watts)
     if uj is not None and uj <= 0:
-        uj, reason = None, "it drew no more than the idle draw that was measured before"
+        uj, reason = None, BELOW_IDLE
     computed = sum(len(span.token_ids) - 1 for span in reading.spans)
     return {
         "active_uj_per_token": None if uj is None else uj / tokens,
@@ -142,25 +147,13 @@ def _energy(variant: Variant, reading: Reading, busy: BusyClock, meter: Joulemet
     }
 
 
-def _open(
-    config: ServerConfig, device: torch.device, clock: BusyClock, subject: Subject, undo: ExitStack
-) -> Joulemeter | str:
-    is_main = device == subject.device
-    try:
-        return undo.enter_context(opened(config, device, is_main, clock))
-    except MeterError as error:
-        if is_main:
-            raise
-        return str(error)
-
-
 def _report(
     subject: Subject,
     examined: list[Examined],
     heard: dict[str, _Heard],
     reading: Reading,
     machine: dict[str, Any],
-    meters: dict[torch.device, Joulemeter | str],
+    meters: Meters,
 ) -> Report:
     tokens = [0] * len(reading.documents)
     for span in reading.spans:
@@ -198,10 +191,7 @@ def _report(
             "window": reading.window,
             "stride": reading.stride,
         },
-        "meters": {
-            str(device): {"source": None, "reason": meter} if isinstance(meter, str) else meter.as_json()
-            for device, meter in meters.items()
-        },
+        "meters": meters_as_json(meters),
         "reference_reason": subject.no_reference or None,
         "variants": rows,
     }

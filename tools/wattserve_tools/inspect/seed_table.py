@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
@@ -19,7 +18,7 @@ from wattserve_server.engine.rows import Examples
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.tuning import tune
 from wattserve_server.engine.variants.verification import verify
-from wattserve_server.errors import ConfigError, MeterError
+from wattserve_server.errors import ConfigError
 from wattserve_tools.inspect.accuracy import answers, compared, no_accuracy
 from wattserve_tools.inspect.blocks import (
     Timed,
@@ -29,7 +28,15 @@ from wattserve_tools.inspect.blocks import (
     speed_up,
     time_side_by_side,
 )
-from wattserve_tools.inspect.joules import LEAST_BLOCK_S, BusyClock, Joulemeter, opened
+from wattserve_tools.inspect.joules import (
+    BELOW_IDLE,
+    IDLE_UNKNOWN,
+    LEAST_BLOCK_S,
+    BusyClock,
+    Joulemeter,
+    meters_as_json,
+    open_meters,
+)
 from wattserve_tools.inspect.report import SCHEMA_VERSION, environment
 from wattserve_tools.inspect.subject import Subject, reference_of, try_out
 
@@ -51,7 +58,10 @@ def measure(config: ServerConfig, subject: Subject, examples: Examples, plan: Se
     refused: dict[str, str] = {}
     works: dict[str, Work] = {}
     with ExitStack() as undo:
-        meters = {device: _open(config, device, clock, subject, undo) for device, clock in clocks.items()}
+        meters = open_meters(config, clocks, subject.device, undo)
+        for device, meter in meters.items():
+            if isinstance(meter, Joulemeter):
+                say(f"{device}: {meter.notice}")
         for variant in (entry.variant for entry in examined):
             try_out(variant)
             tune(variant)
@@ -112,10 +122,7 @@ def measure(config: ServerConfig, subject: Subject, examples: Examples, plan: Se
             "blocks": rounds,
             "meter": config.meter,
         },
-        "meters": {
-            str(device): {"source": None, "reason": meter} if isinstance(meter, str) else meter.as_json()
-            for device, meter in meters.items()
-        },
+        "meters": meters_as_json(meters),
         "accuracy_reason": no_accuracy(subject.model, examples) or None,
         "reference_reason": subject.no_reference or None,
         "fp32_against_itself": {
@@ -124,22 +131,6 @@ def measure(config: ServerConfig, subject: Subject, examples: Examples, plan: Se
         },
         "rows": rows,
     }
-
-
-def _open(
-    config: ServerConfig, device: torch.device, clock: BusyClock, subject: Subject, undo: ExitStack
-) -> Joulemeter | str:
-    """The device's meter, or why it has none. Raises MeterError when the main device has not the meter that
-    was asked for."""
-    is_main = device == subject.device
-    try:
-        meter = undo.enter_context(opened(config, device, is_main, clock))
-    except MeterError as error:
-        if is_main:
-            raise
-        return str(error)
-    say(f"{device}: {meter.notice}")
-    return meter
 
 
 def _groups(examples: Examples, plan: SeedPlan) -> list[list[Item]]:
@@ -167,11 +158,11 @@ def _energy(work: Work, timed: Timed, plan: SeedPlan) -> dict[str, Any]:
     if isinstance(work.meter, Joulemeter) and total is not None:
         quality = work.meter.source.quality.value
         if work.meter.idle_watts is None:
-            reason = reason or "the idle draw is not known"
+            reason = reason or IDLE_UNKNOWN
         else:
             active = timed.energy_mj(plan.batch_size, work.meter.idle_watts)
             if active is None:
-                reason = reason or "it drew no more than the idle draw that was measured before"
+                reason = reason or BELOW_IDLE
     return {
         "energy_active_mj": active,
         "energy_total_mj": total,

@@ -61,11 +61,8 @@ def run(
 
     timed: entered around what the device does, from the copy to it until only the copy back is left.
     """
-    if variant.threads and torch.get_num_threads() != variant.threads:
-        torch.set_num_threads(variant.threads)
-    running = nullcontext() if variant.device.type == "cpu" else variant.kind.running(variant.device)
     module: Any = variant.built.module
-    with torch.inference_mode(), running, attending(prepared.rows), decoding(prepared.decoding):
+    with variant.at_work(), attending(prepared.rows), decoding(prepared.decoding):
         with timed or nullcontext():
             on_device = {
                 name: tensor.to(variant.device, non_blocking=True) for name, tensor in prepared.inputs.items()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -73,16 +73,22 @@ class Variant:
         layout = None if self.packing is None else self.packing.layout(lengths)
         return Batch(inputs, max(lengths) if layout is None else layout.length, layout)
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """For what its module computes: with its threads, in its precision."""
+        if self.threads and torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        running = nullcontext() if self.device.type == "cpu" else self.kind.running(self.device)
+        with torch.inference_mode(), running:
+            yield
+
     def run(self, batch: Batch, timed: AbstractContextManager[object] | None = None) -> NDArray[np.float32]:
         """One prepared batch -> [sequences, width]. Returns when it is done.
 
         timed: entered around what the device does, from the copy to it until only the copy back is left.
         """
-        if self.threads and torch.get_num_threads() != self.threads:
-            torch.set_num_threads(self.threads)
-        running = nullcontext() if self.device.type == "cpu" else self.kind.running(self.device)
         packed = nullcontext() if self.packing is None else self.packing.using(batch.layout)
-        with torch.inference_mode(), running, packed:
+        with self.at_work(), packed:
             with timed or nullcontext():
                 on_device = {
                     name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.inputs.items()

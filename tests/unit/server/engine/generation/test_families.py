@@ -34,7 +34,9 @@ LENGTHS = (5, 40, 17)  # shorter and longer than a window, and than a chunk
 
 def variant_of(module: Any) -> Variant:
     built = SimpleNamespace(module=module)
-    return cast(Variant, SimpleNamespace(threads=0, device=torch.device("cpu"), built=built))
+    return cast(
+        Variant, SimpleNamespace(device=torch.device("cpu"), built=built, at_work=torch.inference_mode)
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
