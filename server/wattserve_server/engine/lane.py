@@ -29,7 +29,6 @@ from wattserve_server.engine.out_of_memory import (
     LearnedLimits,
     as_far_as_it_came,
     check_answers,
-    equal_halves,
     free_unused,
     halves,
     memory_shortage,
@@ -440,14 +439,15 @@ class Lane:
                 # Its lines belong to the windows of the parts: each is charged once.
                 self.run_log.finish(replace(spent, lines=(), is_first_run=True))
                 parts.pop()
+                two = reversed(halves(part, evenly=not shortage))
                 if shortage:
                     failed.append(tokens)
                     warning = SPLIT_BATCH
-                    parts += reversed(halves(part))
+                    parts += two
                 else:
                     splits += 1
                     warning = SPLIT_FAILURE
-                    parts[:0] = reversed(equal_halves(part))  # after all others: the largest are split first
+                    parts[:0] = two  # after all others: the largest are split first
                 for waiting in parts:
                     for sequence in waiting:
                         sequence.line.batch_size = len(waiting)

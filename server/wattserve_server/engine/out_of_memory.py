@@ -71,23 +71,17 @@ def free_unused(device: torch.device, generation: int = 2) -> None:
             torch.cuda.empty_cache()
 
 
-def halves(batch: Sequence[QueuedSequence]) -> tuple[list[QueuedSequence], list[QueuedSequence]]:
-    """Two or more sequences, the shorter ones and the longer ones, so that the larger part computes the least
-    tokens, padding included."""
+def halves(
+    batch: Sequence[QueuedSequence], evenly: bool
+) -> tuple[list[QueuedSequence], list[QueuedSequence]]:
+    """Two or more sequences, the shorter ones and the longer ones. evenly: as many of either, so that what
+    fails is found in the fewest splits; else the larger part computes the least tokens, padding included."""
     ordered = sorted(batch, key=lambda sequence: sequence.length)
 
     def larger_part(cut: int) -> int:
         return max(cut * ordered[cut - 1].length, (len(ordered) - cut) * ordered[-1].length)
 
-    cut = min(range(1, len(ordered)), key=larger_part)
-    return ordered[:cut], ordered[cut:]
-
-
-def equal_halves(batch: Sequence[QueuedSequence]) -> tuple[list[QueuedSequence], list[QueuedSequence]]:
-    """Two or more sequences, the shorter ones and the longer ones, as many of either: what fails is then
-    found in the fewest splits, if not by the least computing."""
-    ordered = sorted(batch, key=lambda sequence: sequence.length)
-    cut = len(ordered) // 2
+    cut = len(ordered) // 2 if evenly else min(range(1, len(ordered)), key=larger_part)
     return ordered[:cut], ordered[cut:]
 
 

@@ -136,6 +136,10 @@ class Gate:
             name for name, needed in NEEDS.items() if needed == OPEN or (file is None and needed != ADMIN)
         }
 
+    def most_bytes(self, method: str) -> float:
+        """Of a message of it, as it is once it is unpacked: of who shows no key only what is read at once."""
+        return SHORT_BYTES if NEEDS[method] == OPEN else self.messages.message_bytes
+
     def admit(self, method: str, context: Any) -> Caller:
         """Let a call of a guarded method in. Raises UnauthenticatedError or ForbiddenError."""
         needed = NEEDS[method]

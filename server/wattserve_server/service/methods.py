@@ -36,7 +36,7 @@ from wattserve_server.errors import (
     WattserveError,
 )
 from wattserve_server.service.caller import CALLER, Caller
-from wattserve_server.service.gate import NEEDS, OPEN, SHORT_BYTES, Gate
+from wattserve_server.service.gate import SHORT_BYTES, Gate
 from wattserve_server.service.status import Failure, failure_of, forget_way, reaction_of, when_cut
 from wattserve_server.service.weight import PACKED, SMALL_BYTES, check_weight, unpacked
 from wattserve_server.telemetry.observer import MethodCalls, Observer
@@ -44,6 +44,7 @@ from wattserve_server.telemetry.observer import MethodCalls, Observer
 T = TypeVar("T")
 
 Begin = Callable[[Any], "CountedCall"]  # of a call, with its context
+Parse = Callable[[bytes], Message]
 
 # By what a context says its code is: in some versions of grpc the code, in others its number.
 _CODES = {key: code.name for code in grpc.StatusCode for key in (code, code.value[0])}
@@ -94,7 +95,8 @@ def method_handlers(
         counted = observer.method(_kind(method), path, method.name)
         kept = OpenCalls() if calls is None else calls
         begin = functools.partial(CountedCall, counted, kept, gate, method.name)
-        registered[method.name] = _handler(method, getattr(servicer, method.name), begin)
+        parse = _parser(method.input_type, gate.most_bytes(method.name))
+        registered[method.name] = _handler(method, getattr(servicer, method.name), parse, begin)
     return registered
 
 
@@ -105,8 +107,7 @@ def _kind(method: MethodDescriptor) -> str:
     return "server_stream" if method.server_streaming else "unary"
 
 
-def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], begin: Begin) -> Any:
-    parse = _parser(method.input_type, SHORT_BYTES if NEEDS[method.name] == OPEN else float("inf"))
+def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], parse: Parse, begin: Begin) -> Any:
     write = GetMessageClass(method.output_type).SerializeToString
     if method.client_streaming:
         return grpc.stream_stream_rpc_method_handler(
@@ -127,7 +128,7 @@ def _check_memory() -> None:
         raise MemoryError(f"no {PARSED_BYTES >> 20} MiB are left for a message") from error
 
 
-def _parser(kind: Descriptor, most_bytes: float = float("inf")) -> Callable[[bytes], Message]:
+def _parser(kind: Descriptor, most_bytes: float) -> Parse:
     message = GetMessageClass(kind)
 
     def parse(data: bytes) -> Message:
@@ -144,12 +145,12 @@ def _parser(kind: Descriptor, most_bytes: float = float("inf")) -> Callable[[byt
     return parse
 
 
-def _read_one(parse: Callable[[bytes], Message], call: CountedCall, data: bytes) -> Message:
+def _read_one(parse: Parse, call: CountedCall, data: bytes) -> Message:
     return call.read(parse, call.unpack(data))
 
 
 async def _read_all(
-    parse: Callable[[bytes], Message], call: CountedCall, requests: AsyncIterator[bytes]
+    parse: Parse, call: CountedCall, requests: AsyncIterator[bytes]
 ) -> AsyncIterator[Message]:
     async for packed in requests:
         data = call.unpack(packed)
@@ -158,9 +159,7 @@ async def _read_all(
 
 
 def _unary(
-    behaviour: Callable[[Any, Any], Awaitable[Message]],
-    parse: Callable[[bytes], Message],
-    begin: Begin,
+    behaviour: Callable[[Any, Any], Awaitable[Message]], parse: Parse, begin: Begin
 ) -> Callable[[bytes, Any], Awaitable[Message | None]]:
     async def handle(data: bytes, context: Any) -> Message | None:
         with begin(context) as call:
@@ -450,9 +449,8 @@ class CountedCall:
         """A message of its, for `read`. Raises InvalidRequest."""
         if not data.startswith(PACKED):
             return data
-        most = SHORT_BYTES if NEEDS[self._method] == OPEN else self._gate.messages.message_bytes
         try:
-            return unpacked(data, most)
+            return unpacked(data, self._gate.most_bytes(self._method))
         except InvalidRequest:
             self._count(is_refused=True)
             raise

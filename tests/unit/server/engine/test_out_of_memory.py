@@ -19,7 +19,6 @@ from wattserve_server.engine.out_of_memory import (
     LIMIT_HOLDS_S,
     LearnedLimits,
     as_far_as_it_came,
-    equal_halves,
     halves,
     memory_shortage,
     most_splits,
@@ -85,7 +84,7 @@ def test_other_errors_are_none_not_even_those_that_speak_of_memory(words: str) -
 @given(st.lists(st.integers(1, 512), min_size=2, max_size=64))
 def test_a_split_loses_nobody_and_each_part_computes_less(lengths: list[int]) -> None:
     batch = request(lengths).sequences
-    shorter, longer = halves(batch)
+    shorter, longer = halves(batch, evenly=False)
     assert shorter
     assert longer
     assert sorted(map(id, shorter + longer)) == sorted(map(id, batch))
@@ -103,7 +102,7 @@ def test_a_split_loses_nobody_and_each_part_computes_less(lengths: list[int]) ->
     ],
 )
 def test_the_parts_compute_about_the_same(lengths: list[int], sizes: tuple[int, int]) -> None:
-    shorter, longer = halves(request(lengths).sequences)
+    shorter, longer = halves(request(lengths).sequences, evenly=False)
     assert (len(shorter), len(longer)) == sizes
 
 
@@ -115,7 +114,7 @@ def test_any_one_that_fails_is_found_in_fewer_splits_than_there_may_be(
     odd = data.draw(st.sampled_from(part))
     splits = 0
     while len(part) > 1:
-        shorter, longer = equal_halves(part)
+        shorter, longer = halves(part, evenly=True)
         assert sorted(map(id, shorter + longer)) == sorted(map(id, part))
         part = shorter if odd in shorter else longer
         splits += 1

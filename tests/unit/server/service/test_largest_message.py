@@ -24,7 +24,7 @@ def test_reading_the_largest_message_of_images_takes_less_than_50_ms_of_the_loop
     tensor = pb.Tensor(name="pixel_values", datatype="FP32", shape=pixels.shape, data=pixels.tobytes())
     data = pb.PredictRequest(tensors=pb.TensorInput(tensors=[tensor])).SerializeToString()
     assert IMAGE_MESSAGE_BYTES - 4 * 3 * 224 * 224 < len(data) <= IMAGE_MESSAGE_BYTES
-    parse = _parser(pb.PredictRequest.DESCRIPTOR)
+    parse = _parser(pb.PredictRequest.DESCRIPTOR, IMAGE_MESSAGE_BYTES)
 
     def read_s() -> float:
         begun_s = time.thread_time()
