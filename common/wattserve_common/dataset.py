@@ -33,6 +33,7 @@ LABELS_FILE = "labels.pt"
 NEW_TOKENS_FILE = "max_new_tokens.pt"
 DESCRIPTION_FILE = "dataset.json"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)  # of pixels
+_LABELS_SHOWN = 10
 _INT32_MAX = 2**31 - 1  # the protocol's token ids are int32
 
 
@@ -59,6 +60,30 @@ class Dataset:
     def labelled(self) -> bool:
         """Whether every row has a label."""
         return bool((self.labels != NO_LABEL).all())
+
+    @property
+    def label_names(self) -> list[str]:
+        """Without regard to case; none where it has only numbers."""
+        names = self.description.get("label_names")
+        return [str(name).casefold() for name in names] if isinstance(names, list) else []
+
+    def unlike_labels(self, names: Sequence[str]) -> str:
+        """What speaks against holding its labels against a model's of these names; empty where nothing does,
+        or the model has none."""
+        if names and int(self.labels.max()) >= len(names):
+            index = int(np.argmax(self.labels >= len(names)))
+            shown = ", ".join(names[:_LABELS_SHOWN]) + (", ..." if len(names) > _LABELS_SHOWN else "")
+            return (
+                f"{self.folder}: row {index} has the label {int(self.labels[index])}, but the model has "
+                f"{len(names)} labels: {shown}"
+            )
+        own, theirs = self.label_names, [name.casefold() for name in names]
+        if own != theirs and sorted(own) == sorted(theirs):
+            return (
+                f"{self.folder}: its labels are in the order {', '.join(own)}, the model's are "
+                f"{', '.join(theirs)}; prepare it with --tokenizer of this model"
+            )
+        return ""
 
 
 def load(folder: Path) -> Dataset:

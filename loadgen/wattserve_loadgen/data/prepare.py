@@ -78,6 +78,15 @@ def prepare_file(
     return Prepared(out, len(rows), truncated, longest, origin, labels.count(NO_LABEL))
 
 
+def check_random(flag: str, rows: int, what: str, seed: int, vocabulary_size: int = MOST_TOKENS) -> None:
+    """Of made-up rows. Raises DatasetError."""
+    if rows < 1:
+        raise DatasetError(f"{flag} {rows}: at least one {what} is needed")
+    if not 2 <= vocabulary_size <= MOST_TOKENS:
+        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {MOST_TOKENS}")
+    check_seed(seed)
+
+
 def prepare_random(
     out: Path, *, rows: int, vocabulary_size: int, seed: int = 0, max_length: int = 128
 ) -> Prepared:
@@ -86,11 +95,7 @@ def prepare_random(
 
     For speed and energy only: the rows mean nothing and have no labels.
     """
-    if rows < 1:
-        raise DatasetError(f"--random-rows {rows}: at least one row is needed")
-    if not 2 <= vocabulary_size <= MOST_TOKENS:
-        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {MOST_TOKENS}")
-    check_seed(seed)
+    check_random("--random-rows", rows, "row", seed, vocabulary_size)
     if max_length < 3:
         raise DatasetError(f"--max-length {max_length}: random rows have at least 3 tokens")
     generator = np.random.default_rng(seed)
@@ -113,11 +118,9 @@ def prepare_random_images(
     out: Path, *, rows: int, pixel_shape: tuple[int, int, int] = (3, 224, 224), seed: int = 0
 ) -> Prepared:
     """Noise as normalised images have it: mean 0, deviation 1. For speed and energy only: no labels."""
-    if rows < 1:
-        raise DatasetError(f"--random-images {rows}: at least one image is needed")
+    check_random("--random-images", rows, "image", seed)
     if min(pixel_shape) < 1:
         raise DatasetError(f"--pixel-shape {pixel_shape}: channels, height and width are 1 or more")
-    check_seed(seed)
     pixels = np.random.default_rng(seed).standard_normal((rows, *pixel_shape), dtype=np.float32)
     description = {
         "kind": "random images",

@@ -20,7 +20,7 @@ from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
 from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.data.lengths import Lengths
-from wattserve_loadgen.data.prepare import MOST_TOKENS, Prepared
+from wattserve_loadgen.data.prepare import MOST_TOKENS, Prepared, check_random
 from wattserve_loadgen.data.tables import read_lines, read_rows
 from wattserve_loadgen.data.tokenizing import check_seed, load_config, load_tokenizer, row_limit
 
@@ -108,11 +108,7 @@ def prepare_random_prompts(
     seed: int = 0,
 ) -> Prepared:
     """Prompts of random tokens. For speed and energy only: they mean nothing."""
-    if rows < 1:
-        raise DatasetError(f"--random-prompts {rows}: at least one prompt is needed")
-    if not 2 <= vocabulary_size <= MOST_TOKENS:
-        raise DatasetError(f"--vocabulary-size {vocabulary_size}: it must be from 2 to {MOST_TOKENS}")
-    check_seed(seed)
+    check_random("--random-prompts", rows, "prompt", seed, vocabulary_size)
     generator = np.random.default_rng(seed)
     lengths, answers = (one.draw(rows, generator) for one in (prompt_tokens, output_tokens))
     token_rows = [generator.integers(1, vocabulary_size, size=length).tolist() for length in lengths]

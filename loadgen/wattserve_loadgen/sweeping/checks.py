@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from wattserve_client import ServerInfo, VariantState
 from wattserve_common.dataset import Dataset
 from wattserve_loadgen.errors import PlanError
@@ -24,7 +22,6 @@ from wattserve_loadgen.sweeping.environment import describe_client
 from wattserve_loadgen.sweeping.servers import Site
 from wattserve_loadgen.target.wattserve import GENERATING_TASK
 
-_LABELS_SHOWN = 10
 # What must be the same when an interrupted sweep goes on.
 _SAME_CLIENT = ("cpu_model", "usable_cpus", "python", "processes", "deadline_seconds")
 
@@ -57,14 +54,8 @@ def check(
         raise PlanError(
             f"--slo {objective}: this server's model writes no tokens, so it has no {of_tokens[0]}"
         )
-    classes = len(info.labels)
-    if classes and int(dataset.labels.max()) >= classes:
-        index = int(np.argmax(dataset.labels >= classes))
-        raise PlanError(
-            f"{dataset.folder}: row {index} has the label {int(dataset.labels[index])}, but the model has"
-            f" {classes} labels: {', '.join(info.labels[:_LABELS_SHOWN])}"
-            f"{', ...' if classes > _LABELS_SHOWN else ''}"
-        )
+    if wrong := dataset.unlike_labels(info.labels):
+        raise PlanError(wrong)
     for variant in info.variants:
         if variant.name in variants and f"sha256 {dataset.sha256[:12]}" in variant.detail:
             raise PlanError(
@@ -75,13 +66,6 @@ def check(
     for load in loads:
         if most and load.sequences > most:
             raise PlanError(f"{load.name}: this server takes at most {most} sequences in a request")
-    own, theirs = label_names(dataset), [name.casefold() for name in info.labels]
-    if own and own != theirs and sorted(own) == sorted(theirs):
-        raise PlanError(
-            f"{dataset.folder}: its labels are in the order {', '.join(own)}, the model's are"
-            f" {', '.join(theirs)};"
-            " prepare it with --tokenizer of this model"
-        )
 
 
 def _check_images(info: ServerInfo, dataset: Dataset) -> None:
@@ -177,12 +161,6 @@ def client_of(options: SweepOptions, targets: Sequence[TargetSummary]) -> dict[s
     """The client's machine, and how it asks."""
     asking = {"processes": options.processes, "deadline_seconds": options.deadline_s}
     return describe_client([target.address for target in targets]) | asking
-
-
-def label_names(dataset: Dataset) -> list[str]:
-    """Without regard to case; none where it has only numbers."""
-    names = dataset.description.get("label_names")
-    return [str(name).casefold() for name in names] if isinstance(names, list) else []
 
 
 def _difference(before: Plan, now: Plan) -> str:

@@ -26,7 +26,7 @@ from wattserve_loadgen.plan import arrivals, scenarios, schedule
 from wattserve_loadgen.plan.budget import plan_seconds
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.schedule import Plan
-from wattserve_loadgen.sweeping.checks import client_of, label_names
+from wattserve_loadgen.sweeping.checks import client_of
 from wattserve_loadgen.sweeping.environment import is_this_machine
 from wattserve_loadgen.sweeping.planning import (
     ASIDE_S,
@@ -157,7 +157,7 @@ def server_notes(
             "The client ran on the server's machine: it took part of the CPU, and a meter that covers the"
             " whole machine counts the client's energy too."
         )
-    own = label_names(dataset)
+    own = dataset.label_names
     # A peer names none: its labels are only 0, 1, ...
     has_names = list(info.labels) != [str(index) for index in range(len(info.labels))]
     if own and has_names and sorted(own) != sorted(name.casefold() for name in info.labels):

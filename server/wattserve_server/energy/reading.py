@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,6 +40,12 @@ class Energy:
 
 
 ZERO = Energy(0)
+
+
+def of_all(fold: Callable[[list[T]], T], values: Sequence[T | None]) -> T | None:
+    """What `fold` makes of them; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return fold(known) if len(known) == len(values) else None
 
 
 class Quality(StrEnum):

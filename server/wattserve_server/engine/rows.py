@@ -65,25 +65,9 @@ def read_dataset(folder: str, model: LoadedModel) -> Dataset:
                 f"{where} holds token {int(row.max())}, but the model's vocabulary has "
                 f"{facts.vocabulary_size}; prepare the dataset with this model's tokenizer"
             )
-    _check_labels(dataset, model.labels)
+    if wrong := dataset.unlike_labels(model.labels):
+        raise ConfigError(wrong)
     return dataset
-
-
-def _check_labels(dataset: Dataset, names: Sequence[str]) -> None:
-    if names and int(dataset.labels.max()) >= len(names):
-        index = int(np.argmax(dataset.labels >= len(names)))
-        raise ConfigError(
-            f"{dataset.folder}: row {index} has the label {int(dataset.labels[index])}, but the model has "
-            f"{len(names)} labels: {', '.join(names)}"
-        )
-    described = dataset.description.get("label_names")
-    own = [str(name).casefold() for name in described] if isinstance(described, list) else []
-    theirs = [name.casefold() for name in names]
-    if own != theirs and sorted(own) == sorted(theirs):
-        raise ConfigError(
-            f"{dataset.folder}: its labels are in the order {', '.join(own)}, the model's are "
-            f"{', '.join(theirs)}; prepare it with --tokenizer of this model"
-        )
 
 
 def examples_of(dataset: Dataset, rows: int | None = None) -> Examples:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattserve_server.energy.ledger import Ledger, total
-from wattserve_server.energy.reading import MeterStatus, Source
+from wattserve_server.energy.reading import MeterStatus, Source, of_all
 from wattserve_server.meters.composite import joined
 from wattserve_server.meters.sampler import Sampler
 
@@ -32,18 +32,12 @@ class Together:
         first, *others = every = [sampler.status for sampler in self.samplers]
         if not others:
             return first
-        idle_watts = [status.idle_watts for status in every]
-        known_idle = [watts for watts in idle_watts if watts is not None]
         neighbours = [status.neighbours for status in every if status.neighbours is not None]
-        at_work = [status.others_at_work for status in every]
-        known_at_work = [share for share in at_work if share is not None]
-        read_ns = [status.last_read_ns for status in every]
-        known_read_ns = [at_ns for at_ns in read_ns if at_ns is not None]
         origins = dict.fromkeys(status.idle_origin for status in every)
         return replace(
             first,
             source=self.source,
-            idle_watts=sum(known_idle) if len(known_idle) == len(every) else None,
+            idle_watts=of_all(sum, [status.idle_watts for status in every]),
             idle_origin="unknown" if "unknown" in origins else " + ".join(origins),
             unresolved="; ".join(
                 f"{status.source.name}: {status.unresolved}" for status in every if status.unresolved
@@ -52,10 +46,10 @@ class Together:
             reads=sum(status.reads for status in every),
             failed_reads=sum(status.failed_reads for status in every),
             neighbours=sum(neighbours) if neighbours else None,
-            others_at_work=sum(known_at_work) if len(known_at_work) == len(every) else None,
+            others_at_work=of_all(sum, [status.others_at_work for status in every]),
             edges=sum(status.edges for status in every),
             covered_edges=sum(status.covered_edges for status in every),
             restarts=sum(status.restarts for status in every),
             last_restart="; ".join(status.last_restart for status in every if status.last_restart),
-            last_read_ns=min(known_read_ns) if len(known_read_ns) == len(every) else None,
+            last_read_ns=of_all(min, [status.last_read_ns for status in every]),
         )
