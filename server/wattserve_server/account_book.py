@@ -19,12 +19,11 @@ from wattserve_server.accounts.lookup import Lookup
 from wattserve_server.accounts.store import default_place, open_book
 from wattserve_server.accounts.usage import By, Usage, usage
 from wattserve_server.accounts.writer import Encode, Writer
-from wattserve_server.config import AUTO_BOOK, ServerConfig
+from wattserve_server.config import AUTO_BOOK, ServerConfig, parse_bytes
 from wattserve_server.console import say
 from wattserve_server.energy.ledger import Counted
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.book import Run
-from wattserve_server.engine.weights import parse_bytes
 from wattserve_server.errors import ConfigError, UnavailableError
 from wattserve_server.service.budgets import Budgets
 from wattserve_server.service.keys import ApiKey

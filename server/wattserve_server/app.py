@@ -20,7 +20,7 @@ import torch
 
 from wattserve_common.machine import usable_cores
 from wattserve_common.words import ACCOUNTS, counted
-from wattserve_server.config import OFF, ServerConfig
+from wattserve_server.config import OFF, ServerConfig, parse_bytes
 from wattserve_server.console import say
 from wattserve_server.devices import MeteredDevice, accounts_of, check_alike, open_devices
 from wattserve_server.energy.receipt import Charge, IdleShare, Receipt
@@ -36,7 +36,6 @@ from wattserve_server.engine.tasks.tokens import Tokenizer
 from wattserve_server.engine.variants.catalogue import Choice, choose
 from wattserve_server.engine.variants.port import ActivationScales, Materials
 from wattserve_server.engine.variants.profile import begin_on_this_thread
-from wattserve_server.engine.weights import parse_bytes
 from wattserve_server.errors import ConfigError
 from wattserve_server.loading import FirstLoads
 from wattserve_server.meters.sampler import Sampler

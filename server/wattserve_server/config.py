@@ -16,7 +16,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattserve_common.arguments import is_address, is_loopback
+from wattserve_common.arguments import is_address, is_loopback, meant
 from wattserve_server.energy.attribution import BUSY_TIME, IDLE_POLICIES
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
@@ -39,6 +39,9 @@ OFF = -1  # of a port: nothing listens
 _NUMERIC = re.compile(r".*:.*|[\d.]*\.[\d.]*")  # a host that can only be meant as an address: no name is so
 
 C_INT = 2**31 - 1  # what gRPC takes at the most
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 
 
 def _setting(
@@ -403,15 +406,23 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
         raise ConfigError(f"--config {path}: {error}") from error
-    settings = {key.replace("-", "_"): value for key, value in content.items()}
-    unknown = sorted(set(settings) - set(_ITEMS))
-    if unknown:
-        raise ConfigError(f"--config {path}: unknown setting {unknown[0]!r}; known: {', '.join(_ITEMS)}")
+    settings: dict[str, Any] = {}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in _ITEMS:
+            table = "; settings stand in no table" if isinstance(value, dict) else ""
+            hint = table or meant(name, _ITEMS) or f"; known: {', '.join(_ITEMS)}"
+            raise ConfigError(f"--config {path}: unknown setting {key!r}{hint}")
+        if name in settings:
+            raise ConfigError(f"--config {path}: {name} is there twice, with dashes and without")
+        settings[name] = value
     return {name: _parse(name, f"{path}: {name}", value) for name, value in settings.items()}
 
 
 def _parse(name: str, where: str, value: Any) -> Any:
     """A setting's value, of the text or the TOML that stands in `where`. Raises ConfigError."""
+    if _ITEMS[name].metadata["metavar"] == "BYTES" and type(value) is int:
+        value = str(value)
     parsed = _converted(type(_ITEMS[name].default), where, value)
     _check(name, where, parsed)
     return parsed
@@ -427,6 +438,8 @@ def _check(name: str, where: str, value: Any) -> None:
     least, most, metavar = (_ITEMS[name].metadata[key] for key in ("least", "most", "metavar"))
     if metavar == "HOST" and _NUMERIC.fullmatch(value) and not is_address(value):
         raise ConfigError(f"{where} {value}: is no address, such as 127.0.0.1, 0.0.0.0 or ::1")
+    if metavar == "BYTES" and isinstance(value, str) and value:
+        parse_bytes(value, where)
     if isinstance(value, str | bool):
         return
     if metavar == "PORT" and not least <= value <= 65535:
@@ -440,6 +453,19 @@ def _check(name: str, where: str, value: Any) -> None:
         raise ConfigError(f"{where} 0: must be more than 0")
     if name == "sensor_gain_error" and value >= 1:
         raise ConfigError(f"{where} {value}: is relative; 0.05 means 5 %")
+
+
+def parse_bytes(text: str, where: str) -> int:
+    """E.g. ``2GB``, ``1.5GiB``, ``500000000``. Raises ConfigError, naming `where`."""
+    number = text.strip().rstrip("BKMGTIibkmgt")
+    unit = text.strip()[len(number) :].upper()
+    try:
+        amount = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        amount = -1.0
+    if not 0 <= amount < float("inf"):
+        raise ConfigError(f"{where} {text!r}: must be an amount of memory such as 500MB, 2GB or 1.5GiB")
+    return int(amount)
 
 
 def _converted(kind: type, where: str, value: Any) -> Any:

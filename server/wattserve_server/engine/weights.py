@@ -30,9 +30,6 @@ Replace = Callable[[str, nn.Module], nn.Module | None]
 # What identifies a shared tensor: its name in the source, and where and in what dtype it is.
 Key = tuple[str, torch.device, torch.dtype]
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-
 
 def keep(path: str, module: nn.Module) -> nn.Module | None:
     """A Replace that replaces nothing."""
@@ -183,19 +180,6 @@ def tensor_bytes(*modules: nn.Module) -> int:
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def parse_bytes(text: str, where: str) -> int:
-    """E.g. ``2GB``, ``1.5GiB``, ``500000000``. Raises ConfigError, naming `where`."""
-    number = text.strip().rstrip("BKMGTIibkmgt")
-    unit = text.strip()[len(number) :].upper()
-    try:
-        amount = float(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        amount = -1.0
-    if not 0 <= amount < float("inf"):
-        raise ConfigError(f"{where} {text!r}: must be an amount of memory such as 500MB, 2GB or 1.5GiB")
-    return int(amount)
 
 
 def format_bytes(amount: int) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from wattserve_server.config import OFF, ServerConfig, read_config, unknown_variables
+from wattserve_server.config import OFF, ServerConfig, parse_bytes, read_config, unknown_variables
 from wattserve_server.errors import ConfigError
 
 
@@ -67,7 +67,11 @@ def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prot = 1", "unknown setting 'prot'; known: model,"),
+        ("blah = 1", "unknown setting 'blah'; known: model,"),
+        ("prot = 1", "unknown setting 'prot'; did you mean port?"),
+        ("[server]\nport = 1", "unknown setting 'server'; settings stand in no table"),
+        ("max-wait-ms = 1\nmax_wait_ms = 2", "max_wait_ms is there twice, with dashes and without"),
+        ('kv-cache-bytes = "1 gigs"', "wattserve.toml: kv_cache_bytes '1 gigs': must be an amount of memory"),
         ("port = ", "Invalid value"),
         ("port = true", "must be a whole number"),
         ("model = 3", "model 3: must be text"),
@@ -96,6 +100,20 @@ def test_a_wrong_value_in_a_file_is_named_though_a_flag_overrides_it(tmp_path: P
     file.write_text(f"port = {value}")
     with pytest.raises(ConfigError, match=r"wattserve\.toml: port '?(abc|99999)'?: must be"):
         read_config({"config": str(file), "port": "0"}, {})
+
+
+@pytest.mark.parametrize("name", ["kv_cache_bytes", "receipt_retention_bytes", "max_model_memory"])
+def test_memory_may_be_a_number_of_bytes_and_a_wrong_amount_is_named_before_anything_is_loaded(
+    name: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text(f"{name} = 1500000")
+    assert parse_bytes(getattr(read_config({"config": str(file)}, {}), name), name) == 1_500_000
+    variable = f"WATTSERVE_{name.upper()}"
+    with pytest.raises(ConfigError, match=f"{variable} '2XB': must be an amount of memory such as 500MB"):
+        read_config({}, {variable: "2XB"})
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} '-1': must be an amount of memory"):
+        read_config({name: "-1"}, {})
 
 
 def test_a_variable_that_a_flag_overrides_may_be_anothers() -> None:
