@@ -75,7 +75,7 @@ class AccountBook:
         )
         self._writer = Writer(self._book, scribe, encode, ledgers, self._unix_ns)
         self._writer.start()
-        say(f"account book: {self._book.name}")
+        say(f"account book: {self._book.name}{', which is new' if self._book.is_new else ''}")
 
     async def budgets(self, keys: Callable[[], Iterable[ApiKey]]) -> Budgets:
         """Those of the tenants of these keys, with what was used of them before now."""

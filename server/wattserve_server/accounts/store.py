@@ -13,23 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
 from wattserve_server.accounts.schema import STEPS, migrate, version_of
 from wattserve_server.errors import ConfigError
 
 BUSY_S = 5.0  # for which a writer waits while another program holds the file
-# A database that does not answer must not hold the writer up for longer than memory lasts.
-_POSTGRES: Mapping[str, Any] = {
-    "connect_timeout": 5,
-    "options": "-c statement_timeout=10000",
-    "keepalives_idle": 5,
-    "tcp_user_timeout": 10_000,
-}
 
 RECOVER = (
     "stop whatever writes to it, keep a copy, and either put a backup in its place, or save what can be read "
@@ -52,6 +44,7 @@ class Book:
     name: str
     engine: Engine
     is_sqlite: bool
+    is_new: bool = False  # its tables were made now
     _lock: int | None = field(default=None, repr=False)  # a file descriptor
     _file: tuple[int, int] | None = field(default=None, repr=False)  # which file it is that was opened
 
@@ -97,7 +90,7 @@ def open_book(place: str, *, for_writing: bool) -> Book:
             elif not os.path.isfile(place):
                 raise ConfigError(f"--account-book {place}: there is no such file")
         file = None if lock is None else _file_at(place)
-        book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, lock, file)
+        book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, False, lock, file)
         with told(name):
             _check(book, for_writing)
     except BaseException:
@@ -132,11 +125,12 @@ def _url_of(place: str) -> URL:
 def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
     if not is_sqlite:
         try:
-            return create_engine(url, poolclass=NullPool, connect_args=dict(_POSTGRES))
-        except (ModuleNotFoundError, NoSuchModuleError):
+            from wattserve_server.accounts.postgres import engine_of  # with the extra alone
+        except ModuleNotFoundError:
             raise ConfigError(
                 "--account-book postgresql://...: needs psycopg; pip install 'wattserve[postgres]'"
             ) from None
+        return engine_of(url)
     engine = create_engine(
         url, poolclass=NullPool, connect_args={"timeout": BUSY_S, "check_same_thread": False}
     )
@@ -199,6 +193,7 @@ def _check(book: Book, for_writing: bool) -> None:
                     "brings it to today's tables when it starts"
                 )
             migrate(connection, version)
+            book.is_new = version == 0
 
 
 def _check_file(book: Book, connection: Connection) -> None:

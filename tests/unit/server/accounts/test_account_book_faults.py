@@ -104,6 +104,28 @@ def test_a_database_that_is_killed_and_comes_back(postgres: Postgres) -> None:
     assert holds(place) == (101, 10100, 10100)
 
 
+def test_a_database_that_freezes_and_comes_back(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("wattserve_server.accounts.postgres.ANSWER_S", 0.5)
+    place = postgres.new_database()
+    keeper = Bookkeeper(place)
+    keeper.writer.start()
+    keeper.answer()
+    while not keeper.writer.status.written:
+        time.sleep(0.05)
+    with postgres.frozen():
+        keeper.answer()
+        while keeper.writer.status.is_writing:
+            time.sleep(0.05)
+        assert "the database has not answered for 0.5 s" in caplog.text
+        assert keeper.writer.status.waiting == 1
+    while keeper.writer.status.waiting:
+        time.sleep(0.05)
+    keeper.writer.close()
+    assert holds(place) == (2, 200, 200)
+
+
 def test_who_lost_the_name_meanwhile_writes_no_more(
     postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

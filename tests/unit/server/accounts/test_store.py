@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from tests.fixtures.account_books import Bookkeeper
 from wattserve_server.accounts.store import default_place, open_book
 from wattserve_server.errors import ConfigError
+
+_WELCOME = b"R\0\0\0\x08\0\0\0\0" + b"Z\0\0\0\x05I"  # PostgreSQL's: no password needed, ready
 
 
 def test_each_port_has_a_file_in_the_state_directory() -> None:
@@ -21,7 +25,10 @@ def test_each_port_has_a_file_in_the_state_directory() -> None:
 
 def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
     place = tmp_path / "new" / "book.sqlite3"
-    Bookkeeper(str(place)).end()
+    keeper = Bookkeeper(str(place))
+    assert keeper.book.is_new
+    keeper.end()
+    assert not open_book(str(place), for_writing=False).is_new
     assert place.stat().st_mode & 0o777 == 0o600
     assert place.parent.stat().st_mode & 0o777 == 0o700
 
@@ -36,6 +43,26 @@ def test_a_file_by_another_name_is_one_file(tmp_path: Path) -> None:
             open_book(str(tmp_path / name), for_writing=True)
     keeper.end()
     open_book(str(tmp_path / "symbolic"), for_writing=True).close()
+
+
+def test_a_database_that_says_nothing_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattserve_server.accounts.postgres.ANSWER_S", 0.2)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def let_in_and_be_silent() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(_WELCOME)
+            while connection.recv(1000):
+                pass
+
+    silent = threading.Thread(target=let_in_and_be_silent)
+    silent.start()
+    place = f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/book?sslmode=disable&gssencmode=disable"
+    with listener, pytest.raises(ConfigError, match=r"the database has not answered for 0\.2 s"):
+        open_book(place, for_writing=True)
+    silent.join()
 
 
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path: Path) -> None:
