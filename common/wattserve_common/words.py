@@ -8,7 +8,7 @@ APPORTIONED = "apportioned"  # begins the method of every source whose figures a
 ACTIVE = "on the receipts of requests, above idle"
 # The ledger's other accounts, by their names in GetEnergyReport: the name for people, and what it means.
 ACCOUNTS = {
-    "warmup_uj": ("warm-up", "warming up and calibrating, attempts at batches that were then run in parts"),
+    "warmup_uj": ("warm-up", "warming up and calibrating, what was run again in parts or computed again"),
     "idle_uj": ("idle", "what the device draws while nothing runs"),
     "unattributed_uj": ("unattributed", "above idle, with no batch to explain it"),
     "gap_uj": ("gap", "counted over times in which the meter told nothing"),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from wattserve_common.stats import SAMPLE_FLOORS
+from wattserve_common.words import counted
 from wattserve_loadgen import words
 from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.plan.load import Load
@@ -169,7 +170,8 @@ def _worth(plan: Plan) -> list[str]:
         lines = [f"{text}: too short to publish"]
     if plan.blocks < FEWEST_BLOCKS_TO_PUBLISH:
         lines.append(
-            f"{plan.blocks} blocks: intervals are wide; figures to publish need {FEWEST_BLOCKS_TO_PUBLISH}"
+            f"{counted(plan.blocks, 'block')}: intervals are wide; figures to publish need"
+            f" {FEWEST_BLOCKS_TO_PUBLISH}"
         )
     if plan.least_requests:
         lines.append(

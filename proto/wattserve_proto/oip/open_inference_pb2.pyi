@@ -7,7 +7,8 @@ The Open Inference Protocol v2 (KServe), with Triton's extensions of it: the mes
 On the wire there are only field numbers and the path of a method; a package's name is not there. A stub in
 `package inference` could not be imported beside tritonclient, kserve or mlserver, whose descriptors have that
 name. The server registers these messages at /inference.GRPCInferenceService/..., and its reflection shows
-them as `inference`. Of ModelConfig only what this server fills is here; the numbers are Triton's.
+them as `inference`. So stubs of your own need `package inference` here. Of ModelConfig only what this server
+fills is here; the numbers are Triton's.
 """
 
 import builtins

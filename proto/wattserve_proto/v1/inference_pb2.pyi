@@ -2111,7 +2111,7 @@ class EnergyReport(google.protobuf.message.Message):
     measured_uj: builtins.int
     """what the meter counted"""
     warmup_uj: builtins.int
-    """warm-up, calibration, attempts that ran out of memory"""
+    """warm-up, calibration, what was run again in parts or computed again"""
     idle_uj: builtins.int
     idle_shared_uj: builtins.int
     """the part of idle_uj shown as idle_share_uj on receipts"""

@@ -81,7 +81,7 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
         "+ pending          20.000    2.0 %",
         "",
         "active        on the receipts of requests, above idle",
-        "warm-up       warming up and calibrating, attempts at batches that were then run in parts",
+        "warm-up       warming up and calibrating, what was run again in parts or computed again",
         "idle          what the device draws while nothing runs",
         "unattributed  above idle, with no batch to explain it",
         "gap           counted over times in which the meter told nothing",

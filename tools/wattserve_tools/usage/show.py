@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from wattserve_common.words import ACCOUNTS
 from wattserve_tools.usage.bill import COUNTS, ENERGIES, Bill, Line, instant
 from wattserve_tools.usage.tariff import UJ_PER_KWH
 
@@ -137,10 +138,8 @@ def _nobodys(bill: Bill) -> Table:
 
 
 _MEANINGS = {
+    **dict(ACCOUNTS.values()),
     "idle, unshared": "drawn by itself, on no receipt",
-    "warm-up": "warming up, calibrating, what was computed again",
-    "unattributed": "above idle, with no batch to explain it",
-    "gap": "counted over times in which the meter told nothing",
     "pending": "counted, and not booked at the end, less at the beginning",
     "receipts not here": "charged to receipts that were not final in this span, or were lost",
 }
