@@ -133,13 +133,13 @@ def _print_table(rows: Sequence[_Row], title: str, only: str) -> None:
 def _export(config: ServerConfig, arguments: argparse.Namespace) -> int:
     import torch
 
-    from wattserve_server.app import calibration_scales
     from wattserve_server.engine.device import resolve_device
     from wattserve_server.engine.exported import check_out, export
     from wattserve_server.engine.model import load_model, made_of, task_of
     from wattserve_server.engine.variants.catalogue import choose
     from wattserve_server.engine.variants.port import Materials
     from wattserve_server.engine.variants.variant import build_variant
+    from wattserve_server.starting import calibration_scales
 
     out = Path(arguments.out)
     if "," in arguments.variant:

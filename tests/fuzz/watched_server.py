@@ -40,10 +40,10 @@ def snapshot(ready: Any, serving: Any) -> dict[str, Any]:
 
 def watch() -> None:
     """Before the server starts: get hold of what it makes."""
-    from wattserve_server import app
+    from wattserve_server import app, starting
     from wattserve_server.service.prediction import Serving
 
-    started, token_hex = app.start, secrets.token_hex
+    started, token_hex = starting.start, secrets.token_hex
     made: list[Serving] = []
 
     def serving() -> Serving:

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 from ray import serve
 
-from wattserve_server.app import be_ready_for_much, drain, make_plan, start
+from wattserve_server.app import be_ready_for_much, drain
 from wattserve_server.config import ServerConfig
 from wattserve_server.console import say
 from wattserve_server.ray_serve import envelope, ingress
@@ -29,6 +29,7 @@ from wattserve_server.service.methods import Deadlines, OpenCalls, method_handle
 from wattserve_server.service.prediction import Predictor, Serving, Unkeyed
 from wattserve_server.service.quota import Quotas
 from wattserve_server.service.status_page import StatusPage
+from wattserve_server.starting import make_plan, start
 from wattserve_server.telemetry.exposition import Exposition
 from wattserve_server.telemetry.fresh import Fresh
 from wattserve_server.telemetry.observer import Observer

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from wattserve_server.app import make_plan, start
 from wattserve_server.config import ServerConfig
 from wattserve_server.counters import Counter
 from wattserve_server.devices import MeteredDevice
@@ -25,6 +24,7 @@ from wattserve_server.meters.recording import create
 from wattserve_server.meters.sampler import DrainWindows
 from wattserve_server.service.prediction import Host
 from wattserve_server.service.quota import Quotas
+from wattserve_server.starting import make_plan, start
 from wattserve_server.telemetry.observer import Observer
 from wattserve_server.verify.board import BoardWatch
 from wattserve_server.verify.reader import Reader

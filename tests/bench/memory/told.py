@@ -24,9 +24,9 @@ def told(engine: Any) -> dict[str, int]:
 
 def tell_on_signal() -> None:
     """Before the server starts: get hold of the engine that it makes."""
-    from wattserve_server import app
+    from wattserve_server import app, starting
 
-    started = app.start
+    started = starting.start
 
     async def start(*given: Any) -> Any:
         host, go_on = await started(*given)

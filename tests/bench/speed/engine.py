@@ -166,8 +166,8 @@ class Bench:
 
 
 async def answer_all(config: ServerConfig) -> None:
-    from wattserve_server.app import make_plan, start
     from wattserve_server.service.quota import Quotas
+    from wattserve_server.starting import make_plan, start
     from wattserve_server.telemetry.observer import Observer
 
     plan = make_plan(config)

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 
 from wattserve_proto.v1 import inference_pb2 as pb
-from wattserve_server.app import IMAGE_MESSAGE_BYTES
 from wattserve_server.engine.tasks import InputFacts
 from wattserve_server.service.inference import items_of
 from wattserve_server.service.methods import _parser
+from wattserve_server.starting import IMAGE_MESSAGE_BYTES
 
 FACTS = InputFacts(max_tokens=1, pixel_shape=(3, 224, 224))
 MOST_CPU_S = 0.05  # of the thread that reads it; it was seen to take 0.01 to 0.025
