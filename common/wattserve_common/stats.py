@@ -50,10 +50,11 @@ def nearest_rank(count: int, percent: float) -> int:
     return max(1, math.ceil(round(percent * count / 100, 9)))
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """Wilson's 95 % score interval of a proportion, within [0, 1]."""
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"{successes} of {trials} is not a proportion")
+    z = 1.959963984540054  # the normal law's 97.5th percentile
     share = successes / trials
     scale = 1 + z * z / trials
     centre = (share + z * z / (2 * trials)) / scale

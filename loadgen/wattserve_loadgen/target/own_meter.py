@@ -56,10 +56,8 @@ class Rest:
 class OwnMeter:
     """One recording into `path`, which must not be there yet, from `start` to `stop`."""
 
-    def __init__(
-        self, path: Path, meter: str = "auto", device: str = "auto", recorder: Sequence[str] = RECORDER
-    ) -> None:
-        """`meter`, `device`: as for `wattserve meter record`. `recorder`: what Python runs.
+    def __init__(self, path: Path, meter: str = "auto", recorder: Sequence[str] = RECORDER) -> None:
+        """`meter`: as for `wattserve meter record`. `recorder`: what Python runs.
 
         Raises PlanError for a meter that cannot see a peer.
         """
@@ -67,7 +65,7 @@ class OwnMeter:
             if name in meter.split("+"):
                 raise PlanError(f"loadgen's own meter cannot be {meter!r}: {why}; use auto, nvml or rapl")
         self.reason = "loadgen's own meter has not been started"
-        self._command = ("-P", "-c", _CHILD, *recorder, str(path), "--meter", meter, "--device", device)
+        self._command = ("-P", "-c", _CHILD, *recorder, str(path), "--meter", meter)
         self._reader = RecordingReader(path, _clock_offset_ns())
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None

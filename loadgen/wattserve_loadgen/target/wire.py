@@ -187,9 +187,7 @@ class InTurns:
 class Generations:
     """Calls of `Generate`: the answer to each is all its messages, with the instants at which they came."""
 
-    def __init__(
-        self, method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes], metadata: Metadata = ()
-    ) -> None:
+    def __init__(self, method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes], metadata: Metadata) -> None:
         self._method = partial(method, metadata=metadata)
 
     def __call__(self, request: bytes, /, *, timeout: float) -> Awaitable[bytes]:
@@ -220,9 +218,7 @@ class Stream:
     future that its answer is put into.
     """
 
-    def __init__(
-        self, method: grpc.aio.StreamStreamMultiCallable[bytes, bytes], metadata: Metadata = ()
-    ) -> None:
+    def __init__(self, method: grpc.aio.StreamStreamMultiCallable[bytes, bytes], metadata: Metadata) -> None:
         self._method = partial(method, metadata=metadata)
         self._loop = asyncio.get_running_loop()
         self._number = 0

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from wattserve_server.energy.attribution import split_exact
 from wattserve_server.energy.costlaw import LawView, split_weights
 from wattserve_server.energy.openbatches import Entry
-from wattserve_server.energy.reading import of_all
+from wattserve_server.energy.reading import where_all_known
 from wattserve_server.energy.receipt import Charge, Window
 
 RECENT_GAPS = 32  # how many gaps are kept in full; older ones are only counted
@@ -166,8 +166,8 @@ def total(ledgers: Sequence[Ledger]) -> Ledger:
     sums = {name: sum(getattr(ledger, name) for ledger in ledgers) for name in _SUMMED}
     gaps = sorted((gap for ledger in ledgers for gap in ledger.recent_gaps), key=lambda gap: gap.start_ns)
     return Ledger(
-        since_ns=of_all(min, [ledger.since_ns for ledger in ledgers]),
-        until_ns=of_all(min, [ledger.until_ns for ledger in ledgers]),
+        since_ns=where_all_known(min, [ledger.since_ns for ledger in ledgers]),
+        until_ns=where_all_known(min, [ledger.until_ns for ledger in ledgers]),
         active={
             name: _together([ledger.active.get(name, VariantTotals()) for ledger in ledgers])
             for name in dict.fromkeys(name for ledger in ledgers for name in ledger.active)

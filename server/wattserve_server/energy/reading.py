@@ -42,7 +42,7 @@ class Energy:
 ZERO = Energy(0)
 
 
-def of_all(fold: Callable[[list[T]], T], values: Sequence[T | None]) -> T | None:
+def where_all_known(fold: Callable[[list[T]], T], values: Sequence[T | None]) -> T | None:
     """What `fold` makes of them; None where one is not known."""
     known = [value for value in values if value is not None]
     return fold(known) if len(known) == len(values) else None

@@ -80,9 +80,9 @@ class ReceiptWatch:
     def __init__(
         self,
         watches: set[ReceiptWatch],
-        sees: Sees = of_all,
-        who: str = "",
-        on_overrun: OnOverrun = bool,
+        sees: Sees,
+        who: str,
+        on_overrun: OnOverrun,
     ) -> None:
         self.who = who
         self._sees = sees

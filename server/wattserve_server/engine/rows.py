@@ -70,7 +70,7 @@ def read_dataset(folder: str, model: LoadedModel) -> Dataset:
     return dataset
 
 
-def examples_of(dataset: Dataset, rows: int | None = None) -> Examples:
+def examples_of(dataset: Dataset, rows: int | None) -> Examples:
     """The first `rows` rows of a dataset; all for None. Raises ConfigError where there are fewer."""
     if rows is not None and rows > len(dataset.rows):
         raise ConfigError(f"--rows {rows}: {dataset.folder} has {len(dataset.rows)} rows")

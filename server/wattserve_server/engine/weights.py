@@ -116,7 +116,7 @@ class Weights:
 class Sketch(Weights):
     """Weights on torch's `meta` device. taken: the shared tensors that its variants would hold."""
 
-    def __init__(self, load: Callable[[], nn.Module], made: str = "") -> None:
+    def __init__(self, load: Callable[[], nn.Module], made: str) -> None:
         super().__init__(load, made)
         self.taken: set[Key] = set()
 

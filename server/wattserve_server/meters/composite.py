@@ -17,7 +17,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wattserve_server.energy.reading import ZERO, Energy, Quality, Reading, Source, of_all
+from wattserve_server.energy.reading import ZERO, Energy, Quality, Reading, Source, where_all_known
 from wattserve_server.errors import MeterError
 from wattserve_server.meters.port import Meter, counted_uj
 
@@ -63,7 +63,7 @@ class CompositeMeter:
         self.meters = tuple(meters)
         self._parts = [_Part(meter, _read(meter)) for meter in self.meters]
         self._energy = ZERO
-        self.idle_watts: float | None = of_all(sum, [meter.idle_watts for meter in self.meters])
+        self.idle_watts: float | None = where_all_known(sum, [meter.idle_watts for meter in self.meters])
         self.poll_period_s = min(meter.poll_period_s for meter in self.meters)
         self._closed = False
 
@@ -94,7 +94,7 @@ class CompositeMeter:
 
     def others_at_work(self) -> float | None:
         """Of all parts together; None where one cannot tell: a sum without it would be too low."""
-        return of_all(sum, [meter.others_at_work() for meter in self.meters])
+        return where_all_known(sum, [meter.others_at_work() for meter in self.meters])
 
     def clock_mhz(self) -> int | None:
         """Of the first part that tells."""

@@ -15,6 +15,7 @@ from wattserve_server.errors import MeterError
 
 _FJ_PER_UJ = 10**9
 _FJ_PER_MJ = 10**12
+_UPDATE_PERIOD_S = 0.1
 
 
 class _LawMeter(ABC):
@@ -92,22 +93,20 @@ class EstimateMeter(_LawMeter):
 class SimulatedMeter(_LawMeter):
     """A counter that steps like NVML's, for demos and tests: busy while a batch runs.
 
-    It shows the energy as of the last multiple of `update_period_s` since the start, in whole millijoules.
+    It shows the energy as of the last multiple of `_UPDATE_PERIOD_S` since the start, in whole millijoules.
     Busy time is only known when the meter is read, so at such a multiple it is interpolated between the
     readings around it.
     """
 
     def __init__(
         self,
-        busy_ns: Callable[
-            [], int
-        ],  # a batch ran for so long so far, a running one up to now; never decreases
+        busy_ns: Callable[[], int],
         *,
         idle_watts: float = 40.0,
         busy_watts: float = 110.0,
-        update_period_s: float = 0.1,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """busy_ns: for how long batches ran so far, a running one up to now; never decreases."""
         super().__init__(idle_watts, busy_watts, busy_ns, clock_ns)
         self.source = Source(
             name="simulated",
@@ -115,11 +114,11 @@ class SimulatedMeter(_LawMeter):
             quality=Quality.SIMULATED,
             note=(
                 f"{idle_watts:g} W idle + {busy_watts:g} W while a batch runs, declared, not measured; "
-                f"published every {update_period_s:g} s in whole millijoules"
+                f"published every {_UPDATE_PERIOD_S:g} s in whole millijoules"
             ),
             boundary="an imagined device that runs this server's batches; no hardware",
         )
-        self._period_ns = round(update_period_s * 1e9)
+        self._period_ns = round(_UPDATE_PERIOD_S * 1e9)
         self._read_at_ns = self._step_at_ns = self._start_ns
         self._read_busy_ns = self._start_busy_ns
         self._energy = Energy(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wattserve_server.energy.ledger import Ledger, total
-from wattserve_server.energy.reading import MeterStatus, Source, of_all
+from wattserve_server.energy.reading import MeterStatus, Source, where_all_known
 from wattserve_server.meters.composite import joined
 from wattserve_server.meters.sampler import Sampler
 
@@ -37,7 +37,7 @@ class Together:
         return replace(
             first,
             source=self.source,
-            idle_watts=of_all(sum, [status.idle_watts for status in every]),
+            idle_watts=where_all_known(sum, [status.idle_watts for status in every]),
             idle_origin="unknown" if "unknown" in origins else " + ".join(origins),
             unresolved="; ".join(
                 f"{status.source.name}: {status.unresolved}" for status in every if status.unresolved
@@ -46,10 +46,10 @@ class Together:
             reads=sum(status.reads for status in every),
             failed_reads=sum(status.failed_reads for status in every),
             neighbours=sum(neighbours) if neighbours else None,
-            others_at_work=of_all(sum, [status.others_at_work for status in every]),
+            others_at_work=where_all_known(sum, [status.others_at_work for status in every]),
             edges=sum(status.edges for status in every),
             covered_edges=sum(status.covered_edges for status in every),
             restarts=sum(status.restarts for status in every),
             last_restart="; ".join(status.last_restart for status in every if status.last_restart),
-            last_read_ns=of_all(min, [status.last_read_ns for status in every]),
+            last_read_ns=where_all_known(min, [status.last_read_ns for status in every]),
         )

@@ -70,7 +70,7 @@ def handlers(
     servicer: object,
     observer: Observer,
     gate: Gate,
-    calls: OpenCalls | None = None,
+    calls: OpenCalls,
 ) -> grpc.GenericRpcHandler:
     """As of `method_handlers`, under that path."""
     _GRPC_LOG.addFilter(_is_news)
@@ -84,7 +84,7 @@ def method_handlers(
     servicer: object,
     observer: Observer,
     gate: Gate,
-    calls: OpenCalls | None = None,
+    calls: OpenCalls,
 ) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
     """By their methods' names. servicer: has async methods of the names of the service's. gate: which every
     call passes first. calls: where those in progress are kept."""
@@ -93,8 +93,7 @@ def method_handlers(
         if not hasattr(servicer, method.name):  # of a newer version of the service: grpc says UNIMPLEMENTED
             continue
         counted = observer.method(_kind(method), path, method.name)
-        kept = OpenCalls() if calls is None else calls
-        begin = functools.partial(CountedCall, counted, kept, gate, method.name)
+        begin = functools.partial(CountedCall, counted, calls, gate, method.name)
         parse = _parser(method.input_type, gate.most_bytes(method.name))
         registered[method.name] = _handler(method, getattr(servicer, method.name), parse, begin)
     return registered

@@ -37,11 +37,11 @@ class _Run:
     watts: float | None
 
 
-async def measure_perturbation(rig: Rig, seconds: float, seed: int = 0) -> Perturbation:
+async def measure_perturbation(rig: Rig, seconds: float) -> Perturbation:
     """Takes about `seconds`. "Off" is a sampler that reads once a run."""
     pairs = int(min(max(seconds / (2 * (REST_S + 2 * LEAST_RUN_S)), LEAST_PAIRS), MOST_PAIRS))
     run_s = max(seconds / (2 * pairs) - REST_S, LEAST_RUN_S)
-    chance = random.Random(seed)
+    chance = random.Random(0)
     runs: dict[bool, list[_Run]] = {True: [], False: []}
     try:
         for _ in range(pairs):

@@ -48,7 +48,7 @@ HARMLESS = 0x1 | 0x2
 class BoardWatch:
     """Of the board with this UUID; of no board (`why` says so) where there is none to be asked."""
 
-    def __init__(self, uuid: str, file: Callable[[], TextIO], load: Callable[[], Any] = load_nvml) -> None:
+    def __init__(self, uuid: str, file: Callable[[], TextIO]) -> None:
         """file: opened once there is something to write."""
         self.identity: dict[str, Any] = {}
         self.unanswered: dict[str, str] = {}
@@ -61,8 +61,8 @@ class BoardWatch:
             self.why = "the meter reads no NVIDIA board"
             return
         try:
-            self._board = open_board(uuid, load=load)
-            self._nvml = load()
+            self._board = open_board(uuid)
+            self._nvml: Any = load_nvml()
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
         except MeterError as error:
             self.why = str(error)

@@ -35,7 +35,7 @@ class Idle:
         return fast.mean - slow.mean, half
 
 
-async def measure_idle(rig: Rig, seconds: float, seed: int = 0) -> Idle:
+async def measure_idle(rig: Rig, seconds: float) -> Idle:
     """Takes about `seconds`."""
     since_ns = rig.now_ns()
     await rig.rest(0.15 * seconds)
@@ -44,7 +44,7 @@ async def measure_idle(rig: Rig, seconds: float, seed: int = 0) -> Idle:
     ended_ns = rig.now_ns()
     await rig.rest(0.3 * seconds)
     by_rest_w = watts_by_rest(rig, ended_ns)
-    by_pace_w = await _by_pace(rig, 0.5 * seconds, random.Random(seed))
+    by_pace_w = await _by_pace(rig, 0.5 * seconds, random.Random(0))
     return Idle(at_rest_w, by_rest_w, by_pace_w)
 
 

@@ -66,13 +66,13 @@ class _Block:
     after: Ledger
 
 
-async def measure_mixed(rig: Rig, seconds: float, seed: int = 0) -> Mixed:
+async def measure_mixed(rig: Rig, seconds: float) -> Mixed:
     """Takes about `seconds`."""
     parts = len(rig.variants) * (1 + MIXED_RUNS)
     rests_s = (len(rig.variants) + 1) * REST_S
     blocks = int(min(max(seconds / (rests_s + parts * LEAST_RUN_S * 2), LEAST_BLOCKS), MOST_BLOCKS))
     run_s = max((seconds / blocks - rests_s) / parts, LEAST_RUN_S)
-    chance = random.Random(seed)
+    chance = random.Random(0)
     rests = _Rests(rig)
     took_s = await _durations(rig)
     await rests.rest()

@@ -51,9 +51,8 @@ def within(
     bound: float,
     unit: str,
     took_s: float,
-    around: float = 0.0,
 ) -> Verdict:
-    """Whether a figure lies no further than `bound` from `around`.
+    """Whether a figure lies no further than `bound` from 0.
 
     low, high: its 95 % interval; None where there is none. took_s: how long the command took.
     """
@@ -62,16 +61,16 @@ def within(
         if low is None or high is None
         else f"{value:.3g} {unit} [{low:.3g}, {high:.3g}]"
     )
-    limit = f"±{bound:g} {unit}" if around == 0 else f"{around - bound:g} to {around + bound:g} {unit}"
+    limit = f"±{bound:g} {unit}"
     if low is None or high is None:
         why = f"{said}: too few blocks for an interval; the bound is {limit}"
         return Verdict(name, Status.UNDECIDED, why, unit, value, None, None, bound, 3 * took_s)
-    if around - bound <= low and high <= around + bound:
+    if -bound <= low and high <= bound:
         return Verdict(name, Status.HELD, f"{said}, within {limit}", unit, value, low, high, bound)
-    if low > around + bound or high < around - bound:
+    if low > bound or high < -bound:
         return Verdict(name, Status.MISSED, f"{said}, beyond {limit}", unit, value, low, high, bound)
     # An interval shrinks with the root of the time: until it reaches no further than the bound.
-    half, distance = (high - low) / 2, abs(abs(value - around) - bound)
+    half, distance = (high - low) / 2, abs(abs(value) - bound)
     decides_s = took_s * (half / distance) ** 2 if distance > 0 else math.inf
     if decides_s > LONGEST_S:
         why = f"{said} straddles {limit}, and lies so near that no reasonable time decides it"
@@ -89,7 +88,7 @@ def exit_code(verdicts: Sequence[Verdict], is_interrupted: bool = False) -> int:
     return UNDECIDED if Status.UNDECIDED in statuses else HELD
 
 
-def conclusion(verdicts: Sequence[Verdict], is_interrupted: bool = False) -> str:
+def conclusion(verdicts: Sequence[Verdict], is_interrupted: bool) -> str:
     """One line: the bounds missed by name, else those undecided, else that all are held."""
     missed = [verdict.name for verdict in verdicts if verdict.status is Status.MISSED]
     undecided = [verdict for verdict in verdicts if verdict.status is Status.UNDECIDED]

@@ -42,7 +42,7 @@ class Waves:
     reason: str = ""  # why nothing was measured
 
 
-async def measure_waves(rig: Rig, period_s: float | None, seconds: float, seed: int = 0) -> Waves:
+async def measure_waves(rig: Rig, period_s: float | None, seconds: float) -> Waves:
     """period_s: of the sensor's updates. Takes about `seconds`."""
     if period_s is None:
         return Waves(reason="the counter changes with every read: it has no period to beat with")
@@ -61,7 +61,7 @@ async def measure_waves(rig: Rig, period_s: float | None, seconds: float, seed: 
         )
     run_s = max(PERIODS_A_RUN * period_s, 0.3) + REST_PERIODS * period_s
     runs = int(min(max(seconds / (run_s * len(factors)), LEAST_RUNS), MOST_RUNS))
-    chance = random.Random(seed)
+    chance = random.Random(0)
     watts: dict[float, list[float]] = {factor: [] for factor in factors}
     idle = _Idle(rig, REST_PERIODS * period_s)
     await idle.rest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 
 from wattserve_client import UsageReport, UsageRow
@@ -122,6 +122,6 @@ def _sum(keys: tuple[str, ...], rows: Sequence[UsageRow], tariff: Tariff) -> Lin
     return Line(keys, used, tariff.cost(used.energy_uj), tariff.carbon_g(by_hour))
 
 
-def instant(unix_s: float, zone: tzinfo = UTC, *, in_seconds: bool = False) -> str:
+def instant(unix_s: float, zone: tzinfo, *, in_seconds: bool = False) -> str:
     seconds = ":%S" if in_seconds else ""
     return datetime.fromtimestamp(unix_s, zone).strftime(f"%Y-%m-%d %H:%M{seconds} %Z")

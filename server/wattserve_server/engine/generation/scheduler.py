@@ -64,7 +64,7 @@ class StepBatcher(Batcher):
         max_queue_ns: float,
         pool_of: Callable[[Member], CachePool],
         on_left: OnLeft,
-        beside: Batcher | None = None,
+        beside: Batcher | None,
     ) -> None:
         super().__init__(limits, max_queue, on_expired, max_queue_ns, beside)
         self._pool_of = pool_of

@@ -12,7 +12,7 @@ CONTEXT = 6  # tokens before the new ones that they are decoded with: some put s
 class TextStream:
     """One generation's text. tokenizer: transformers'; None: there is no text."""
 
-    def __init__(self, tokenizer: Any | None, stops: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Any | None, stops: Sequence[str]) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
         self._ids: list[int] = []

@@ -341,7 +341,7 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
 def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    handlers(PATH, SERVICE, Servicer(), Observer("test"), Gate(None, Quotas()))
+    handlers(PATH, SERVICE, Servicer(), Observer("test"), Gate(None, Quotas()), OpenCalls())
     log = logging.getLogger("grpc._cython.cygrpc")
     for error in (grpc.aio.InternalError("Failed execute_batch"), RuntimeError("a bug")):
         try:
