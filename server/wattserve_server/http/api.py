@@ -146,6 +146,8 @@ def _not_its_task(host: Host) -> NotPossibleHere:
     where = "/v1/embeddings" if model.scoring is None else "/v1/classify"
     if model.task.generates:
         where = "/v1/completions or /v1/chat/completions"
+    elif not model.task.takes_text:
+        where = "Predict by gRPC"
     return NotPossibleHere(f"{model.name} does the task {model.task.name}: call {where}", MODEL)
 
 

@@ -72,7 +72,7 @@ class Body(dict[str, Any]):
             asks_nothing = neutral[key]
             if isinstance(value, bool) and type(asks_nothing) in (int, float):
                 raise InvalidRequest(f"{value} is no number", key)
-            if value != asks_nothing and (value or asks_nothing is True):
+            if value != asks_nothing and (value or asks_nothing == 1):
                 more = ", and send that many requests: they share the model's steps" if key in _MANY else ""
                 raise InvalidRequest(f"{key} is not offered here: leave it out{more}", key)
 

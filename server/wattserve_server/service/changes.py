@@ -1,4 +1,4 @@
-"""Whether files have been written, or replaced, since somebody last looked."""
+"""Whether files have been written, replaced or given another mode since somebody last looked."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Changes:
         before, self._seen = self._seen, self._stamps()
         return before != self._seen
 
-    def _stamps(self) -> list[tuple[int, int, int] | None]:
+    def _stamps(self) -> list[tuple[int, ...] | None]:
         return [_stamp(path) for path in self._paths]
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> tuple[int, ...] | None:
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    # With its mode: one that was refused for it is good after a chmod, which writes nothing.
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode

@@ -41,6 +41,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "a chat's length as a text": ("chat", {"max_completion_tokens": "3"}, "max_tokens", "leave its quotes"),
     "a priority as a text": ("", {"priority": "1"}, "priority", "leave its quotes out"),
     "a stop token as a text": ("", {"stop_token_ids": [1, "2"]}, "stop_token_ids", "leave its quotes out"),
+    "n that is 0": ("", {"n": 0}, "n", "leave it out"),
     "n that is true": ("", {"n": True}, "n", "True is no number"),
     "n that is false": ("", {"n": False}, "n", "False is no number"),
     "top_p": ("", {"top_p": 0}, "top_p", "above 0"),

@@ -291,13 +291,23 @@ def test_a_file_that_is_no_good_changes_nothing_and_is_complained_of(
         file.path.write_text("\n# ours\n")
     else:
         file.path.chmod(0o666)
-        os.utime(file.path, ns=(1, 1))
     assert watched.look() == frozenset()
     watched.keys.shown_by([f"Bearer {key}"])
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "NO KEY WAS ADDED OR REVOKED" in record.getMessage()
     assert str(file.path) in record.getMessage()
+
+
+def test_a_file_that_was_refused_for_its_mode_is_read_after_a_chmod(file: File) -> None:
+    key_id = file.add("shop", PREDICT).split("_")[1]
+    watched = KeyFile(str(file.path))
+    with changing(file.path) as keys:
+        del keys[key_id]
+    file.path.chmod(0o666)
+    assert watched.look() == frozenset()
+    file.path.chmod(0o600)
+    assert watched.look() == {key_id}
 
 
 def test_the_last_key_can_be_revoked(file: File) -> None:
