@@ -146,6 +146,8 @@ def _plan_to_resume(values: dict[str, Any]) -> Path | None:
 
 def _check_what_is_needed(options_class: type[SweepOptions], values: dict[str, Any]) -> None:
     if "target" not in values and "peers" not in values:
+        if "resume" in values and "out" in values:
+            raise PlanError(f"{values['out']}: no sweep was begun there: it holds no {PLAN_FILE} to resume")
         raise PlanError("--target is missing: the server's gRPC address, HOST:PORT")
     for key, item in options_of(options_class).items():
         if item.default is MISSING and item.name not in values:

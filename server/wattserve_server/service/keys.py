@@ -114,7 +114,10 @@ class Keys:
         """The key in a call's `authorization` headers. Raises UnauthenticatedError, which repeats nothing of
         what was sent."""
         if not headers:
-            raise UnauthenticatedError("this server asks for an API key: send authorization: Bearer KEY")
+            raise UnauthenticatedError(
+                "this server asks for an API key: send `authorization: Bearer KEY` (Wattserve's own commands: "
+                "--api-key-file FILE, or the variable WATTSERVE_API_KEY)"
+            )
         scheme, _, text = headers[0].partition(" ")
         form = _KEY.fullmatch(text.strip())
         if len(headers) > 1 or scheme.lower() != "bearer" or form is None:

@@ -202,6 +202,10 @@ def test_a_run_can_be_of_one_model_of_a_peer(ask: Ask) -> None:
             "--slo: 'fast' is not an objective; write for example p99<50ms",
         ),
         (
+            ("sweep", "--resume", "--out", "nowhere"),
+            "nowhere: no sweep was begun there: it holds no plan.toml",
+        ),
+        (
             ("sweep", *PLACES, "--resume", "--force"),
             "--resume continues what --out holds and --force replaces",
         ),

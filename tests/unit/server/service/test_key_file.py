@@ -30,7 +30,7 @@ def test_a_key_is_known_by_its_hash_alone() -> None:
 @pytest.mark.parametrize(
     ("headers", "why"),
     [
-        ([], "asks for an API key"),
+        ([], "asks for an API key: send `authorization: Bearer KEY` .*--api-key-file"),
         (["Bearer"], "is not Bearer and a key, once"),
         (["Basic {key}"], "is not Bearer and a key, once"),
         (["Bearer {key}", "Bearer {key}"], "is not Bearer and a key, once"),
