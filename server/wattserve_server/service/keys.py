@@ -115,8 +115,8 @@ class Keys:
         what was sent."""
         if not headers:
             raise UnauthenticatedError(
-                "this server asks for an API key: send `authorization: Bearer KEY` (Wattserve's own commands: "
-                "--api-key-file FILE, or the variable WATTSERVE_API_KEY)"
+                "this server asks for an API key: send `authorization: Bearer KEY` (Wattserve's own "
+                "commands: --api-key-file FILE, or the variable WATTSERVE_API_KEY)"
             )
         scheme, _, text = headers[0].partition(" ")
         form = _KEY.fullmatch(text.strip())
