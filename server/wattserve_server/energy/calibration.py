@@ -170,15 +170,23 @@ def find_response(
     columns: NDArray[np.int64],
     width: int,
     present: Response,
+    idle: tuple[Array, Array] | None = None,
     only_near: bool = False,
 ) -> Response:
     """The response that explains the history best; `present` unless another is clearly better.
 
+    idle: what is known of the idle draw beforehand, by class of rest, and its covariance.
     only_near: look further than around the present one only where something near is clearly better."""
+    before, known = np.zeros((0, CLASSES + width)), np.zeros(0)
+    if idle is not None:
+        idle_w, covariance = idle
+        white = np.linalg.inv(np.linalg.cholesky(covariance + 1e-12 * np.eye(CLASSES)))
+        before, known = np.hstack([white, np.zeros((CLASSES, width))]), white @ idle_w
+    target = np.concatenate([history.target, known])
 
     def misfit(response: Response) -> float:
-        matrix = history.design(response, factors, columns, width)
-        residual = history.target - matrix @ _least_squares(matrix, history.target)
+        matrix = np.vstack([history.design(response, factors, columns, width), before])
+        residual = target - matrix @ _least_squares(matrix, target)
         # Heavy tails: a few intervals with something else in them must not decide.
         return float(np.sum(9.0 * np.log1p(residual**2 / 9.0)))
 

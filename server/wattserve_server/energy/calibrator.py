@@ -123,7 +123,7 @@ class Calibrator:
         with contextlib.suppress(np.linalg.LinAlgError):
             # Once more without the first runs' echo, where it turns out to be longer.
             while (arrays := self._arrays(warm_up, heard, last_end_s, echo_s)) is not None:
-                self._find_response(arrays)
+                self._find_response(arrays, (to.estimate.idle_w, to.estimate.p[IDLE, IDLE]))
                 if self.response.reach_s <= echo_s:
                     at_random = self._looked.together(arrays.laws, self.response)
                     self.response = replace(self.response, at_random=at_random)
@@ -159,11 +159,11 @@ class Calibrator:
                 history.intervals.append((edge, rest_s))
         return history.arrays()
 
-    def _find_response(self, history: Arrays) -> None:
+    def _find_response(self, history: Arrays, idle: tuple[Array, Array]) -> None:
         if not self._is_model:
             factors, columns = history.shape_columns()
             width = int(columns.max()) + 1
-            found = find_response(history, factors, columns, width, self.response)
+            found = find_response(history, factors, columns, width, self.response, idle)
             at_random = counted_at_random(history, found, factors, columns, width)
             self.response = replace(found, at_random=at_random)
             self.is_heard = True

@@ -43,6 +43,7 @@ LAWS = PACE + 1
 # Relative deviations, before anything is known.
 BATCH_NOISE = 0.05  # of one batch from its law
 REST_SPREAD = 0.1  # of each class of rest from the common level of the idle draw
+SOON_SPREAD = 0.03  # of what it draws within the first second after work from what it draws at work
 AWAKE_SPREAD = 0.5  # of what a device draws that has worked, from what it drew before
 AFTER_REST = 0.05  # of a batch's cost after a rest from that of one in a row
 FIRST_PACE, PACE_SPREAD = 0.5, 0.5  # of the pace: a wait draws nothing, and slow work draws for longer
@@ -207,6 +208,10 @@ class Estimate:
         differ, and all of them but the longest may by more: work wakes a device."""
         self.pin(IDLE, watts)
         self.p[IDLE, IDLE] = (REST_SPREAD * watts) ** 2 * (1 + np.eye(CLASSES))
+        at_work, after = IDLE.start, IDLE.start + 1
+        beside = (REST_SPREAD**2 - SOON_SPREAD**2 / 2) * watts**2
+        self.p[at_work, after] += beside
+        self.p[after, at_work] += beside
         awake = slice(IDLE.start, IDLE.stop - 1)
         self.p[awake, awake] += (AWAKE_SPREAD * watts) ** 2
 
