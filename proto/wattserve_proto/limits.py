@@ -4,14 +4,6 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """What a client sends and takes at the most. A server takes less unless it is told otherwise."""
 
 
-def received_and_sent(received: int) -> list[tuple[str, int]]:
-    """gRPC's options of a server that takes messages up to `received` bytes."""
-    return [
-        ("grpc.max_receive_message_length", received),
-        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ]
-
-
-def message_sizes(limit: int = MAX_MESSAGE_BYTES) -> list[tuple[str, int]]:
-    """gRPC's options, of a channel or of a server, for messages up to `limit` bytes; -1: of any size."""
-    return [("grpc.max_send_message_length", limit), ("grpc.max_receive_message_length", limit)]
+def message_sizes(received: int = MAX_MESSAGE_BYTES, sent: int = MAX_MESSAGE_BYTES) -> list[tuple[str, int]]:
+    """gRPC's options, of a channel or of a server, for messages up to so many bytes; -1: of any size."""
+    return [("grpc.max_receive_message_length", received), ("grpc.max_send_message_length", sent)]

@@ -38,14 +38,13 @@ def test_arrivals_are_in_order_and_within_the_window(
         st.binary(max_size=60), st.lists(pieces, max_size=12).map(lambda parts: "".join(parts).encode())
     ),
     st.sampled_from(["a.txt", "a.csv", "a.jsonl"]),
-    st.sampled_from([None, "at"]),
 )
-def test_any_file_is_played_or_refused_in_one_line(contents: bytes, name: str, column: str | None) -> None:
+def test_any_file_is_played_or_refused_in_one_line(contents: bytes, name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_bytes(contents)
         try:
-            found = arrivals.recorded(path, column=column)
+            found = arrivals.recorded(path)
         except PlanError as refused:
             message, offsets = str(refused), np.zeros(1, dtype=np.int64)
         else:

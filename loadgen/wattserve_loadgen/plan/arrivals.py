@@ -63,12 +63,11 @@ def ramp(rate_from: float, rate_to: float, seconds: float, seed_text: str) -> Of
     return _nanoseconds(2 * due / (rate_from + root), seconds)
 
 
-def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> RecordedArrivals:
-    """Arrival times in seconds from a file: one number per line (.txt), a CSV with a header, or .jsonl.
+def recorded(path: Path, *, speed: float = 1.0) -> RecordedArrivals:
+    """Arrival times in seconds from a file: one number per line, of JSON (.jsonl) or as a CSV's only column.
 
-    `column` is the CSV column or the JSON key, needed where there is more than one. `speed` 2 plays it twice
-    as fast. Times count from the first one, so a trace of wall-clock seconds does as well. PlanError names
-    the line that cannot be used.
+    `speed` 2 plays it twice as fast. Times count from the first one, so a trace of wall-clock
+    seconds does as well. PlanError names the line that cannot be used.
     """
     if not 0 < speed < math.inf:
         raise PlanError(f"speed {speed:g}: a recording plays at a speed above 0")
@@ -81,7 +80,7 @@ def recorded(path: Path, *, column: str | None = None, speed: float = 1.0) -> Re
         raise PlanError(f"{path}: is not text in UTF-8") from None
     read = _json_times if path.suffix.lower() in (".jsonl", ".ndjson") else _csv_times
     seconds: list[float] = []
-    for number, value in read(path, text, column):
+    for number, value in read(path, text):
         if not math.isfinite(value) or value < 0:
             raise PlanError(
                 f"{path}: line {number}: {value} is no arrival time; it must be 0 or more seconds"
@@ -153,43 +152,29 @@ def _end_ns(seconds: float) -> int:
 Times = Iterator[tuple[int, float]]  # the line, counted from 1, and its seconds
 
 
-def _csv_times(path: Path, text: str, column: str | None) -> Times:
+def _csv_times(path: Path, text: str) -> Times:
+    """Of the only column, whose name may stand above it."""
     reader = csv.reader(io.StringIO(text, newline=""))
-    place: int | None = None
+    is_first = True
     try:
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue
-            where = f"{path}: line {reader.line_num}"
-            if place is None:
-                place, is_header = _csv_place(path, cells, column)
-                if is_header:
-                    continue
-            if place >= len(cells):
-                raise PlanError(f"{where}: has no column {place + 1}")
-            value = _number(cells[place])
-            if value is None:
-                raise PlanError(f"{where}: {cells[place].strip()[:40]!r} is not a number of seconds")
-            yield reader.line_num, value
+            if is_first and len(cells) > 1:
+                raise PlanError(f"{path}: has {len(cells)} columns; keep only the one with the times")
+            value = _number(cells[0])
+            if value is not None:
+                yield reader.line_num, value
+            elif not is_first:
+                raise PlanError(
+                    f"{path}: line {reader.line_num}: {cells[0].strip()[:40]!r} is not a number of seconds"
+                )
+            is_first = False
     except csv.Error as error:
         raise PlanError(f"{path}: is not a CSV file: {error}") from None
 
 
-def _csv_place(path: Path, first: list[str], column: str | None) -> tuple[int, bool]:
-    """The column that holds the times, and whether the first row is a header."""
-    names = [cell.strip() for cell in first]
-    if column is not None:
-        if column not in names:
-            raise PlanError(
-                f"{path}: has no column {column!r}; its header is {' '.join(', '.join(names).split())[:80]}"
-            )
-        return names.index(column), True
-    if len(names) > 1:
-        raise PlanError(f"{path}: has {len(names)} columns; name the one with the times")
-    return 0, _number(names[0]) is None
-
-
-def _json_times(path: Path, text: str, column: str | None) -> Times:
+def _json_times(path: Path, text: str) -> Times:
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -198,12 +183,6 @@ def _json_times(path: Path, text: str, column: str | None) -> Times:
             value = json.loads(line)
         except (ValueError, RecursionError):
             raise PlanError(f"{where}: is not JSON") from None
-        if isinstance(value, dict):
-            if column is None:
-                raise PlanError(f"{where}: name the key that holds the time")
-            if column not in value:
-                raise PlanError(f"{where}: has no key {column!r}")
-            value = value[column]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PlanError(f"{where}: {str(value)[:40]!r} is not a number of seconds")
         try:

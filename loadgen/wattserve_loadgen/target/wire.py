@@ -37,7 +37,7 @@ PREDICT_STREAM = "/wattserve.v1.Inference/PredictStream"
 GENERATE = "/wattserve.v1.Inference/Generate"
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 # Otherwise equal channels share one connection. What is too large, the server says.
-_OPTIONS = [("grpc.use_local_subchannel_pool", 1), *message_sizes(-1)]
+_OPTIONS = [("grpc.use_local_subchannel_pool", 1), *message_sizes(received=-1, sent=-1)]
 # (calls of each, the most of them). A channel allows so many streams at once and queues the rest inside the
 # client, where it would look like latency.
 _PER_CHANNEL = 32, 8

@@ -145,11 +145,10 @@ CHECKPOINTS = Table(
     Column("seq", BigInteger, nullable=False),
     Column("hash", LargeBinary, nullable=False),  # of the receipt with that number
     Column("unix_ns", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),  # of `CHECKPOINT_KINDS`
+    Column("kind", Text, nullable=False),  # HEAD or RETENTION
     PrimaryKeyConstraint("instance", "seq", "kind"),
 )
 HEAD, RETENTION = "head", "retention"  # the last one then; the last of those that retention has taken out
-CHECKPOINT_KINDS = (HEAD, RETENTION)
 
 # Spans in which something was used that is on no receipt of the book.
 BREAKS = Table(

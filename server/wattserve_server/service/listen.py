@@ -26,7 +26,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from wattserve_proto.limits import received_and_sent
+from wattserve_proto.limits import message_sizes
 from wattserve_proto.oip import open_inference_pb2 as oip
 from wattserve_proto.oip import open_inference_pb2 as oip_pb
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -86,7 +86,7 @@ class ConnectionLimits:
 
     def options(self) -> list[tuple[str, int]]:
         limits = [
-            *received_and_sent(self.message_bytes),
+            *message_sizes(received=self.message_bytes),
             ("grpc.max_concurrent_streams", self.calls),
             ("grpc.per_message_decompression", 0),  # no limit of gRPC bounds that: `unpacked` does it
         ]

@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument(
         "--arrivals", type=Path, metavar="FILE", help="at these instants, not in a closed loop"
     )
-    parser.add_argument("--column", help="of the arrivals' file")
     parser.add_argument("--speed", type=float, default=1.0, help="play the arrivals so many times as fast")
     parser.add_argument("--slots", type=int, default=32, help="of the closed loop (default 32)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
@@ -57,7 +56,7 @@ def _played(args: argparse.Namespace) -> Case:
     lengths = recorded_lengths(args.lengths)
     if not args.arrivals:
         return Case(f"{lengths.name}, {args.slots} slots", lengths, slots=args.slots)
-    arrivals = recorded(args.arrivals, column=args.column, speed=args.speed).offsets_ns
+    arrivals = recorded(args.arrivals, speed=args.speed).offsets_ns
     return Case(f"{lengths.name} at {args.arrivals.name}", lengths, arrivals_ns=tuple(arrivals.tolist()))
 
 

@@ -119,21 +119,18 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "column"),
+    ("name", "text"),
     [
-        ("a.txt", "0.5\n0.5\n1.25\n", None),
-        ("a.txt", "arrival\r\n0.5\r\n0.5\r\n\r\n1.25", None),
-        ("a.csv", "\ufeffid,at\n1,0.5\n2, 0.5\n3,1.25\n", "at"),
-        ("a.jsonl", '{"at": 0.5}\n{"at": 0.5, "x": 1}\n\n{"at": 1.25}\n', "at"),
-        ("a.jsonl", "0.5\n0.5\n1.25", None),
-        ("a.txt", "1700000000.5\n1700000000.5\n1700000001.25\n", None),
+        ("a.txt", "0.5\n0.5\n1.25\n"),
+        ("a.txt", "arrival\r\n0.5\r\n0.5\r\n\r\n1.25"),
+        ("a.csv", '\ufeff"at"\n0.5\n"0.5"\n 1.25\n'),
+        ("a.jsonl", "0.5\n0.5\n\n1.25"),
+        ("a.txt", "1700000000.5\n1700000000.5\n1700000001.25\n"),
     ],
 )
-def test_recorded_times_count_from_the_first(
-    tmp_path: Path, name: str, text: str, column: str | None
-) -> None:
+def test_recorded_times_count_from_the_first(tmp_path: Path, name: str, text: str) -> None:
     path = written(tmp_path, name, text)
-    found = arrivals.recorded(path, column=column)
+    found = arrivals.recorded(path)
     assert found.offsets_ns.tolist() == [0, 0, 750_000_000]
     assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -146,31 +143,28 @@ def test_a_recording_plays_faster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "column", "message"),
+    ("name", "text", "message"),
     [
-        ("a.txt", "", None, "holds no arrival time"),
-        ("a.txt", "seconds\n", None, "holds no arrival time"),
-        ("a.txt", "0\n1\nlate\n", None, "line 3: 'late' is not a number of seconds"),
-        ("a.txt", "0\n2\n\n1\n", None, "line 4: 1.0 s comes after 2.0 s; sort the times"),
-        ("a.txt", "0\n-1\n", None, "line 2: -1.0 is no arrival time"),
-        ("a.txt", "nan\n", None, "line 1: nan is no arrival time"),
-        ("a.txt", "0\n1e300\n", None, "lasts 1e.300 s"),
-        ("a.csv", "id,at\n1,0\n", None, "has 2 columns; name the one with the times"),
-        ("a.csv", "id,at\n1,0\n", "when", "has no column 'when'; its header is id, at"),
-        ("a.csv", "id,at\n1,0\n2\n", "at", "line 3: has no column 2"),
-        ("a.jsonl", '{"at": 0}\n{"at": 1', "at", "line 2: is not JSON"),
-        ("a.jsonl", '{"at": 0}', None, "line 1: name the key that holds the time"),
-        ("a.jsonl", '{"at": 0}', "when", "line 1: has no key 'when'"),
-        ("a.jsonl", '{"at": "0"}', "at", "line 1: '0' is not a number of seconds"),
-        ("a.jsonl", "true", None, "line 1: 'True' is not a number of seconds"),
-        ("a.jsonl", "1" + "0" * 400, None, "line 1: inf is no arrival time"),
+        ("a.txt", "", "holds no arrival time"),
+        ("a.txt", "seconds\n", "holds no arrival time"),
+        ("a.txt", "0\n1\nlate\n", "line 3: 'late' is not a number of seconds"),
+        ("a.txt", "0\n2\n\n1\n", "line 4: 1.0 s comes after 2.0 s; sort the times"),
+        ("a.txt", "0\n-1\n", "line 2: -1.0 is no arrival time"),
+        ("a.txt", "nan\n", "line 1: nan is no arrival time"),
+        ("a.txt", "0\n1e300\n", "lasts 1e.300 s"),
+        ("a.csv", "id,at\n1,0\n", "has 2 columns; keep only the one with the times"),
+        ("a.jsonl", "0\n[1", "line 2: is not JSON"),
+        ("a.jsonl", '{"at": 0}', "line 1: \"{'at': 0}\" is not a number of seconds"),
+        ("a.jsonl", '"0"', "line 1: '0' is not a number of seconds"),
+        ("a.jsonl", "true", "line 1: 'True' is not a number of seconds"),
+        ("a.jsonl", "1" + "0" * 400, "line 1: inf is no arrival time"),
     ],
 )
 def test_a_recording_that_cannot_be_played_names_its_line(
-    tmp_path: Path, name: str, text: str, column: str | None, message: str
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     with pytest.raises(PlanError, match=message) as error:
-        arrivals.recorded(written(tmp_path, name, text), column=column)
+        arrivals.recorded(written(tmp_path, name, text))
     assert str(error.value).startswith(f"{tmp_path / name}: ")
     assert "\n" not in str(error.value)
 
