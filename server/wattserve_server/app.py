@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUDGETS_NEED_BOOK = "has budgets, which an account book keeps: give --account-book"
+BUDGETS_NEED_METER = "has budgets, and --meter none counts no joules: give another --meter"
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -71,8 +72,9 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
         deadlines = Deadlines(config.default_deadline_seconds, config.max_deadline_seconds)
         predictor = Predictor(serving, observer, quotas, deadlines, Unkeyed(config.max_peer_in_flight))
         keys = KeyFile(config.keys_file) if config.keys_file else None
-        if keys is not None and plan.account_book is None and (held := keys.first_with_budgets()):
-            raise ConfigError(f"--keys-file {config.keys_file}: key {held} {BUDGETS_NEED_BOOK}")
+        budgets_need = _budgets_need(config)
+        if keys is not None and budgets_need and (held := keys.first_with_budgets()):
+            raise ConfigError(f"--keys-file {config.keys_file}: key {held} {budgets_need}")
         gate = Gate(keys, quotas, opens_admin=config.open_admin, trusts_header=config.trust_tenant_header)
         status_page = StatusPage(serving, observer)
         tls = None
@@ -114,8 +116,7 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
             undo.push_async_callback(front.stop)
         if keys is not None:
             observer.declare_tenants(keys.keys.tenants)
-            keeps_budgets = plan.account_book is not None
-            looking = asyncio.create_task(_look_at_keys(keys, listener, observer, keeps_budgets))
+            looking = asyncio.create_task(_look_at_keys(keys, listener, observer, budgets_need))
             undo.callback(looking.cancel)
         starting = asyncio.create_task(start(config, plan, observer, quotas, undo, predictor, keys))
         interrupted = asyncio.create_task(stopping.wait())
@@ -170,13 +171,20 @@ def draining_signals() -> list[signal.Signals]:
     return [number for number in SIGNALS if number != signal.SIGHUP or not is_ignored]
 
 
-async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer, keeps_budgets: bool) -> None:
+def _budgets_need(config: ServerConfig) -> str:
+    """What is missing; empty: nothing."""
+    if not config.account_book:
+        return BUDGETS_NEED_BOOK
+    return BUDGETS_NEED_METER if config.meter == "none" else ""
+
+
+async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer, budgets_need: str) -> None:
     """Take up what changes in the file, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_AT_KEYS_S)
         listener.revoke(keys.look())
-        if not keeps_budgets and (held := keys.first_with_budgets()):
-            log.error("BUDGETS ARE NOT KEPT: key %s %s", held, BUDGETS_NEED_BOOK)
+        if budgets_need and (held := keys.first_with_budgets()):
+            log.error("BUDGETS ARE NOT KEPT: key %s %s", held, budgets_need)
         observer.declare_tenants(keys.keys.tenants)
 
 

@@ -154,13 +154,17 @@ class Budgets:
     def ran(self, held: Held, receipt: Receipt) -> None:
         """It has run, and counts by its provisional figure until it is final."""
         self.release(held)
-        if not receipt.is_final:
-            figures = receipt.whole
-            uj = held.uj if figures.provisional_uj is None else figures.provisional_uj
+        if receipt.is_final and not receipt.is_unknown:
+            return
+        figures = receipt.whole
+        uj = held.uj if figures.provisional_uj is None else figures.provisional_uj
+        if receipt.is_final:
+            self._use(held.tenant, uj)
+        else:
             self._held[receipt.receipt_id] = self.hold(held.tenant, held.variant, uj)
 
     def final(self, receipt: Receipt) -> None:
-        """It counts what it was charged."""
+        """It counts what it was charged; where its energy is unknown, what was held for it too."""
         held = self._held.pop(receipt.receipt_id, None)
         if held is not None:
             self.release(held)
@@ -170,9 +174,13 @@ class Budgets:
         self._idle.learn(receipt.tenant, receipt.variant, active_uj, idle_uj)
         if not receipt.tenant:
             return
+        unknown_uj = held.uj if held is not None and receipt.is_unknown else 0
+        self._use(receipt.tenant, active_uj + idle_uj + unknown_uj)
+
+    def _use(self, tenant: str, uj: int) -> None:
         self._roll()
         for period in self._periods.values():
-            period.own_uj[receipt.tenant] += active_uj + idle_uj
+            period.own_uj[tenant] += uj
 
     def told(self) -> Iterable[tuple[str, Budget, int]]:
         """Each tenant's budgets, and what is used of them."""

@@ -147,6 +147,21 @@ def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_sett
     assert budgets.spent_uj("shop", "hour") == 270
 
 
+def test_where_the_meter_fails_a_request_counts_as_it_was_foreseen() -> None:
+    budgets = Rig().made()
+    held, late = budgets.hold("shop", "fp32", 500), budgets.hold("shop", "fp32", 70)
+    receipt = running("r1", 300)
+    budgets.ran(held, receipt)
+    receipt.end(Outcome.COMPLETED)
+    receipt.charge(Charge(receipt.lines[0], None, 0.0, None, "no reading"), ACCELERATOR)
+    budgets.final(receipt)
+    assert budgets.spent_uj("shop", "hour") == 370
+    done = finished("r2", None, 0, "shop")  # final before its caller is told
+    budgets.final(done)
+    budgets.ran(late, done)
+    assert budgets.spent_uj("shop", "hour") == 370
+
+
 def running(receipt_id: str = "r", foreseen_uj: int | None = None) -> Receipt:
     """One whose batch runs, or has ended where it says what it cost."""
     receipt = Receipt(receipt_id, "", "fp32", "cpu", 0, tenant="shop")
