@@ -125,7 +125,7 @@ def metrics() -> Observer:
     receipt.charge(Charge(receipt.lines[0], 100, 0.0, 1, ""), ACCELERATOR)
     made.receipt_final(receipt)
     call = made.method("unary", "wattserve.v1.Inference", "Predict")
-    call.end(call.start(), "OK")
+    call.end(call.start() + 10**9, "OK")  # below every bound of the histogram, however busy the machine is
     return made
 
 
