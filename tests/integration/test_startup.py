@@ -173,6 +173,7 @@ def test_pickled_weights_are_not_read_and_the_error_says_how_to_convert_them(
 def test_a_checkpoint_without_a_classifier_is_not_made_up(shell: Shell, tmp_path: Path) -> None:
     line = shell.serve_refused(save_encoder(tmp_path / "encoder"))
     assert "has no weights for classifier" in line
+    assert "--task feature-extraction" in line
     assert "it is not a sequence-classification checkpoint" in line
 
 

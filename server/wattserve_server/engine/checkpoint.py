@@ -78,7 +78,8 @@ def load_checkpoint(
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ConfigError(
             f"model {place!r} has no weights for {shown}: it is not a {task.name} checkpoint "
-            "(they would be random, and so would its answers)"
+            "(they would be random, and so would its answers); give the task that it is made for, such as "
+            "--task feature-extraction for an encoder without a head"
         )
     return runnable(place, task, module.eval())
 
