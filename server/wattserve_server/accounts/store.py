@@ -80,7 +80,7 @@ def open_book(place: str, *, for_writing: bool) -> Book:
     """
     url = _url_of(place)
     is_sqlite = url.get_backend_name() == "sqlite"
-    name = place if is_sqlite else url.render_as_string(hide_password=True)
+    name = place if is_sqlite else url.set(drivername="postgresql").render_as_string(hide_password=True)
     lock = None
     try:
         if is_sqlite:

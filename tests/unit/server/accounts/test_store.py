@@ -60,7 +60,8 @@ def test_a_database_that_says_nothing_is_not_waited_for_without_end(monkeypatch:
     silent = threading.Thread(target=let_in_and_be_silent)
     silent.start()
     place = f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/book?sslmode=disable&gssencmode=disable"
-    with listener, pytest.raises(ConfigError, match=r"the database has not answered for 0\.2 s"):
+    said = r"--account-book postgresql://me@127\.0\.0\.1.*: the database has not answered for 0\.2 s"
+    with listener, pytest.raises(ConfigError, match=said):
         open_book(place, for_writing=True)
     silent.join()
 
