@@ -87,6 +87,7 @@ def open_book(place: str, *, for_writing: bool) -> Book:
             path = Path(place)
             if for_writing:
                 lock = _prepare(path)
+                _check_names(path)
             elif not os.path.isfile(place):
                 raise ConfigError(f"--account-book {place}: there is no such file")
         file = None if lock is None else _file_at(place)
@@ -151,23 +152,34 @@ def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
 
 
 def _prepare(path: Path) -> int:
-    """Make the folder and the file, and lock it by whichever name it is called; the lock. It is closed after
-    SQLite's own connections: POSIX would take their locks with it."""
-    lock = None
+    """Make the folder and lock the file, by whichever symbolic link it is named; the lock. It lies beside the
+    file: by NFS a lock of the file itself would lock SQLite out."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock = os.open(f"{os.path.realpath(path)}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        if lock is not None:
-            os.close(lock)
-        if isinstance(error, BlockingIOError):
-            raise ConfigError(
-                f"--account-book {path}: another server writes to it; give each one its own file, or one "
-                "PostgreSQL to all"
-            ) from None
+        raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except BlockingIOError:
+        os.close(lock)
+        raise ConfigError(
+            f"--account-book {path}: another server writes to it; give each one its own file, or one "
+            "PostgreSQL to all"
+        ) from None
+    except OSError as error:
+        os.close(lock)
         raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
     return lock
+
+
+def _check_names(path: Path) -> None:
+    if path.stat().st_nlink > 1:
+        raise ConfigError(
+            f"--account-book {path}: has several names (hard links), and SQLite would keep a journal of its "
+            "own for each; leave it one"
+        )
 
 
 def _check(book: Book, for_writing: bool) -> None:
