@@ -117,6 +117,26 @@ def test_the_table_names_all_that_it_was_made_of(place: str, capsys: pytest.Capt
     assert "EUR" not in bare.replace("--price 0.30EUR", "")
 
 
+@pytest.mark.parametrize(
+    ("uj", "host_uj", "columns"),
+    [(7, None, ("active J",)), (0, 5, ("active J",)), (7, 5, ("accelerator J", "host J"))],
+)
+def test_the_table_has_a_column_for_each_part_that_is_metered(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    uj: int,
+    host_uj: int | None,
+    columns: Sequence[str],
+) -> None:
+    keeper = Bookkeeper(str(tmp_path / "book.sqlite3"))
+    keeper.answer(uj=uj, idle_uj=0, host_uj=host_uj)
+    keeper.end()
+    shown = told(capsys, keeper.place)
+    names = ("active J", "accelerator J", "host J")
+    assert tuple(name for name in names if name in shown) == columns
+    assert f"{(uj + (host_uj or 0)) / 1e6:.6f}" in shown
+
+
 def test_the_tariff_may_stand_in_the_environment(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,11 @@ def _lines(bill: Bill) -> Table:
 def _cells(bill: Bill, line: Line) -> dict[str, str]:
     """By column; those with nothing in the whole bill are left out."""
     used, total = line.used, bill.total.used
-    has_host = bool(total.host_uj or total.host_idle_uj)
+    parts = {
+        "accelerator J": (used.accelerator_uj, total.accelerator_uj or total.accelerator_idle_uj),
+        "host J": (used.host_uj, total.host_uj or total.host_idle_uj),
+    }
+    active = {name: joules(own_uj) for name, (own_uj, is_metered) in parts.items() if is_metered}
     cells = {
         "requests": f"{used.requests:,}",
         "sequences": f"{used.sequences:,}",
@@ -112,9 +116,10 @@ def _cells(bill: Bill, line: Line) -> dict[str, str]:
         cells["generated"] = f"{used.output_tokens:,}"
     if total.unknown:
         cells["unknown"] = f"{used.unknown:,}"
-    cells["accelerator J" if has_host else "active J"] = joules(used.accelerator_uj)
-    if has_host:
-        cells["host J"] = joules(used.host_uj)
+    if len(active) > 1:
+        cells |= active
+    else:
+        cells["active J"] = joules(used.accelerator_uj + used.host_uj)
     cells["shared idle J"] = joules(used.accelerator_idle_uj + used.host_idle_uj)
     cells["joules"] = joules(used.energy_uj)
     cells["kWh"] = f"{line.kwh:.6g}"
