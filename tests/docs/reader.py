@@ -120,10 +120,11 @@ class Reader:
     def _serve(self, command: str, is_asked: bool) -> None:
         self.leave()
         command = command.replace("--http-port 8000", "--http-port 0")
+        server = Server(command, self._folder, self._variables)
         if not is_asked or "--tls-" in command:  # a document's other commands speak to one without
-            Server(command, self._folder, self._variables | {"WATTSERVE_METER": "none"}).end()
+            server.end()
             return
-        self._server = self._own = Server(command, self._folder, self._variables)
+        self._server = self._own = server
 
     def _fitted(self, command: str) -> str:
         fitted = self._addressed(command)
