@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -85,6 +86,9 @@ class Attempt:
         return self.first_seq + len(self.rows) - 1
 
 
+NAME_TRIES, NAME_PAUSE_S = 11, 0.2  # a server that starts again may find its own name still taken
+
+
 def default_name(port: int) -> str:
     """Of a server among those that write to one PostgreSQL."""
     return f"{socket.gethostname()}:{port}"
@@ -114,7 +118,7 @@ class Scribe:
         self._connection: Connection | None = None
         with told(book.name):
             try:
-                connection = self._connected()
+                connection = self._connected_soon()
             except TakenName as error:
                 raise ConfigError(f"--account-book {book.name}: {error}; give --account-name") from None
             with connection.begin():
@@ -190,6 +194,15 @@ class Scribe:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             connection.close()
+
+    def _connected_soon(self) -> Connection:
+        """PostgreSQL lets go of a name a moment after the connection of who had it has ended."""
+        for _ in range(NAME_TRIES - 1):
+            try:
+                return self._connected()
+            except TakenName:
+                time.sleep(NAME_PAUSE_S)
+        return self._connected()
 
     def _connected(self) -> Connection:
         if self._connection is None:
