@@ -82,13 +82,19 @@ def holds(place: str) -> tuple[int, int, int]:
     return receipts, of_tenants, of_counters
 
 
-def test_a_database_that_is_killed_and_comes_back(postgres: Postgres) -> None:
-    place = postgres.new_database()
+def writing_to(place: str) -> Bookkeeper:
+    """One answer is in the book."""
     keeper = Bookkeeper(place)
     keeper.writer.start()
     keeper.answer()
     while not keeper.writer.status.written:
         time.sleep(0.05)
+    return keeper
+
+
+def test_a_database_that_is_killed_and_comes_back(postgres: Postgres) -> None:
+    place = postgres.new_database()
+    keeper = writing_to(place)
     postgres.kill()
     try:
         for _ in range(100):
@@ -109,11 +115,7 @@ def test_a_database_that_freezes_and_comes_back(
 ) -> None:
     monkeypatch.setattr("wattserve_server.accounts.postgres.ANSWER_S", 0.5)
     place = postgres.new_database()
-    keeper = Bookkeeper(place)
-    keeper.writer.start()
-    keeper.answer()
-    while not keeper.writer.status.written:
-        time.sleep(0.05)
+    keeper = writing_to(place)
     with postgres.frozen():
         keeper.answer()
         while keeper.writer.status.is_writing:
