@@ -211,7 +211,7 @@ def found_in(run: Run, used: dict[str, float]) -> Found:
     )
 
 
-def found_by(meter: str, alone_s: float, together_s: float) -> Found:
+def found_by(meter: str, alone_s: float, together_s: float, threads: int) -> Found:
     """In one run."""
     with tempfile.TemporaryDirectory() as folder:
         audit = Path(folder) / "run.audit"
@@ -223,6 +223,8 @@ def found_by(meter: str, alone_s: float, together_s: float) -> Found:
             "--lazy-variants",
             "--meter",
             meter,
+            "--threads",
+            str(threads),
         )
         with running_server(*flags, fresh=True, command=("audit", "record", str(audit))) as server:
             run = Run(server.address)
@@ -240,6 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="of each meter (default: %(default)s)")
     parser.add_argument("--alone", type=float, default=10.0, help=f"seconds of {RESIDENT} alone")
     parser.add_argument("--together", type=float, default=40.0, help="seconds of both")
+    parser.add_argument("--threads", type=int, default=0, help="of the server, that compute; 0: as it does")
     asked = parser.parse_args(arguments)
     missed = 0
     print(
@@ -249,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("|---|---|---|---|---|---|---|")
     for meter in asked.meters.split(","):
         for _ in range(asked.runs):
-            found = found_by(meter, asked.alone, asked.together)
+            found = found_by(meter, asked.alone, asked.together, asked.threads)
             missed += bool(found.misses())
             compared = " | ".join(
                 f"{getattr(found.told, each):.2f} ({found.over_used(each):.2f})" for each in BOUNDS

@@ -18,6 +18,7 @@ MOST_GAP_PERIODS, MOST_GAP_SECONDS = 10.0, 0.5  # the longer of both
 STEADY_WATTS = 10.0  # standard deviation of the power: steady for a large device
 STEADY_SHARE = 0.10  # of the power: steady for a small one
 STEADY_MEAN_SHARE = 0.05  # of the power: how well its mean is known where it flickers between readings
+MANY_FOLD = 10.0  # as a part: beyond it a factor says more than a percentage
 TWIN_RISK = 0.01  # that a rig which sees equal arms as equal fails the check
 
 _SAMPLES, _GAPS, _POWER = "enough sensor samples", "no meter gaps", "steady power"
@@ -165,9 +166,8 @@ def twins(results: Results) -> Check:
         )
         text += f" (not in: {'; '.join(outside)})"
     reach, load, what = widest
-    text += (
-        f"; two runs of the same variant may differ by up to {words.percent(reach)} ({what} under {load}):"
-    )
+    differ = words.percent(reach) if reach < MANY_FOLD else f"a factor of {1 + reach:.0f}"
+    text += f"; two runs of the same variant may differ by up to {differ} ({what} under {load}):"
     text += " nothing smaller can be told apart"
     weak = reach > NO_CONCLUSION
     return Check(name, chance >= TWIN_RISK, f"{text}; measure longer" if weak else text, weak)

@@ -221,8 +221,11 @@ def told(name: str) -> Iterator[None]:
         yield
     except (DBAPIError, sqlite3.Error) as error:
         words = in_words(error)
-        damaged = "malformed" in words or "not a database" in words
-        remedy = f"; {RECOVER}" if damaged else ""
+        remedy = ""
+        if "malformed" in words or "not a database" in words:
+            remedy = f"; {RECOVER}"
+        elif "disk I/O error" in words:  # SQLite says no more of a disk that is full at the start
+            remedy = "; make sure that its disk has room, and that files may grow (ulimit -f)"
         raise ConfigError(f"--account-book {name}: {words}{remedy}") from None
 
 

@@ -19,6 +19,16 @@ from wattserve_server.accounts.store import open_book
 from wattserve_server.errors import ConfigError
 
 KILLS = 10
+OPENED_WITHOUT_ROOM = """
+import resource, sys
+from wattserve_server.accounts.store import open_book
+from wattserve_server.errors import ConfigError
+resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+try:
+    open_book(sys.argv[1], for_writing=True)
+except ConfigError as error:
+    print(error)
+"""
 
 
 def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -40,6 +50,16 @@ def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert (keeper.writer.status.waiting, keeper.writer.status.written) == (0, 201)
     keeper.end()
     assert holds(place) == (201, 20100, 20100)
+
+
+def test_no_room_at_the_start(tmp_path: Path) -> None:
+    opened = subprocess.run(
+        [sys.executable, "-c", OPENED_WITHOUT_ROOM, str(tmp_path / "book.sqlite3")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "make sure that its disk has room" in opened.stdout
 
 
 @pytest.mark.parametrize("other", ["nothing", "an older copy"])
