@@ -30,7 +30,7 @@ from wattserve_client.errors import (
     details_in,
     error_for,
 )
-from wattserve_client.keys import ApiKey, Metadata
+from wattserve_client.keys import IN_CLEAR, ApiKey, Metadata
 from wattserve_client.wire import from_message
 from wattserve_common.arguments import host_and_port
 from wattserve_proto.limits import MAX_MESSAGE_BYTES, message_sizes
@@ -126,7 +126,7 @@ class Link:
         self._key = key or ApiKey("")
         self._key.check_private(self.addresses, self._tls is not None)
         self._credentials = None if self._tls is None else grpc.ssl_channel_credentials(*self._tls.read())
-        self.options = [*_OPTIONS, *self._own_options()]
+        self.options = [*_OPTIONS, *([] if self._tls else IN_CLEAR), *self._own_options()]
         # One address is gRPC's to understand and to look up, again and again.
         self._grpc_target = list_of(self.addresses) if self.has_several else self.target
 

@@ -11,6 +11,9 @@ from wattserve_client._servers import PathLike
 from wattserve_common.arguments import host_and_port, is_loopback
 
 VARIABLE = "WATTSERVE_API_KEY"
+# Of a channel without TLS. gRPC would go through a proxy that the environment names (`http_proxy`), to this
+# machine's own ports too, and the proxy would read the key and the texts.
+IN_CLEAR = [("grpc.enable_http_proxy", 0)]
 
 Metadata = tuple[tuple[str, str], ...]
 

@@ -40,7 +40,7 @@ def _channel(environment: Mapping[str, str]) -> grpc.Channel:
     target = f"127.0.0.1:{environment.get('WATTSERVE_PORT') or 50051}"
     trusted = _content(environment.get("WATTSERVE_TLS_CERT"))
     if trusted is None:
-        return grpc.insecure_channel(target)
+        return grpc.insecure_channel(target, [("grpc.enable_http_proxy", 0)])
     credentials = grpc.ssl_channel_credentials(
         trusted, _content(environment.get("HEALTH_TLS_KEY")), _content(environment.get("HEALTH_TLS_CERT"))
     )

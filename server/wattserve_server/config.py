@@ -387,6 +387,10 @@ def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.en
         if name in flags:
             given[name] = _parse(name, flag(name), flags[name])
         elif variable in environment:  # else nobody reads it: others set variables of such names too
+            if name in given and not environment[variable]:
+                raise ConfigError(
+                    f"{variable} is empty, and {flags['config']} sets {name}: give it a value, or unset it"
+                )
             given[name] = _parse(name, variable, environment[variable])
     return ServerConfig(**given)
 

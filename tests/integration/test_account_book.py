@@ -143,6 +143,8 @@ def test_a_budget_is_kept_and_a_request_says_what_it_may_cost(
     shop = capsys.readouterr().out.strip()
     assert wattserve.main([*adding, "lab"]) == 0
     lab = capsys.readouterr().out.strip()
+    assert wattserve.main([*adding, "proxy", "--names", "shop,bank", *budgets]) == 0
+    proxy = capsys.readouterr().out.strip()
     assert wattserve.main(["keys", "list", "--file", str(keys)]) == 0
     assert "hard 8 J/month" in capsys.readouterr().out
     with (
@@ -150,7 +152,7 @@ def test_a_budget_is_kept_and_a_request_says_what_it_may_cost(
         running_server("--model", "demo", "--keys-file", str(keys)),
     ):
         pass
-    with running_server(*serving(place), "--keys-file", str(keys)) as server:
+    with running_server(*serving(place), "--keys-file", str(keys), "--trust-tenant-header") as server:
         with Client(server.address, api_key=lab) as client:
             reason, cost_uj = "LAW_UNKNOWN", 0
             while reason == "LAW_UNKNOWN":  # a calibration as short as the tests' has yet to learn
@@ -174,6 +176,10 @@ def test_a_budget_is_kept_and_a_request_says_what_it_may_cost(
                 except grpc.RpcError as error:
                     refused = error
             assert "of 8 J/month" in str(refused)
+            behind = ("authorization", f"Bearer {proxy}")
+            with pytest.raises(grpc.RpcError, match="tenant shop has used"):
+                ask(request, metadata=(behind, ("x-wattserve-tenant", "shop")))
+            ask(request, metadata=(behind, ("x-wattserve-tenant", "bank")))
         assert warnings
         assert "tenant shop has used" in warnings[0]
         with Client(server.address, api_key=shop) as client, pytest.raises(Overloaded) as told:
@@ -182,7 +188,7 @@ def test_a_budget_is_kept_and_a_request_says_what_it_may_cost(
         with urllib.request.urlopen(server.metrics_url) as page:
             metrics = page.read().decode()
         assert 'wattserve_tenant_budget_joules{kind="hard",period="month",tenant="shop"} 8.0' in metrics
-        assert 'refused_requests_total{limit="tenant_budget"} 2.0' in metrics
+        assert 'refused_requests_total{limit="tenant_budget"} 3.0' in metrics
         assert server.terminate() == 0
     with (
         running_server(*serving(place), "--keys-file", str(keys)) as again,

@@ -27,7 +27,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from wattserve_client import Tls
-from wattserve_client.keys import Metadata
+from wattserve_client.keys import IN_CLEAR, Metadata
 from wattserve_common.words import wrong_port
 from wattserve_proto.limits import message_sizes
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -113,7 +113,7 @@ class Connection:
 def open_channel(address: str, tls: Tls | None = None) -> grpc.aio.Channel:
     """A channel with a connection of its own, made at its first call."""
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=[*_OPTIONS, *IN_CLEAR])
     credentials = grpc.ssl_channel_credentials(*tls.read())
     name = [("grpc.ssl_target_name_override", tls.server_name)] if tls.server_name else []
     return grpc.aio.secure_channel(address, credentials, options=[*_OPTIONS, *name])

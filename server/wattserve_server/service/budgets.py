@@ -122,18 +122,18 @@ class Budgets:
         open_uj = sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
         return period.own_uj[tenant] + period.others_uj.get(tenant, 0) + open_uj
 
-    def check(self, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
+    def check(self, tenant: str, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
         """Whether a request may come that will use so much more active energy with a variant; None: nobody
-        knows. Returns a warning, where a soft budget is used up. Raises SpentError, which says when the
-        period ends."""
+        knows. key: that was shown for the tenant, whose it is or that may name it. Returns a warning, where a
+        soft budget is used up. Raises SpentError, which says when the period ends."""
         warning = ""
         if more_uj is not None:
-            more_uj = self._idle.with_idle_uj(key.tenant, variant, more_uj)
+            more_uj = self._idle.with_idle_uj(tenant, variant, more_uj)
         for budget in self._of(key):
-            spent_uj = self.spent_uj(key.tenant, budget.period)
+            spent_uj = self.spent_uj(tenant, budget.period)
             if spent_uj < budget.uj and spent_uj + (more_uj or 0) <= budget.uj:
                 continue
-            used = f"tenant {key.tenant} has used {spent_uj / 1e6:g} of {budget}"
+            used = f"tenant {tenant} has used {spent_uj / 1e6:g} of {budget}"
             if budget.kind == SOFT:
                 warning = used
                 continue
@@ -183,8 +183,13 @@ class Budgets:
             period.own_uj[tenant] += uj
 
     def told(self) -> Iterable[tuple[str, Budget, int]]:
-        """Each tenant's budgets, and what is used of them."""
-        seen = {(key.tenant, budget) for key in self._keys() for budget in self._of(key)}
+        """Each tenant's budgets, by its own keys and those that name it, and what is used of them."""
+        seen = {
+            (tenant, budget)
+            for key in self._keys()
+            for tenant in (key.tenant, *key.names)
+            for budget in self._of(key)
+        }
         return [(tenant, budget, self.spent_uj(tenant, budget.period)) for tenant, budget in sorted(seen)]
 
     def _of(self, key: ApiKey) -> list[Budget]:

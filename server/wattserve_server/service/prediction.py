@@ -384,7 +384,7 @@ class Predictor:
         """None of a caller without budgets, to whom they cost nothing."""
         if self.budgets is None or caller.key is None:
             return None
-        return Spending(self.budgets, self._quotas.as_of_now(caller.key))
+        return Spending(self.budgets, self._quotas.as_of_now(caller.key), caller.tenant)
 
     def count(self, caller: Caller) -> None:
         """A message of that caller that is no request uses up one all the same. Raises OverloadedError."""

@@ -20,19 +20,20 @@ WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call
 
 
 class Spending:
-    """Of one request: `allow` it, then say how it `ended`. key: as the file has it now, with budgets."""
+    """Of one request: `allow` it, then say how it `ended`. key: as the file has it now, with budgets. tenant:
+    for whom it was shown."""
 
-    __slots__ = ("_budgets", "_held", "_key")
+    __slots__ = ("_budgets", "_held", "_key", "_tenant")
 
-    def __init__(self, budgets: Budgets | None = None, key: ApiKey | None = None) -> None:
+    def __init__(self, budgets: Budgets | None = None, key: ApiKey | None = None, tenant: str = "") -> None:
         self._budgets = budgets if key is not None and key.budgets else None
-        self._key = key
+        self._key, self._tenant = key, tenant
         self._held: Held | None = None
 
     def check(self) -> None:
         """Before anything is done for it. Raises SpentError."""
         if self._budgets is not None and self._key is not None:
-            self._budgets.check(self._key)
+            self._budgets.check(self._tenant, self._key)
 
     def allow(
         self,
@@ -52,8 +53,8 @@ class Spending:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:
             variant = hosted.choice.name
-            warning = self._budgets.check(self._key, foreseen_uj, variant)
-            self._held = self._budgets.hold(self._key.tenant, variant, foreseen_uj or 0)
+            warning = self._budgets.check(self._tenant, self._key, foreseen_uj, variant)
+            self._held = self._budgets.hold(self._tenant, variant, foreseen_uj or 0)
             if warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, warning)
 

@@ -44,7 +44,8 @@ Every setting of `wattserve serve`. Each can be given in three ways, the first o
 
 A value that cannot be is refused at start-up in one line that names where it was given, with exit code 2.
 So is an unknown name in the file. A variable `WATTSERVE_...` that is no setting is only reported: Kubernetes
-sets such by itself. Switches take `true`, `yes`, `1`, `false`, `no`, `0`; as a flag they take no value.
+sets such by itself. One that is empty takes nothing of the file away: where that sets it too, it is refused.
+Switches take `true`, `yes`, `1`, `false`, `no`, `0`; as a flag they take no value.
 
 `wattserve`'s other commands take those of the settings that concern them: see [Command line](cli.md).
 

@@ -83,6 +83,17 @@ def test_one_of_several_servers_elsewhere_is_enough_for_a_refusal() -> None:
         Client(["127.0.0.1:1", "192.0.2.1:1"], api_key=KEY)
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_in_clear_nothing_goes_through_a_proxy(
+    kind: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nobody is
+    for variable in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    with kind(server.target, api_key=KEY, retry=False) as client:
+        assert client.is_ready()
+
+
 @pytest.mark.parametrize("text", ["two words", "wattserve_\n", "schlüssel"])
 def test_what_is_no_key_is_not_repeated(text: str) -> None:
     with pytest.raises(ValueError, match="api_key: an API key is one word of printable ASCII") as caught:

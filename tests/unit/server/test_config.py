@@ -64,6 +64,14 @@ def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "value"), [("keys_file", '"keys.toml"'), ("metrics_need_key", "true")])
+def test_an_empty_variable_takes_nothing_of_the_file_away(name: str, value: str, tmp_path: Path) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text(f"{name} = {value}\n")
+    with pytest.raises(ConfigError, match=f"is empty, and .* sets {name}: give it a value, or unset it"):
+        read_config({"config": str(file)}, {f"WATTSERVE_{name.upper()}": ""})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -72,6 +72,20 @@ async def test_unary_bytes_go_out_and_come_back_as_they_are() -> None:
         assert [await call(b"hello", timeout=10) for call in calls] == [b"hello!"] * 3
 
 
+async def test_what_is_measured_in_clear_is_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reply(request: bytes, context: Any) -> bytes:
+        return request
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # where nobody is
+    for variable in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(variable, raising=False)
+    async with (
+        listening(Raw(Predict=reply)) as address,
+        calls_to(address, 1, stream=False) as (call,),
+    ):
+        assert await call(b"hello", timeout=10) == b"hello"
+
+
 async def test_each_target_has_a_connection_of_its_own() -> None:
     """Otherwise several servers behind one name would look like one."""
     peers = set()

@@ -81,12 +81,12 @@ def test_what_was_used_before_counts_and_the_period_ends() -> None:
     budgets = rig.made()
     spent = [budgets.spent_uj("shop", period) for period in ("hour", "day", "month")]
     assert spent == [300, 450, 450]
-    assert budgets.check(key("hard 0.001 J/day")) == ""
+    assert budgets.check("shop", key("hard 0.001 J/day")) == ""
     with pytest.raises(SpentError, match=r"used 0\.00045 of 0\.0004 J/day") as caught:
-        budgets.check(key("hard 0.0004 J/day"))
+        budgets.check("shop", key("hard 0.0004 J/day"))
     assert caught.value.retry_after_s == 12 * 3600 - 600
     rig.now_s += 12 * 3600
-    assert budgets.check(key("hard 0.0004 J/day")) == ""
+    assert budgets.check("shop", key("hard 0.0004 J/day")) == ""
     assert budgets.spent_uj("shop", "month") == 450
 
 
@@ -105,9 +105,9 @@ def test_a_clock_that_is_set_back_forgets_nothing_and_delays_no_period() -> None
 
 def test_a_soft_budget_warns() -> None:
     budgets = Rig({("here", "shop", HOUR): 300}).made()
-    assert budgets.check(key("soft 0.0003 J/hour")) == "tenant shop has used 0.0003 of 0.0003 J/hour"
+    assert budgets.check("shop", key("soft 0.0003 J/hour")) == "tenant shop has used 0.0003 of 0.0003 J/hour"
     with pytest.raises(SpentError):
-        budgets.check(key("soft 0.0003 J/hour", "hard 0.0003 J/hour"))
+        budgets.check("shop", key("soft 0.0003 J/hour", "hard 0.0003 J/hour"))
 
 
 def test_what_others_use_meanwhile_is_learned_and_never_counted_twice() -> None:
@@ -178,9 +178,9 @@ def test_what_is_not_final_counts_with_the_idle_draw_that_final_receipts_have_ha
     held = budgets.hold("shop", "fp32", 200)
     assert budgets.spent_uj("shop", "hour") == 500
     with pytest.raises(SpentError, match=r"used 0\.0005 of .*, and this would use 0\.00055 J"):
-        budgets.check(asks, 220, "fp32")
-    budgets.check(asks, 200, "fp32")
-    budgets.check(asks, 220, "int8")  # of which nobody knows
+        budgets.check("shop", asks, 220, "fp32")
+    budgets.check("shop", asks, 200, "fp32")
+    budgets.check("shop", asks, 220, "int8")  # of which nobody knows
     budgets.ran(held, running(foreseen_uj=100))
     assert budgets.spent_uj("shop", "hour") == 250
     budgets.final(finished("r2", 100, 50, "shop"))  # now by its own
@@ -197,7 +197,7 @@ def test_many_at_once_are_charged_no_more_than_the_budget() -> None:
     let_in = []
     for number in range(32):
         try:
-            budgets.check(asks, 40, "fp32")
+            budgets.check("shop", asks, 40, "fp32")
         except SpentError:
             continue
         let_in.append((f"r{number}", budgets.hold("shop", "fp32", 40)))
@@ -209,7 +209,7 @@ def test_many_at_once_are_charged_no_more_than_the_budget() -> None:
 
 def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> None:
     budgets = Rig().made()
-    spending = Spending(budgets, key("hard 0.001 J/hour"))
+    spending = Spending(budgets, key("hard 0.001 J/hour"), "shop")
     spending.allow(Foreseeing(400), Hosted, [])  # type: ignore[arg-type]
     spending.ended(running())
     assert budgets.spent_uj("shop", "hour") == 400
@@ -217,24 +217,42 @@ def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> Non
     assert budgets.spent_uj("shop", "hour") == 300
 
 
+def test_a_key_that_names_tenants_holds_its_budget_against_each_of_them() -> None:
+    rig = Rig({("here", "shop", HOUR): 800})
+    proxy = ApiKey(
+        "0" * 12, "0" * 64, "proxy", ("predict",), names=("shop", "bank"), budgets=("hard 0.001 J/day",)
+    )
+    rig.keys = [proxy]
+    budgets = rig.made()
+    with pytest.raises(SpentError, match="tenant shop has used"):
+        Spending(budgets, proxy, "shop").allow(Foreseeing(300), Hosted, [])  # type: ignore[arg-type]
+    spending = Spending(budgets, proxy, "bank")
+    spending.allow(Foreseeing(300), Hosted, [])  # type: ignore[arg-type]
+    assert [(tenant, spent_uj) for tenant, _, spent_uj in budgets.told()] == [
+        ("bank", 300),
+        ("proxy", 0),
+        ("shop", 800),
+    ]
+
+
 def test_many_at_once_go_no_further_than_their_predictions() -> None:
     budgets, asks = Rig().made(), key("hard 0.001 J/hour")
     for _ in range(11):
-        budgets.check(asks, 90)
+        budgets.check("shop", asks, 90)
         budgets.hold("shop", "fp32", 90)
     with pytest.raises(SpentError, match="this would use 9e-05 J"):
-        budgets.check(asks, 90)
+        budgets.check("shop", asks, 90)
 
 
 def test_a_generation_counts_what_it_has_used_beyond_its_prompt() -> None:
     budgets, asks = Rig().made(), key("hard 0.001 J/hour")
-    spending = Spending(budgets, asks)
+    spending = Spending(budgets, asks, "shop")
     spending.allow(Foreseeing(100), Hosted, [])  # type: ignore[arg-type]
     for so_far_uj, counted_uj in ((60, 100), (400, 400), (1000, 1000)):
         spending.used(so_far_uj)
         assert budgets.spent_uj("shop", "hour") == counted_uj
     with pytest.raises(SpentError):
-        budgets.check(asks)
+        budgets.check("shop", asks)
     spending.ended(None)
     assert budgets.spent_uj("shop", "hour") == 0
 
