@@ -266,7 +266,7 @@ async def start(
             abandoned=engine.abandoned,
             receipt_bytes=book.kept_bytes,
             watchers=book.watchers,
-            message_bytes=quotas.messages.total,
+            message_bytes=quotas.messages.total + quotas.messages.unread,
             lines_left_out=RARE_LINES.left_out,
             in_flight=quotas.in_flight,
             budgets=[

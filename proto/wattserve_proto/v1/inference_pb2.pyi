@@ -1282,7 +1282,7 @@ class FindReceiptsResponse(google.protobuf.message.Message):
     """there are more"""
     @property
     def receipts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Receipt]:
-        """newest first; the newest 100 where there are more"""
+        """newest first: at most 100, and but for the first 1,000 lines in all"""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
@@ -62,6 +62,10 @@ class ForwardedContext:
 
     async def send_initial_metadata(self, metadata: Metadata) -> None:
         self.has_begun.set()
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Ray has the reply as soon as it is there."""
+        callback(self)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", metadata: Metadata = ()) -> None:
         self.ended = Status(code.value[0], details, metadata)
@@ -149,7 +153,7 @@ class Replica:
         answered = await handler.unary_unary(asked.data, context)
         if context.ended is not None:
             return envelope.status(context.ended)
-        return envelope.message(handler.response_serializer(answered))
+        return envelope.message(answered)
 
     async def _stream(self, name: str, asked: Any, ray_context: Any) -> AsyncIterator[Reply]:
         """asked: an `Asked`, or a stream that brings one and then bytes."""

@@ -1,4 +1,5 @@
-"""The bytes of messages that calls hold: a long one's until its call has ended, or it is answered."""
+"""The bytes of messages that calls hold: a long request's until its call has ended, or it is answered, and a
+long reply's until it is written to a caller who reads it."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class HeldBytes:
         self._most, self._most_of_one = MOST * message_bytes, MOST_OF_ONE * message_bytes
         self._by_caller: Counter[str] = Counter()
         self._freed = asyncio.Event()
-        self.total = 0
+        self._unread: Counter[str] = Counter()  # of replies, by caller
+        self.total = self.unread = 0  # of requests, and of replies
 
     def take(self, name: str, size: int) -> None:
         """So many more of that caller, until `give_back`. Raises OverloadedError."""
@@ -50,3 +52,24 @@ class HeldBytes:
 
     def _has_room(self, name: str, size: int) -> bool:
         return self.total + size <= self._most and self._by_caller[name] + size <= self._most_of_one
+
+    def add_reply(self, name: str, size: int) -> None:
+        """To that caller, until `written`."""
+        self._unread[name] += size
+        self.unread += size
+
+    def written(self, name: str, size: int) -> None:
+        self.unread -= size
+        self._unread[name] -= size
+        if not self._unread[name]:
+            del self._unread[name]
+
+    def check_unread(self, name: str) -> None:
+        """Whether that caller may be told more. Raises OverloadedError."""
+        if self.unread < self._most and self._unread[name] < self._most_of_one:
+            return
+        whose, unread = (name, self._unread[name]) if self.unread < self._most else ("", self.unread)
+        raise OverloadedError(
+            f"{unread} bytes of replies{whose and f' to {whose}'} are not read yet: read them first",
+            "message_bytes",
+        )

@@ -54,6 +54,7 @@ PARSED_BYTES = 32 * 1024 * 1024
 
 SHUT_DOWN = "the server has shut down before this was done"
 CUT_S = 1.0  # for which a call that was cut may take to tell its caller
+UNREAD_S = 60.0  # for which a long reply waits to be read; then the call is ended
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 
@@ -115,7 +116,7 @@ def _handler(method: MethodDescriptor, behaviour: Callable[..., Any], parse: Par
     if method.server_streaming:
         one = functools.partial(_read_one, parse)
         return grpc.unary_stream_rpc_method_handler(_streaming(behaviour, one, begin), None, write)
-    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, begin), None, write)
+    return grpc.unary_unary_rpc_method_handler(_unary(behaviour, parse, write, begin))
 
 
 def _check_memory() -> None:
@@ -158,15 +159,20 @@ async def _read_all(
 
 
 def _unary(
-    behaviour: Callable[[Any, Any], Awaitable[Message]], parse: Parse, begin: Begin
-) -> Callable[[bytes, Any], Awaitable[Message | None]]:
-    async def handle(data: bytes, context: Any) -> Message | None:
+    behaviour: Callable[[Any, Any], Awaitable[Message]],
+    parse: Parse,
+    write: Callable[[Message], bytes],
+    begin: Begin,
+) -> Callable[[bytes, Any], Awaitable[bytes | None]]:
+    async def handle(data: bytes, context: Any) -> bytes | None:
         with begin(context) as call:
             CALL.set(call)
             try:
                 call.admit()
                 call.limit()
-                return await behaviour(_read_one(parse, call, data), context)
+                reply = write(await behaviour(_read_one(parse, call, data), context))
+                call.will_reply(len(reply))
+                return reply
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
             except Exception as error:
@@ -420,6 +426,13 @@ class CountedCall:
             raise
         self._held_bytes += size
 
+    def _check_unread(self) -> None:
+        try:
+            self._gate.messages.check_unread(CALLER.get().name)
+        except OverloadedError as error:
+            self._count_refused(error)
+            raise
+
     def hand_over(self) -> Callable[[object], None] | None:
         """The message of this stream that was read last is held until what this returns is called. None: it
         is short."""
@@ -435,6 +448,8 @@ class CountedCall:
         `hold_bytes`, and as `admit` for each but the first."""
         is_refused = True
         try:
+            if self._gate.messages.unread:
+                self._check_unread()
             if len(data) > SHORT_BYTES and not is_held:
                 self.hold_bytes(len(data))
                 self._held_last = len(data)
@@ -469,6 +484,21 @@ class CountedCall:
         if self.cut_by is None:
             raise asyncio.CancelledError
         return self.cut_by
+
+    def will_reply(self, size: int) -> None:
+        """Its reply, of so many bytes, waits in grpc until its caller reads it."""
+        task = asyncio.current_task()
+        if size <= SHORT_BYTES or task is None:
+            return
+        name, messages = CALLER.get().name, self._gate.messages
+        messages.add_reply(name, size)
+        ending = asyncio.get_running_loop().call_later(UNREAD_S, task.cancel)
+
+        def written(_: object) -> None:
+            ending.cancel()
+            messages.written(name, size)
+
+        self._context.add_done_callback(written)
 
     def warn(self, name: str, text: str) -> None:
         """Tell the caller something beside the answer."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from itertools import chain
+from typing import Any, TypeVar
 
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.energy.receipt import Receipt
@@ -20,6 +21,21 @@ MOST_WATCHED = 10_000  # receipts by one call
 LONGEST_ID = 100  # of a receipt that is looked up in an account book
 
 MOST_FOUND = 100  # receipts of one request id in an answer, and for what one call costs a tenant
+MOST_LINES = 1000  # of all receipts of an answer but the newest
+
+R = TypeVar("R", Receipt, pb.Receipt)
+
+
+def _fitting(newest_first: Iterable[R]) -> tuple[list[R], bool]:
+    """Those that one answer holds, and whether there are more."""
+    fitting: list[R] = []
+    lines = 0
+    for receipt in newest_first:
+        lines += len(receipt.lines) if fitting else 0
+        if len(fitting) == MOST_FOUND or lines > MOST_LINES:
+            return fitting, True
+        fitting.append(receipt)
+    return fitting, False
 
 
 async def _of_account_book(host: Host, receipt_id: str, sees: Sees, unknown: NotFound) -> pb.Receipt:
@@ -62,23 +78,22 @@ class ReceiptMethods:
             if host.stored is None:
                 raise
             found = []
-        listed = found[:MOST_FOUND]
+        listed, has_more = _fitting(found)
         if request.wait_until_settled:
             await host.until_settled(*listed)
-        told = [receipt_message(receipt, host.sources_of(receipt)) for receipt in found]
-        if host.stored is not None and len(told) <= MOST_FOUND:
+        told = [receipt_message(receipt, host.sources_of(receipt)) for receipt in listed]
+        if host.stored is not None and not has_more:
             own = {message.receipt_id for message in told}
-            stored = map(
-                pb.Receipt.FromString, await host.stored.of_request(request_id, MOST_FOUND + 1, sees)
-            )
-            told += [message for message in stored if message.receipt_id not in own]
+            bodies = await host.stored.of_request(request_id, MOST_FOUND + 1, sees)
+            stored = (each for each in map(pb.Receipt.FromString, bodies) if each.receipt_id not in own)
+            told, has_more = _fitting(chain(told, stored))
             if not told:
                 raise NotFound(
                     f"no receipt of a request {request_id[:80]!r}: nothing of one ran, or the account book, "
                     f"which keeps receipts {host.stored.keeps}, holds it no longer",
                     "request_id",
                 )
-        return pb.FindReceiptsResponse(receipts=told[:MOST_FOUND], older_left_out=len(told) > MOST_FOUND)
+        return pb.FindReceiptsResponse(receipts=told, older_left_out=has_more)
 
     async def WatchReceipts(
         self, request: pb.WatchReceiptsRequest, context: Any

@@ -160,7 +160,7 @@ class ServerState:
     audit_bytes: int | None = None  # of the file
     budgets: Sequence[TenantBudget] = ()
     lanes: Sequence[LaneState] = ()
-    message_bytes: int = 0  # long ones', of calls in progress
+    message_bytes: int = 0  # long ones', of calls in progress, and of replies that are not read
 
 
 @dataclass(frozen=True, slots=True)

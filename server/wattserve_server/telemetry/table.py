@@ -239,7 +239,7 @@ RECEIPT_BYTES = _server.add(GAUGE, "wattserve_kept_receipt_bytes", lambda server
 WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: server.watchers,
     "Who watches all receipts now.")
 MESSAGE_BYTES = _server.add(GAUGE, "wattserve_held_message_bytes", lambda server: server.message_bytes,
-    "Of long messages, of more than 4 KiB, whose calls have not ended.")
+    "Of messages of more than 4 KiB: those whose calls have not ended, and replies that nobody read yet.")
 PREEMPTIONS = _server.add(COUNTER, "wattserve_preemptions_total", lambda server: server.preemptions,
     "Generations that lost their place in the cache to others, and had to be read again.", unit="preemptions",
     absent="for a model that does not generate")

@@ -93,8 +93,9 @@ async def rig(
     limits: ConnectionLimits = ConnectionLimits(BYTES),  # noqa: B008
     most_streams: float = 100,
     quotas: Quotas | None = None,
+    servicer: Servicer | None = None,
 ) -> AsyncIterator[Rig]:
-    servicer = Servicer()
+    servicer = servicer or Servicer()
     server = grpc.aio.server(options=limits.options())
     gate = Gate(None, quotas or Quotas())
     calls, observer = OpenCalls(deadlines, most_streams), Observer("test")

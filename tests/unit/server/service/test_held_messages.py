@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from typing import Any
 
 import grpc
 import pytest
 
-from tests.unit.server.service.test_call_limits import rig
+from tests.unit.server.service.test_call_limits import Servicer, rig
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import OverloadedError
+from wattserve_server.service import methods
 from wattserve_server.service.held import MOST, MOST_OF_ONE, HeldBytes
 from wattserve_server.service.quota import Quotas
 
@@ -92,3 +95,83 @@ async def test_a_stream_that_is_left_gives_back_what_it_held() -> None:
         for _ in range(5):  # for the tasks that were cancelled with it
             await asyncio.sleep(0)
         assert quotas.messages.total == 0
+
+
+class LongAnswers(Servicer):
+    """Of 5,000 bytes, to an empty question."""
+
+    answered = 0
+
+    async def FindReceipts(self, request: Any, context: Any) -> Any:
+        self.answered += 1
+        return pb.FindReceiptsResponse(receipts=[pb.Receipt(receipt_id="x" * 5000)])
+
+
+class DoesNotRead:
+    """A client of HTTP/2 that asks, and lets nothing be sent to it."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.split(":")
+        self._socket = socket.create_connection((host, int(port)))
+        settings = struct.pack(">HI", 4, 0)  # INITIAL_WINDOW_SIZE
+        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + self._frame(4, 0, 0, settings))
+        self._stream = -1
+
+    @staticmethod
+    def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+        )
+
+    def ask(self, path: bytes) -> None:
+        self._stream += 2
+        head = b"".join(
+            b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+            for name, value in (
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b":path", path),
+                (b":authority", b"any"),
+                (b"content-type", b"application/grpc"),
+                (b"te", b"trailers"),
+            )
+        )
+        empty = b"\0" + struct.pack(">I", 0)
+        self._socket.sendall(self._frame(1, 4, self._stream, head) + self._frame(0, 1, self._stream, empty))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+PATH = "/wattserve.v1.Inference/FindReceipts"
+
+
+async def until(condition: Any) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_who_does_not_read_is_answered_no_further_than_his_part() -> None:
+    messages, servicer = HeldBytes(1000), LongAnswers()  # of replies he has 16,000: four pass that
+    async with rig(quotas=Quotas(messages=messages), servicer=servicer) as served:
+        client = DoesNotRead(served.address)
+        for _ in range(6):
+            client.ask(PATH.encode())
+        find: Any = served.channel.unary_unary(PATH)
+        await until(lambda: messages.unread)
+        for _ in range(20):
+            await find(b"")  # to others, who read
+        assert servicer.answered == 4 + 20
+        client.close()
+        await until(lambda: not messages.unread)
+
+
+async def test_a_reply_waits_a_while_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "UNREAD_S", 0.1)
+    messages = HeldBytes(1000)
+    async with rig(quotas=Quotas(messages=messages), servicer=LongAnswers()) as served:
+        client = DoesNotRead(served.address)
+        client.ask(PATH.encode())
+        await until(lambda: messages.unread)
+        await until(lambda: not messages.unread)
+        client.close()

@@ -28,7 +28,7 @@ from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
 from wattserve_server.service.quota import Quotas
-from wattserve_server.service.receipts import MOST_FOUND, MOST_WATCHED
+from wattserve_server.service.receipts import MOST_FOUND, MOST_LINES, MOST_WATCHED
 
 CONTEXT = SimpleNamespace(time_remaining=lambda: None)
 IDS = pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 3])])
@@ -70,10 +70,10 @@ def wired(host: Host) -> tuple[Serving, Predictor]:
     return serving, Predictor(serving, observer, Quotas())
 
 
-def ran(host: Host, request_id: str = "mine") -> Receipt:
+def ran(host: Host, request_id: str = "mine", sequences: int = 1) -> Receipt:
     """The receipt of a request that has run, not settled."""
     receipt = host.engine.book.open(request_id, "fp32", "cpu")
-    receipt.lines.append(Line(receipt, 2, batch_size=1, windows=1))
+    receipt.lines += [Line(receipt, 2, batch_size=1, windows=1) for _ in range(sequences)]
     receipt.end(Outcome.CANCELLED)
     host.engine.book.ended(receipt)
     return receipt
@@ -137,6 +137,16 @@ async def test_an_answer_is_bounded_and_says_what_it_leaves_out(host: Host, nati
         newest.receipt_id,
         receipts[1].receipt_id,
     ]
+    assert found.older_left_out
+
+
+async def test_receipts_of_many_sequences_are_fewer_in_an_answer(
+    host: Host, native: InferenceService
+) -> None:
+    for sequences in (7, MOST_LINES // 2 + 1, MOST_LINES // 2, 3 * MOST_LINES):
+        ran(host, sequences=sequences)
+    found = await find(native, "mine")
+    assert [len(each.lines) for each in found.receipts] == [3 * MOST_LINES, MOST_LINES // 2]
     assert found.older_left_out
 
 
