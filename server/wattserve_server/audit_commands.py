@@ -68,9 +68,10 @@ def add_audit_commands(commands: Any, serve: Callable[[ServerConfig, argparse.Na
     recomputing.set_defaults(run=_recompute)
     checking = actions.add_parser(
         "check",
-        help="whether receipts of an account book were changed or taken out",
+        help="whether receipts or sums of an account book were changed or taken out",
         description="Recompute the chain of hashes of every run in an account book, and find receipts that "
-        "were changed, taken out or cut off. Who can write to the book can write a new chain, too: hold it "
+        "were changed, taken out or cut off. Hold the sums, from which bills are made, against the receipts "
+        "that are still there. Who can write to the book can write a new chain, too: hold it "
         "against what the server's log said in time (--head). Ends with 0 where all is so, and 1 where "
         "anything is not.",
     )
@@ -107,6 +108,7 @@ def _recompute(config: ServerConfig, arguments: argparse.Namespace) -> int:
 def _check(config: ServerConfig, arguments: argparse.Namespace) -> int:
     from wattserve_server.accounts.check import Head, check  # a database, which is loaded here
     from wattserve_server.accounts.store import default_place, open_book
+    from wattserve_server.service.recount import recount
 
     heads = []
     for text in arguments.head:
@@ -121,7 +123,7 @@ def _check(config: ServerConfig, arguments: argparse.Namespace) -> int:
         place = default_place(config.port)
     book = open_book(place, for_writing=False)
     try:
-        chains = check(book, heads)
+        chains, sums = check(book, recount, heads)
     finally:
         book.close()
     for chain in chains:
@@ -133,14 +135,25 @@ def _check(config: ServerConfig, arguments: argparse.Namespace) -> int:
         )
         for words in chain.wrong:
             print(f"      {words}")
+    for each in sums:
+        state = "OK" if not each.wrong else "WRONG"
+        print(
+            f"{state:<6}sums of {each.server}: {counted(each.held, 'hourly sum')} held against all receipts, "
+            f"{each.left:,} not: of those receipts are gone, or do not tell all"
+        )
+        for words in each.wrong:
+            print(f"      {words}")
     wrong = sum(bool(chain.wrong) for chain in chains)
     said = (
         "every receipt is as it was written"
         if not wrong
         else f"{counted(wrong, 'run')} of {len(chains)} WRONG"
     )
+    contradicted = sum(bool(each.wrong) for each in sums)
+    if contradicted:
+        said += f"; the sums of {counted(contradicted, 'server')} WRONG"
     print(f"{book.name}: {said}")
-    return 1 if wrong else 0
+    return 1 if wrong or contradicted else 0
 
 
 def _table(path: Path, undo: ExitStack) -> Callable[[Receipt, Sequence[Figures], Sequence[Figures]], None]:

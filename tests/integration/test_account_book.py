@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.fixtures.account_books import alarms, checked
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, NotFound, NotPossible, Overloaded, cli
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_proto.v1 import inference_pb2_grpc
-from wattserve_server.accounts.check import Head, check
-from wattserve_server.accounts.store import open_book
+from wattserve_server.accounts.check import Head
 from wattserve_tools import cli as wattserve
 
 TEXTS = ["a good film", "a bad film", "what a film"]
@@ -61,16 +61,27 @@ def test_the_book_agrees_with_the_ledger_and_its_receipts_outlive_the_server(
     assert active_uj == total_uj
     assert (f"{measured_uj / 1e6:.3f}", f"{active_uj / 1e6:.3f}") == (drained[1], drained[2])
     logged = re.findall(r"receipt (\d+) of instance (\w+) has the hash (\w+)", server.error_text)
-    book = open_book(str(place), for_writing=False)
     seq, instance, digits = logged[-1]
-    (chain,) = check(book, [Head(instance, int(seq), bytes.fromhex(digits))])
-    book.close()
+    (chain,), (sums,) = checked(str(place), Head(instance, int(seq), bytes.fromhex(digits)))
     assert (chain.present, chain.wrong) == (5, [])
+    assert (sums.left, sums.wrong) == (0, [])
     checks = ["audit", "check", "--account-book", str(place), "--head"]
     assert wattserve.main([*checks, f"{instance}:{seq}:{digits}"]) == 0
-    assert "every receipt is as it was written" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "every receipt is as it was written" in out
+    assert re.search(rf"OK +sums of {sums.server}: {sums.held} hourly sums? held .* 0 not", out)
     assert wattserve.main([*checks, f"{instance}:{seq}:{'0' * 64}"]) == 1
     assert "what was noted of receipt 5 differs" in capsys.readouterr().out
+    changed = tmp_path / "changed.sqlite3"
+    changed.write_bytes(place.read_bytes())
+    with sqlite3.connect(changed) as connection:
+        connection.execute("UPDATE hours SET accelerator_uj = accelerator_uj * 3")
+        connection.execute("UPDATE minutes SET accelerator_uj = accelerator_uj * 3")
+    connection.close()
+    assert wattserve.main(["audit", "check", "--account-book", str(changed)]) == 1
+    assert "not as its receipts: accelerator_uj" in capsys.readouterr().out
+    assert wattserve.main(["usage", "--account-book", str(changed)]) == 0
+    assert "run `wattserve audit check`" in " ".join(capsys.readouterr().out.split())
     assert wattserve.main([*checks, "what?"]) == 2
     assert "is not RUN:NUMBER:HASH" in capsys.readouterr().err
 
@@ -232,9 +243,9 @@ def test_a_loaded_server_that_is_killed_ten_times(tmp_path: Path) -> None:
             done.set()
             for load in loads:
                 load.join()
-    book = open_book(str(place), for_writing=False)
-    assert [chain.wrong for chain in check(book) if chain.wrong] == []
-    book.close()
+    found = checked(str(place))
+    assert alarms(found) == []
+    assert [each.left for each in found[1]] == [0]
     receipts, _ = asked(place, "SELECT COUNT(*), 0 FROM receipts")
     requests, uj = asked(place, "SELECT SUM(requests), SUM(accelerator_uj) FROM hours")
     active_uj, _ = asked(place, "SELECT SUM(active_uj), 0 FROM account_hours")

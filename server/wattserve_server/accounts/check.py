@@ -1,23 +1,43 @@
-"""Whether the receipts of an account book are those that its servers wrote: by their chains of hashes."""
+"""Whether the receipts of an account book are those that its servers wrote: by their chains of hashes; and
+whether its sums are those of its receipts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Integer, Table, func, literal_column, select
 
 from wattserve_server.accounts.chain import BEGINNING, link
 from wattserve_server.accounts.schema import (
+    BREAKS,
     CHECKPOINTS,
+    FIGURES,
+    HOURS,
     INSTANCES,
+    MINUTES,
     RECEIPTS,
     RETENTION,
     SERVERS,
     TENANTS,
+    VARIANTS,
 )
 from wattserve_server.accounts.store import Book
+
+HOUR_S = 3600
+_SIXTY = literal_column("60", Integer)  # not a parameter: it is grouped by
+
+# What the body of a receipt tells: its variant, and what it adds to sums, in the order of `FIGURES`; None: it
+# does not tell. Raises ValueError for what is no receipt.
+Recount = Callable[[bytes], tuple[str, Sequence[int | None]]]
+
+Key = tuple[
+    int, int, str | None, str | None
+]  # server, unix hour, tenant, variant; None: of none that is known
 
 
 class Head(NamedTuple):
@@ -47,23 +67,70 @@ class Chain:
     wrong: list[str] = field(default_factory=list)
 
 
-def check(book: Book, heads: Sequence[Head] = ()) -> list[Chain]:
-    """Recompute the chain of every instance, in the order in which they began."""
+@dataclass
+class Sums:
+    """What is found of one server's sums: rows, each of an hour, a tenant and a variant."""
+
+    server: str
+    held: int = 0  # against all of their receipts
+    left: int = 0  # not all of whose receipts are here, or tell all
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Here:
+    """What is still here of that which a row adds up."""
+
+    figures: list[int] = field(default_factory=lambda: [0] * len(FIGURES))
+    untold: set[str] = field(default_factory=set)  # figures to which something is added that is not known
+
+    def add(self, told: Sequence[int | None]) -> None:
+        for at, figure in enumerate(told):
+            self.figures[at] += figure or 0
+            if figure is None:
+                self.untold.add(FIGURES[at])
+
+    def is_all_of(self, row: Sequence[int]) -> bool:
+        """Every receipt is one request. No time is asked for: clocks are set."""
+        return self.figures[0] == row[0]
+
+    def contradictions(self, row: Sequence[int]) -> Iterator[str]:
+        """Part of a sum is never more than it; all of it is never less."""
+        is_all = self.is_all_of(row)
+        for name, here, whole in zip(FIGURES, self.figures, row, strict=True):
+            if here > whole or (is_all and here < whole and name not in self.untold):
+                yield f"{name} {whole:,} for {here:,}"
+
+
+def check(book: Book, recount: Recount, heads: Sequence[Head] = ()) -> tuple[list[Chain], list[Sums]]:
+    """Recompute the chain of every instance, in the order in which they began, and hold the sums of every
+    server against its receipts."""
+    receipts: dict[Key, _Here] = {}
     with book.reading() as connection:
+        if not book.is_sqlite:  # whose transactions see one state of the book
+            connection.execution_options(isolation_level="REPEATABLE READ")
         instances = connection.execute(
             select(INSTANCES, SERVERS.c.name).join(SERVERS).order_by(INSTANCES.c.id)
         ).all()
-        chains = [_chain(connection, each, heads) for each in instances]
+        chains = [_chain(connection, each, heads, recount, receipts) for each in instances]
+        sums = _sums(connection, receipts)
     known = {each.instance_id for each in chains}
     for head in heads:
         if head.instance_id not in known:
             missing = Chain("", head.instance_id, head.seq)
             missing.wrong.append("the log tells of this instance, and the book holds nothing of it")
             chains.append(missing)
-    return chains
+    return chains, sums
 
 
-def _chain(connection: Connection, instance: Any, heads: Sequence[Head]) -> Chain:
+def _chain(
+    connection: Connection,
+    instance: Any,
+    heads: Sequence[Head],
+    recount: Recount,
+    receipts: dict[Key, _Here],
+) -> Chain:
+    """receipts: to which those that are here are added."""
     found = Chain(instance.name, instance.instance_id, instance.receipts)
     marks = connection.execute(select(CHECKPOINTS).where(CHECKPOINTS.c.instance == instance.id)).all()
     removed = max((mark for mark in marks if mark.kind == RETENTION), key=lambda mark: mark.seq, default=None)
@@ -96,6 +163,13 @@ def _chain(connection: Connection, instance: Any, heads: Sequence[Head]) -> Chai
         if noted not in expected.get(seq, {noted}):
             found.wrong.append(f"receipt {seq} ({row.receipt_id}) has not the hash that was noted of it")
         before = noted
+        try:
+            variant, told = recount(body)
+        except ValueError as error:
+            found.wrong.append(f"receipt {seq} ({row.receipt_id}) cannot be read: {error}")
+            continue
+        key = instance.server, row.final_unix_ns // (HOUR_S * 10**9), row.tenant_name, variant
+        receipts.setdefault(key, _Here()).add(told)
     last = max([instance.receipts, *expected])
     if seq < last:
         found.wrong.append(f"{_named(seq + 1, last)} missing at the end")
@@ -114,3 +188,42 @@ def _receipts(connection: Connection, instance: int) -> Iterable[Any]:
         .order_by(RECEIPTS.c.seq)
     )
     return connection.execute(question.execution_options(yield_per=1000))
+
+
+def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
+    """receipts: those that are here."""
+    servers = connection.execute(select(SERVERS).order_by(SERVERS.c.id))
+    found, requests = {each.id: Sums(each.name) for each in servers}, Counter[int]()
+    minutes = {key: _Here(row) for key, row in _rows(connection, MINUTES, MINUTES.c.minute // _SIXTY)}
+    missing = ((key, [0] * len(FIGURES)) for each in (receipts, minutes) for key in list(each))
+    for key, row in chain(_rows(connection, HOURS, HOURS.c.hour), missing):
+        server, hour, tenant, variant = key
+        sums, here = found.setdefault(server, Sums("(none)")), receipts.pop(key, _Here())
+        for name, parts in (("receipts", here), ("minutes", minutes.pop(key, _Here()))):
+            if wrong := ", ".join(parts.contradictions(row)):
+                when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(hour * HOUR_S))
+                sums.wrong.append(f"{when}, {tenant or '(none)'}, {variant}: not as its {name}: {wrong}")
+        is_held = here.is_all_of(row) and not here.untold
+        sums.held += is_held
+        sums.left += not is_held
+        requests[server] += row[0]
+    written, left_out = _by_server(connection, INSTANCES), _by_server(connection, BREAKS)
+    for server, sums in found.items():
+        known = written.get(server, 0) + left_out.get(server, 0)
+        if requests[server] != known:
+            sums.wrong.append(f"its hours add up {requests[server]:,} requests, of {known:,} receipts")
+    return list(found.values())
+
+
+def _rows(connection: Connection, table: Table, hour: Any) -> Iterator[tuple[Key, list[int]]]:
+    keys = (table.c.server, hour, TENANTS.c.name, VARIANTS.c.name)
+    question = select(*keys, *(func.sum(table.c[name]) for name in FIGURES)).group_by(*keys)
+    question = question.outerjoin_from(table, TENANTS).outerjoin(VARIANTS, VARIANTS.c.id == table.c.variant)
+    for row in connection.execute(question.execution_options(yield_per=1000)):
+        yield (row[0], row[1], row[2], row[3]), [int(each) for each in row[4:]]
+
+
+def _by_server(connection: Connection, table: Table) -> dict[int, int]:
+    """Receipts that were written, or left out."""
+    question = select(table.c.server, func.sum(table.c.receipts)).group_by(table.c.server)
+    return {server: int(receipts or 0) for server, receipts in connection.execute(question)}

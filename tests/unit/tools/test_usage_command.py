@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -73,6 +74,17 @@ def test_days_are_those_of_the_time_zone(place: str, capsys: pytest.CaptureFixtu
     months = json.loads(told(capsys, place, "--by", "month,tenant", "--format", "json"))["rows"]
     assert [(row["month"], row["tenant"]) for row in months] == [("2027-01", ""), ("2027-01", "shop")]
     assert json.loads(told(capsys, place, "--by", "none", "--format", "json"))["rows"][0]["requests"] == 24
+
+
+def test_a_negative_rest_is_told(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "less than nothing is receipts not here"
+    assert words not in told(capsys, place)
+    with sqlite3.connect(place) as connection:
+        connection.execute("UPDATE hours SET accelerator_uj = accelerator_uj * 3")
+    connection.close()
+    shown = " ".join(told(capsys, place).split())
+    assert words in shown
+    assert "the sums contradict each other: run `wattserve audit check`" in shown
 
 
 @pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25)])

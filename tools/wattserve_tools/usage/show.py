@@ -166,6 +166,12 @@ def _figures(bill: Bill) -> Sequence[str]:
         lines.append(f"{bill.wh_per_1000:.4g} Wh per 1,000 queries (sequences; without PUE)")
     if unknown:
         lines.append(f"{unknown:,} requests are of unknown energy: what is known of them is counted")
+    negative = [account for account, energy_uj in bill.nobodys.items() if energy_uj < 0]
+    if negative and bill.report.of_all_tenants:
+        lines.append(
+            f"less than nothing is {', '.join(negative)}: it was counted before this span began, or the sums "
+            "contradict each other: run `wattserve audit check`"
+        )
     return lines
 
 

@@ -1,19 +1,27 @@
-"""Receipts that were changed, taken out or cut off are found by their chain."""
+"""Receipts that were changed, taken out or cut off are found by their chain; sums that were changed, by their
+receipts; and books that nobody touched raise no alarm."""
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import Table, delete, insert, update
 
-from tests.fixtures.account_books import Bookkeeper
-from wattserve_server.accounts.check import Chain, Head, check
-from wattserve_server.accounts.schema import CHECKPOINTS, INSTANCES, RECEIPTS
+from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper, alarms, checked, finished
+from wattserve_server.accounts.check import Head, check
+from wattserve_server.accounts.schema import CHECKPOINTS, HOURS, INSTANCES, MINUTES, RECEIPTS
 from wattserve_server.accounts.store import open_book
+from wattserve_server.energy.receipt import Outcome
+from wattserve_server.service.recount import recount
 
-HOUR_NS = 3600 * 10**9
+SECOND_NS = 10**9
+HOUR_NS = 3600 * SECOND_NS
+DAY_NS = 24 * HOUR_NS
 
 
 @pytest.fixture
@@ -30,14 +38,6 @@ def filled(place: str) -> Bookkeeper:
     return keeper
 
 
-def checked(place: str, *heads: Head) -> list[Chain]:
-    book = open_book(place, for_writing=False)
-    try:
-        return check(book, heads)
-    finally:
-        book.close()
-
-
 def change(place: str, *statements: Any) -> None:
     book = open_book(place, for_writing=True)
     with book.engine.begin() as connection:
@@ -49,9 +49,10 @@ def change(place: str, *statements: Any) -> None:
 def test_a_book_that_nobody_touched(filled: Bookkeeper) -> None:
     Bookkeeper(filled.place, now_ns=filled.now_ns).end()  # an instance without receipts
     head = Head(filled.instance_id, 10, filled.scribe._hash)
-    chain, empty = checked(filled.place, head)
+    (chain, empty), (sums,) = checked(filled.place, head)
     assert (chain.written, chain.present, chain.removed, chain.wrong) == (10, 7, 3, [])
     assert (empty.written, empty.wrong) == (0, [])
+    assert (sums.held, sums.left, sums.wrong) == (1, 1, [])
     assert Head.parse(f"{head.instance_id}:10:{head.hash.hex()}") == head
 
 
@@ -68,7 +69,7 @@ def test_a_book_that_nobody_touched(filled: Bookkeeper) -> None:
 )
 def test_what_was_changed_is_found(filled: Bookkeeper, statement: Any, words: str) -> None:
     change(filled.place, statement)
-    (chain,) = checked(filled.place)
+    ((chain,), _) = checked(filled.place)
     assert chain.wrong
     assert any(re.search(words, each) for each in chain.wrong), chain.wrong
 
@@ -82,12 +83,12 @@ def test_who_rewrites_all_of_the_book_is_found_by_the_log(filled: Bookkeeper) ->
         delete(CHECKPOINTS).where(CHECKPOINTS.c.seq == 10),
         update(INSTANCES).values(receipts=9, head=_hash_of(filled, 9)),
     )
-    (chain,) = checked(filled.place)
+    ((chain,), _) = checked(filled.place)
     assert chain.wrong == []
-    (chain,) = checked(filled.place, logged)
+    ((chain,), _) = checked(filled.place, logged)
     assert chain.wrong == ["receipt 10 is missing at the end"]
     unknown = Head("another", 5, b"x")
-    assert checked(filled.place, unknown)[1].wrong == [
+    assert checked(filled.place, unknown)[0][1].wrong == [
         "the log tells of this instance, and the book holds nothing of it"
     ]
 
@@ -98,3 +99,143 @@ def _hash_of(filled: Bookkeeper, seq: int) -> bytes:
         found = bytes(connection.execute(RECEIPTS.select().where(RECEIPTS.c.seq == seq)).one().hash)
     book.close()
     return found
+
+
+def tripled(*tables: Table) -> list[Any]:
+    return [update(table).values(accelerator_uj=3 * table.c.accelerator_uj) for table in tables]
+
+
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (tripled(HOURS, MINUTES), "shop, fp32: not as its receipts: accelerator_uj 2,100 for 700"),
+        (tripled(HOURS), "not as its minutes: accelerator_uj 900 for 300"),
+        (tripled(MINUTES), "not as its minutes: accelerator_uj 300 for 900"),
+        ([update(HOURS).values(requests=20)], "its hours add up 40 requests, of 10 receipts"),
+        ([update(HOURS).values(host_idle_uj=1)], "host_idle_uj 1 for 0"),
+        ([update(HOURS).values(tokens=0)], "not as its receipts: tokens 0 for 35"),
+        ([delete(HOURS)], "not as its receipts: requests 0 for 7"),
+        ([update(HOURS).values(requests=0)], "not as its receipts: requests 0 for 7"),
+    ],
+)
+def test_sums_that_were_changed_are_found(filled: Bookkeeper, statements: Sequence[Any], words: str) -> None:
+    change(filled.place, *statements)
+    (chain,), (sums,) = checked(filled.place)
+    assert chain.wrong == []
+    assert any(words in each for each in sums.wrong), sums.wrong
+
+
+@pytest.mark.parametrize("of_nobody", [{"server": 9}, {"tenant": 9}, {"variant": 9}])
+def test_a_sum_of_nobody_that_is_known_is_found(tmp_path: Path, of_nobody: dict[str, int]) -> None:
+    """SQLite lets it in; a bill would count it."""
+    keeper = Bookkeeper(str(tmp_path / "book.sqlite3"))
+    keeper.answer()
+    keeper.end()
+    row = {column.name: 1 for column in HOURS.columns} | {"requests": 0} | of_nobody
+    change(keeper.place, insert(HOURS).values(row))
+    found = checked(keeper.place)[1]
+    assert any("accelerator_uj 1 for 0" in words for sums in found for words in sums.wrong)
+
+
+def test_sums_whose_receipts_are_gone_are_only_counted(filled: Bookkeeper) -> None:
+    """What is not protected: an old hour, in both tables."""
+    first = BEGINNING_NS // HOUR_NS
+    change(
+        filled.place,
+        update(HOURS).where(HOURS.c.hour == first).values(accelerator_uj=1),
+        update(MINUTES).where(MINUTES.c.minute == first * 60).values(accelerator_uj=1),
+    )
+    _, (sums,) = checked(filled.place)
+    assert (sums.held, sums.left, sums.wrong) == (1, 1, [])
+
+
+def test_a_receipt_of_unknown_energy_holds_what_it_tells(place: str) -> None:
+    keeper = Bookkeeper(place)
+    keeper.writer.put(finished(f"{keeper.instance_id}-a", None, 10, "shop", host_uj=30, output_tokens=7))
+    keeper.end()
+    assert [(each.held, each.left, each.wrong) for each in checked(place)[1]] == [(0, 1, [])]
+    change(place, update(HOURS).values(host_uj=31, output_tokens=8))
+    assert "output_tokens 8 for 7" in checked(place)[1][0].wrong[0]
+    change(place, update(HOURS).values(accelerator_uj=5))  # nobody can tell
+    assert "accelerator" not in checked(place)[1][0].wrong[0]
+
+
+def test_a_book_through_all_that_may_happen_raises_no_alarm(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kills, restarts, clocks set back and forward by weeks, receipts that found no room, retention by age
+    and by room that cuts through minutes, and minutes that left."""
+    now_ns, shuffled = BEGINNING_NS, random.Random(7)
+    held = left = 0
+    for round_ in range(12):
+        keeper = Bookkeeper(
+            place,
+            now_ns=now_ns,
+            most_waiting=15,
+            kept_ns=(DAY_NS, HOUR_NS)[round_ % 2],
+            kept_bytes=(10**9, 9000)[round_ % 4 > 1],
+        )
+        for at in range(40):
+            keeper.answer(
+                uj=shuffled.choice((0, 1, 100)),
+                tenant=shuffled.choice(("shop", "")),
+                variant=shuffled.choice(("fp32", "int8")),
+                outcome=shuffled.choice((Outcome.COMPLETED, Outcome.FAILED, Outcome.CANCELLED)),
+                host_uj=shuffled.choice((5, None)),
+                output_tokens=shuffled.choice((0, 3)),
+            )
+            with monkeypatch.context() as broken:
+                if 10 < at < 30 and round_ % 3 == 1:  # the book is away: the last find no room
+                    broken.setattr(keeper.scribe, "_put", _away)
+                if at % 3 == 0:
+                    keeper.writer.write()
+            keeper.now_ns += shuffled.choice((7, 7, 7, 50, 900)) * SECOND_NS
+            if at in (13, 27):
+                keeper.now_ns += (-3 if at == 13 else 2) * HOUR_NS + (at == 27 and round_ == 5) * 20 * DAY_NS
+        if round_ == 5:
+            keeper.now_ns -= 20 * DAY_NS
+        keeper.vanish() if round_ % 4 == 2 else keeper.end()
+        now_ns = keeper.now_ns
+        chains, (sums,) = checked(place)
+        assert alarms((chains, [sums])) == []
+        held, left = held + sums.held, left + sums.left
+    assert held > 5
+    assert left > 5
+    assert any(chain.removed for chain in chains)
+
+
+def _away(*given: object) -> None:
+    raise OSError("away")
+
+
+def test_a_server_that_writes_meanwhile_raises_no_alarm(place: str) -> None:
+    keeper = Bookkeeper(place)
+    keeper.answer()
+    keeper.writer.write()
+
+    def recounted(body: bytes) -> tuple[str, Sequence[int | None]]:
+        keeper.answer()
+        keeper.writer.write()
+        return recount(body)
+
+    book = open_book(place, for_writing=False)
+    (chain,), (sums,) = check(book, recounted)
+    assert (chain.present, chain.wrong, sums.held, sums.wrong) == (1, [], 1, [])
+    book.close()
+    keeper.end()
+    assert checked(place)[1][0].wrong == []
+
+
+def test_the_sums_of_each_server_are_its_own(place: str) -> None:
+    if not place.startswith("postgresql"):
+        pytest.skip("one file has one writer")
+    for name in ("one", "two"):
+        keeper = Bookkeeper(place, name=name)
+        keeper.answer()
+        keeper.end()
+    assert [(each.server, each.held, each.wrong) for each in checked(place)[1]] == [
+        ("one", 1, []),
+        ("two", 1, []),
+    ]
+    change(place, update(HOURS).where(HOURS.c.server == 2).values(accelerator_uj=1))
+    assert [bool(each.wrong) for each in checked(place)[1]] == [False, True]
