@@ -226,7 +226,9 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
         return None  # transformers would make one up, with an empty vocabulary
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever transformers and tokenizers raise where anything in it is wrong
         why = f"its file lacks {error}" if isinstance(error, KeyError) else first_line(error)
         raise ConfigError(f"cannot load the tokenizer of {place!r}: {why}") from error
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None

@@ -27,9 +27,8 @@ from wattserve_server.http.api import Api
 from wattserve_server.http.calls import Endpoint
 from wattserve_server.http.errors import told
 from wattserve_server.service.checks import shown
-from wattserve_server.service.generation import UNREAD_S
 from wattserve_server.service.listen import CertificateFiles
-from wattserve_server.service.methods import Desk
+from wattserve_server.service.methods import UNREAD_S, Desk
 from wattserve_server.service.prediction import Predictor, Serving
 from wattserve_server.service.status import REACTIONS, Failure
 

@@ -10,12 +10,10 @@ from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.alarms import Alarms
 from wattserve_server.engine.generation.port import Ended, Generation, Piece, TokenIds, Wish
 from wattserve_server.errors import InvalidRequest, NotPossibleHere, OverdueError
-from wattserve_server.service.methods import CountedCall
+from wattserve_server.service.methods import UNREAD_S, CountedCall
 from wattserve_server.service.prediction import AcceptedRequest, Options
 from wattserve_server.service.wishes import Places, fitted
 from wattserve_server.telemetry.observer import Times
-
-UNREAD_S = 60.0  # for which a message of a stream may wait for its reader, whose generation holds its place
 
 
 class AskedGeneration(NamedTuple):

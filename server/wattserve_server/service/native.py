@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -20,6 +21,7 @@ class InferenceService(PredictMethods, GenerateMethods, ReceiptMethods, UsageMet
         self._serving = serving
         self._predictor = predictor
         self.unread = Unread()
+        self.telling = asyncio.Lock()
 
     async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.ServerInfo:
         return report.server_info(self._serving.get())

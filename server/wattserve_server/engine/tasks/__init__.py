@@ -28,8 +28,13 @@ def task_named(name: str) -> Task:
 
 def task_by_config(config: Mapping[str, Any]) -> Task:
     """What a model with that config.json is made for; sequence classification where it does not say."""
-    classes, own_code = config.get("architectures") or (), config.get("auto_map") or {}
+    classes, own_code = (_texts(config.get(name)) for name in ("architectures", "auto_map"))
     for task in TASKS.values():
         if task.auto_class in own_code or not task.architectures.isdisjoint(classes):
             return task
     return TASKS[SequenceClassification.name]
+
+
+def _texts(value: Any) -> set[str]:
+    """What stands in a list, or the keys of a table; nothing where it is neither: transformers says so."""
+    return {each for each in value if isinstance(each, str)} if isinstance(value, list | dict) else set()

@@ -166,7 +166,7 @@ class Tokenizer:
             ids = self._tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
         return np.array(ids, dtype=np.int64)
 

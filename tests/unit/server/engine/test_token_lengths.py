@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.fixtures.models import save_classifier
-from wattserve_server.engine.model import load_model
+from wattserve_server.engine.model import load_model, task_of
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.errors import ConfigError
 
@@ -110,4 +112,33 @@ def test_a_tokenizer_file_that_lacks_something_is_named_with_what_it_lacks(tmp_p
     folder = save_classifier(tmp_path / "tiny")
     (folder / "tokenizer.json").write_text('{"a": 1}')
     with pytest.raises(ConfigError, match=r"cannot load the tokenizer of .*: its file lacks 'added_tokens'"):
+        load_model(str(folder), task_named("sequence-classification"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_heads", 0),
+        ("eos_token_id", ["a"]),
+        ("dtype", "os.system"),
+        ("architectures", 5),
+        ("auto_map", [[]]),
+    ],
+)
+def test_a_config_with_a_wrong_value_is_refused_or_not_heeded(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    """Whatever transformers raises of it, there is one line for it."""
+    folder = save_classifier(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {name: value}))
+    with suppress(ConfigError):
+        load_model(str(folder), task_of(str(folder)))
+
+
+@pytest.mark.parametrize("content", ["[]", "[" * 200_000])
+def test_a_tokenizer_file_that_is_none_is_told_in_a_line(content: str, tmp_path: Path) -> None:
+    folder = save_classifier(tmp_path / "tiny")
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"cannot load the tokenizer of .*"):
         load_model(str(folder), task_named("sequence-classification"))

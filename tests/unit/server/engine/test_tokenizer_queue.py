@@ -87,3 +87,14 @@ async def test_a_text_that_is_to_be_cut_is_not_refused() -> None:
     (ids,), cut = await tokenizer.encode(["a " * 5000], LONGEST)
     assert (len(ids), cut) == (LONGEST, [5000 - LONGEST])
     tokenizer.close()
+
+
+async def test_a_chat_template_that_fails_on_a_message_refuses_it() -> None:
+    class Template:
+        chat_template = "{{ messages[0].content / 2 }}"
+
+        def apply_chat_template(self, messages: Any, **_: Any) -> list[int]:
+            return [messages[0]["content"] / 2]
+
+    with pytest.raises(InvalidRequest, match=r"chat template refuses this: unsupported operand"):
+        await Tokenizer(Template(), LONGEST).encode_chat([{"role": "user", "content": "hi"}], "messages")

@@ -20,6 +20,7 @@ from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.queued import Answer, Order
 from wattserve_server.errors import InferenceError, InvalidRequest, NotFound, OverloadedError
 from wattserve_server.service import prediction
+from wattserve_server.service import receipts as methods
 from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
 from wattserve_server.service.inference import asked_of
@@ -148,6 +149,26 @@ async def test_receipts_of_many_sequences_are_fewer_in_an_answer(
     found = await find(native, "mine")
     assert [len(each.lines) for each in found.receipts] == [3 * MOST_LINES, MOST_LINES // 2]
     assert found.older_left_out
+
+
+async def test_a_long_answer_leaves_the_event_loop_time_for_others_before_the_next(
+    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[tuple[float, bool]] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append((seconds, native.telling.locked()))
+
+    ran(host, "one")
+    ran(host, sequences=10 * MOST_LINES)
+    monkeypatch.setattr(methods, "sleep", rest)
+    monkeypatch.setattr(methods, "LONG_S", 0.005)
+    await find(native, "one")
+    assert rests == []
+    await find(native, "mine")
+    ((seconds, is_alone),) = rests
+    assert seconds >= 3 * methods.LONG_S
+    assert is_alone
 
 
 @pytest.mark.parametrize(
@@ -280,3 +301,24 @@ async def test_a_reply_that_cannot_be_written_names_the_receipt(
     with pytest.raises((IndexError, ValueError)) as caught:
         await call
     assert cast(Any, caught.value).receipt_id == receipt.receipt_id
+
+
+async def test_of_receipts_that_the_account_book_alone_has_one_is_held_at_a_time(
+    host: Host, native: InferenceService
+) -> None:
+    read: list[str] = []
+
+    class Stored:
+        keeps = "for ever"
+
+        async def receipt(self, receipt_id: str, sees: Any) -> bytes | None:
+            read.append(receipt_id)
+            return pb.Receipt(receipt_id=receipt_id).SerializeToString() if receipt_id != "none" else None
+
+    host.stored = Stored()  # type: ignore[assignment]
+    told = native.WatchReceipts(pb.WatchReceiptsRequest(receipt_ids=["a", "b"]), CONTEXT)
+    assert (await anext(told)).receipt_id == "a"
+    assert read == ["a", "b", "a"]
+    assert (await anext(told)).receipt_id == "b"
+    with pytest.raises(NotFound):
+        await anext(native.WatchReceipts(pb.WatchReceiptsRequest(receipt_ids=["a", "none"]), CONTEXT))
