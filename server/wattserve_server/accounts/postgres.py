@@ -17,6 +17,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 STATEMENT_S = 10
 ANSWER_S = 12.0  # somewhat more: the database says more than silence does
 _SETTINGS = {
+    "client_encoding": "utf8",
     "connect_timeout": 5,
     "options": f"-c statement_timeout={STATEMENT_S * 1000}",
     "keepalives_idle": 5,

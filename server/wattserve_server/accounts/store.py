@@ -115,7 +115,7 @@ def _url_of(place: str) -> URL:
         return URL.create("sqlite+pysqlite", database=place)
     try:
         url = make_url(place)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # ValueError: of a port that is no number
         raise ConfigError("--account-book: this URL cannot be read") from None  # it may hold a password
     if url.get_backend_name() not in ("postgresql", "postgres"):
         scheme = place.partition("://")[0]
@@ -187,7 +187,9 @@ def _check(book: Book, for_writing: bool) -> None:
         with book.engine.connect() as connection:
             _check_file(book, connection)
     with book.engine.begin() as connection:
-        if not book.is_sqlite and for_writing:  # of two that start at once, one makes the tables
+        if not book.is_sqlite and for_writing:
+            _check_encoding(book, connection)
+            # of two that start at once, one makes the tables
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext('wattserve account book'))"))
         version = version_of(connection)
         if version < 0 or (version == 0 and not for_writing):
@@ -206,6 +208,16 @@ def _check(book: Book, for_writing: bool) -> None:
                 )
             migrate(connection, version)
             book.is_new = version == 0
+
+
+def _check_encoding(book: Book, connection: Connection) -> None:
+    """Callers choose ids in any script: one that the database cannot hold would keep all from it."""
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
+    if encoding != "UTF8":
+        raise ConfigError(
+            f"--account-book {book.name}: has the encoding {encoding}; give one that was made with "
+            "`createdb --encoding UTF8 --template template0`"
+        )
 
 
 def _check_file(book: Book, connection: Connection) -> None:

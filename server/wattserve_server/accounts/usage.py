@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, func, literal_column, select
 
 from wattserve_server.accounts.schema import (
     ACCOUNT_HOURS,
@@ -112,12 +112,10 @@ class _Span(NamedTuple):
 
     @classmethod
     def of(cls, connection: Connection, first: int, end: int) -> _Span:
-        """With whole hours for a bound whose minutes have left the book."""
-        kept = connection.execute(select(func.min(ACCOUNT_MINUTES.c.minute))).scalar()
-        oldest = end if kept is None else int(kept)
-        if first < oldest:
+        """With whole hours for a bound in an hour of which minutes have left the book."""
+        if first % 60 and not _has_minutes(connection, first // 60):
             first -= first % 60
-        if end < oldest:
+        if end % 60 and not _has_minutes(connection, end // 60):
             end += -end % 60
         return cls(first, end)
 
@@ -133,6 +131,20 @@ class _Span(NamedTuple):
         return found
 
 
+def _has_minutes(connection: Connection, hour: int) -> bool:
+    """Whether its minutes add up to it: each server takes its own out, by its own clock, while it runs."""
+    for hours, minutes, names in ((HOURS, MINUTES, FIGURES), (ACCOUNT_HOURS, ACCOUNT_MINUTES, AMOUNTS)):
+        of_hour = (hours, hours.c.hour == hour)
+        of_minutes = (minutes, minutes.c.minute >= hour * 60, minutes.c.minute < (hour + 1) * 60)
+        whole, parts = (
+            connection.execute(select(*(func.sum(table.c[name]) for name in names)).where(*within)).one()
+            for table, *within in (of_hour, of_minutes)
+        )
+        if tuple(whole) != tuple(parts):
+            return False
+    return True
+
+
 def _rows(
     connection: Connection, span: _Span, by: By, tenants: Sequence[int] | None, names: dict[int, str]
 ) -> list[UsageRow]:
@@ -141,7 +153,7 @@ def _rows(
     for table, *within in span.pieces(HOURS, MINUTES):
         keys = [table.c[name] for name, told in (("tenant", by.tenant), ("variant", by.variant)) if told]
         if by.hour:
-            keys.append(table.c[0])
+            keys.append(HOURS.c.hour if table is HOURS else MINUTES.c.minute // literal_column("60"))
         question = (
             select(*keys, *(func.sum(table.c[name]) for name in FIGURES)).where(*within).group_by(*keys)
         )
@@ -151,9 +163,7 @@ def _rows(
             key, figures = list(row[: len(keys)]), row[len(keys) :]
             if figures[0] is None:  # of nothing there is one row
                 continue
-            hour = None
-            if by.hour:
-                hour = key.pop() if table is HOURS else key.pop() // 60
+            hour = key.pop() if by.hour else None
             variant = key.pop() if by.variant else None
             at = (key.pop() if by.tenant else None, variant, hour)
             known = sums.get(at, [0] * len(FIGURES))

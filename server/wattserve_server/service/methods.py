@@ -428,7 +428,8 @@ class CountedCall:
             raise
         self._held_bytes += size
 
-    def _check_unread(self) -> None:
+    def check_unread(self) -> None:
+        """Raises OverloadedError where its caller does not read what he was told before."""
         try:
             self._gate.messages.check_unread(CALLER.get().name)
         except OverloadedError as error:
@@ -451,7 +452,7 @@ class CountedCall:
         is_refused = True
         try:
             if self._gate.messages.unread:
-                self._check_unread()
+                self.check_unread()
             if len(data) > SHORT_BYTES and not is_held:
                 self.hold_bytes(len(data))
                 self._held_last = len(data)

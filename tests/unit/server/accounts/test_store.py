@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.account_books import Bookkeeper
+from tests.fixtures.postgres import Postgres
 from wattserve_server.accounts.store import default_place, open_book
 from wattserve_server.errors import ConfigError
 
@@ -111,6 +112,14 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
         open_book("mysql://somewhere/db", for_writing=True)
     with pytest.raises(ConfigError, match="cannot be read"):
         open_book("://secret@", for_writing=True)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_book("postgresql://me:secret@here:port/db", for_writing=True)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_hold_every_id_is_refused(postgres: Postgres, encoding: str) -> None:
+    with pytest.raises(ConfigError, match=rf"has the encoding {encoding}; give one that was made with"):
+        open_book(postgres.new_database(encoding), for_writing=True)
 
 
 def test_a_database_that_is_away_is_told_without_its_password() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import delete
 
 from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper
 from wattserve_server.accounts import usage as module
-from wattserve_server.accounts.schema import AMOUNTS, FIGURES
+from wattserve_server.accounts.schema import ACCOUNT_MINUTES, AMOUNTS, FIGURES, MINUTES
 from wattserve_server.accounts.store import open_book
 from wattserve_server.accounts.usage import By, Sees, Usage, usage
 from wattserve_server.errors import InvalidRequest
@@ -83,6 +84,27 @@ def test_minutes_that_have_left_the_book_widen_the_span(filled: str) -> None:
     used = asked(filled, BEGINNING_S + 600, BEGINNING_S + 4000)
     assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S, BEGINNING_S + 7200)
     assert sum(energy(used).values()) == 4095
+
+
+@pytest.mark.parametrize("kept_of", [30, 90])
+def test_an_hour_of_which_minutes_have_left_is_a_whole_one(filled: str, kept_of: int) -> None:
+    """Whoever else keeps older ones: a server takes out its own, and only while it runs."""
+    book = open_book(filled, for_writing=True)
+    with book.engine.begin() as connection:
+        for table in (MINUTES, ACCOUNT_MINUTES):
+            old = table.c.minute < BEGINNING_S // 60 + kept_of
+            connection.execute(delete(table).where(old, table.c.minute > BEGINNING_S // 60))
+    book.close()
+    used = asked(filled, BEGINNING_S + 600, BEGINNING_S + 3600 + 2700)
+    until_s = 3600 + 2700 if kept_of == 30 else 7200
+    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S, BEGINNING_S + until_s)
+    assert sum(energy(used).values()) == (2**11 - 1 if kept_of == 30 else 4095)
+
+
+def test_rows_are_bounded_as_they_are_told(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 3)
+    used = asked(filled, BEGINNING_S, BEGINNING_S + 3540, by=By(hour=True))
+    assert energy(used) == {(None, None, HOUR): 63}
 
 
 def test_a_tenant_sees_its_own_and_nothing_of_the_meter(filled: str) -> None:

@@ -25,6 +25,7 @@ from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
 from wattserve_server.service.inference import asked_of
 from wattserve_server.service.keys import new_key
+from wattserve_server.service.methods import CALL
 from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
@@ -322,3 +323,21 @@ async def test_of_receipts_that_the_account_book_alone_has_one_is_held_at_a_time
     assert (await anext(told)).receipt_id == "b"
     with pytest.raises(NotFound):
         await anext(native.WatchReceipts(pb.WatchReceiptsRequest(receipt_ids=["a", "none"]), CONTEXT))
+
+
+async def test_who_does_not_read_is_not_answered_once_it_is_his_turn(
+    host: Host, native: InferenceService
+) -> None:
+    """He may have asked before his part was full."""
+
+    class Full:
+        def check_unread(self) -> None:
+            raise OverloadedError("of replies", "message_bytes")
+
+    ran(host)
+    before = CALL.set(Full())  # type: ignore[arg-type]
+    try:
+        with pytest.raises(OverloadedError):
+            await find(native, "mine")
+    finally:
+        CALL.reset(before)
