@@ -429,7 +429,7 @@ class CountedCall:
         self._held_bytes += size
 
     def check_unread(self) -> None:
-        """Raises OverloadedError where its caller does not read what he was told before."""
+        """As the function of that name."""
         try:
             self._gate.messages.check_unread(CALLER.get().name)
         except OverloadedError as error:
@@ -552,3 +552,10 @@ class Desk(NamedTuple):
 
 
 CALL: ContextVar[CountedCall] = ContextVar("call")  # the stream that runs
+
+
+def check_unread() -> None:
+    """Of the call that runs, which has waited for its turn: others of its caller may have been answered
+    meanwhile. Raises OverloadedError where he does not read what he was told."""
+    if (call := CALL.get(None)) is not None:
+        call.check_unread()

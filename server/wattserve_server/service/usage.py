@@ -8,6 +8,7 @@ from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import NotPossibleHere
 from wattserve_server.service.caller import CALLER
 from wattserve_server.service.keys import READ_ALL
+from wattserve_server.service.methods import check_unread
 from wattserve_server.service.prediction import Serving
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class UsageMethods:
         by = By(request.by_tenant, request.by_variant, request.by_hour)
         span = request.since_unix_s, request.until_unix_s
         sees_all = READ_ALL in caller.may
-        return await host.stored.usage(*span, by, caller.sees, sees_all, usage_message)
+        told: pb.UsageReport = await host.stored.usage(*span, by, caller.sees, sees_all, usage_message)
+        check_unread()
+        return told
 
 
 def usage_message(used: Usage) -> pb.UsageReport:

@@ -334,10 +334,17 @@ async def test_who_does_not_read_is_not_answered_once_it_is_his_turn(
         def check_unread(self) -> None:
             raise OverloadedError("of replies", "message_bytes")
 
+    class Summed:
+        async def usage(self, *asked: Any) -> pb.UsageReport:
+            return pb.UsageReport()
+
     ran(host)
     before = CALL.set(Full())  # type: ignore[arg-type]
     try:
         with pytest.raises(OverloadedError):
             await find(native, "mine")
+        host.stored = Summed()  # type: ignore[assignment]
+        with pytest.raises(OverloadedError):
+            await native.GetUsage(pb.GetUsageRequest(), CONTEXT)
     finally:
         CALL.reset(before)
