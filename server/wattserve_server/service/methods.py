@@ -54,9 +54,7 @@ PARSED_BYTES = 32 * 1024 * 1024
 
 SHUT_DOWN = "the server has shut down before this was done"
 CUT_S = 1.0  # for which a call that was cut may take to tell its caller
-UNREAD_S = (
-    60.0  # for which what a caller does not read may wait: a long reply, or a generation, with its place
-)
+UNREAD_S = 60.0  # for which a long reply, or a generation with its place, waits for who does not read
 
 _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 
