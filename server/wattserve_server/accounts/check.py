@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Integer, Table, func, literal_column, select
+from sqlalchemy import Connection, Table, func, select
 
 from wattserve_server.accounts.chain import BEGINNING, link
 from wattserve_server.accounts.schema import (
     BREAKS,
     CHECKPOINTS,
     FIGURES,
+    HOUR_OF_MINUTE,
+    HOUR_S,
     HOURS,
     INSTANCES,
     MINUTES,
@@ -28,16 +30,12 @@ from wattserve_server.accounts.schema import (
 )
 from wattserve_server.accounts.store import Book
 
-HOUR_S = 3600
-_SIXTY = literal_column("60", Integer)  # not a parameter: it is grouped by
-
 # What the body of a receipt tells: its variant, and what it adds to sums, in the order of `FIGURES`; None: it
 # does not tell. Raises ValueError for what is no receipt.
 Recount = Callable[[bytes], tuple[str, Sequence[int | None]]]
 
-Key = tuple[
-    int, int, str | None, str | None
-]  # server, unix hour, tenant, variant; None: of none that is known
+# Server, unix hour, tenant, variant; None: of none that is known.
+Key = tuple[int, int, str | None, str | None]
 
 
 class Head(NamedTuple):
@@ -194,7 +192,7 @@ def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
     """receipts: those that are here."""
     servers = connection.execute(select(SERVERS).order_by(SERVERS.c.id))
     found, requests = {each.id: Sums(each.name) for each in servers}, Counter[int]()
-    minutes = {key: _Here(row) for key, row in _rows(connection, MINUTES, MINUTES.c.minute // _SIXTY)}
+    minutes = {key: _Here(row) for key, row in _rows(connection, MINUTES, HOUR_OF_MINUTE)}
     missing = ((key, [0] * len(FIGURES)) for each in (receipts, minutes) for key in list(each))
     for key, row in chain(_rows(connection, HOURS, HOURS.c.hour), missing):
         server, hour, tenant, variant = key

@@ -30,6 +30,8 @@ from sqlalchemy.schema import DropIndex
 
 METADATA = MetaData()
 
+HOUR_S = 3600
+
 BOOK = Table("book", METADATA, Column("schema_version", Integer, nullable=False))
 
 SERVERS = Table(
@@ -137,6 +139,9 @@ def _accounts(name: str, period: str) -> Table:
 
 MINUTES, HOURS = _usage("minutes", "minute"), _usage("hours", "hour")
 ACCOUNT_MINUTES, ACCOUNT_HOURS = _accounts("account_minutes", "minute"), _accounts("account_hours", "hour")
+
+# A parameter could not be grouped by; and of what is no Integer PostgreSQL would be asked for a float.
+HOUR_OF_MINUTE = MINUTES.c.minute // literal_column("60", Integer)
 
 CHECKPOINTS = Table(
     "checkpoints",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Table, func, literal_column, select
+from sqlalchemy import Connection, Table, func, select
 
 from wattserve_server.accounts.schema import (
     ACCOUNT_HOURS,
@@ -14,6 +14,7 @@ from wattserve_server.accounts.schema import (
     AMOUNTS,
     BREAKS,
     FIGURES,
+    HOUR_OF_MINUTE,
     HOURS,
     MINUTES,
     SERVERS,
@@ -23,7 +24,7 @@ from wattserve_server.accounts.schema import (
 from wattserve_server.accounts.store import Book
 from wattserve_server.errors import InvalidRequest
 
-MINUTE_S, HOUR_S = 60, 3600
+MINUTE_S = 60
 
 LAST_UNIX_S = 7_258_118_400  # the year 2200: as nanoseconds, databases hold it
 
@@ -153,7 +154,7 @@ def _rows(
     for table, *within in span.pieces(HOURS, MINUTES):
         keys = [table.c[name] for name, told in (("tenant", by.tenant), ("variant", by.variant)) if told]
         if by.hour:
-            keys.append(HOURS.c.hour if table is HOURS else MINUTES.c.minute // literal_column("60"))
+            keys.append(HOURS.c.hour if table is HOURS else HOUR_OF_MINUTE)
         question = (
             select(*keys, *(func.sum(table.c[name]) for name in FIGURES)).where(*within).group_by(*keys)
         )

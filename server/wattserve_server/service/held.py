@@ -54,13 +54,9 @@ class HeldBytes:
         return self.total + size <= self._most and self._by_caller[name] + size <= self._most_of_one
 
     def add_reply(self, name: str, size: int) -> None:
-        """To that caller, until `written`."""
-        self._unread[name] += size
+        """To that caller; as many fewer once it is written."""
         self.unread += size
-
-    def written(self, name: str, size: int) -> None:
-        self.unread -= size
-        self._unread[name] -= size
+        self._unread[name] += size
         if not self._unread[name]:
             del self._unread[name]
 

@@ -497,7 +497,7 @@ class CountedCall:
 
         def written(_: object) -> None:
             ending.cancel()
-            messages.written(name, size)
+            messages.add_reply(name, -size)
 
         self._context.add_done_callback(written)
 

@@ -105,6 +105,7 @@ def test_rows_are_bounded_as_they_are_told(filled: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "MOST_ROWS", 3)
     used = asked(filled, BEGINNING_S, BEGINNING_S + 3540, by=By(hour=True))
     assert energy(used) == {(None, None, HOUR): 63}
+    assert [type(row.hour) for row in used.rows] == [int]
 
 
 def test_a_tenant_sees_its_own_and_nothing_of_the_meter(filled: str) -> None:
