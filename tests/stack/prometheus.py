@@ -173,7 +173,7 @@ class Prometheus:
         begun = time.time()
         until = time.monotonic() + 10 * START_S
         while time.monotonic() < until:
-            ago = f"{int(time.time() - begun) + 1}s"
+            ago = f"{max(1, int(1000 * (time.time() - begun)))}ms"  # none from before counts
             counts = self.query(f"sum_over_time(up[{ago}])")
             if counts and min(each.value for each in counts) >= more:
                 return
