@@ -46,7 +46,8 @@ class TextGeneration(TokenItems):
         size = getattr(config, "vocab_size", None)
         if not isinstance(size, int) or size < 1:
             raise ConfigError(f"model {source!r} takes more than text: its config.json has no vocab_size")
-        pad_id = getattr(config, "pad_token_id", None) or 0
+        named = getattr(config, "pad_token_id", None)
+        pad_id = named if isinstance(named, int) and 0 <= named < size else 0  # some checkpoints say -1
         return InputFacts(longest_sequence(config, tokenizer, pad_id), size, pad_id=pad_id)
 
     def labels(self, config: Any) -> list[str]:

@@ -51,7 +51,7 @@ class TokenItems:
                 f"model {source!r} does not take token ids (a classifier of images is "
                 "served by --task image-classification)"
             )
-        pad_id = _pad_id(source, config)
+        pad_id = _pad_id(source, config, size)
         return InputFacts(longest_sequence(config, tokenizer, pad_id), size, pad_id=pad_id)
 
     def length(self, item: Item) -> int:
@@ -83,14 +83,19 @@ class TokenItems:
         return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
 
 
-def _pad_id(source: str, config: Any) -> int:
+def _pad_id(source: str, config: Any, size: int) -> int:
     pad_id = getattr(config, "pad_token_id", None)
     if pad_id is None:
         raise ConfigError(
             f"model {source!r} has no padding token, without which texts of different lengths cannot share a "
             "batch: set pad_token_id in its config.json to an id that its texts do not use"
         )
-    return int(pad_id)
+    if not isinstance(pad_id, int) or not 0 <= pad_id < size:
+        raise ConfigError(
+            f"model {source!r}: pad_token_id in its config.json is {pad_id!r}; its vocabulary has the ids 0 "
+            f"to {size - 1}"
+        )
+    return pad_id
 
 
 class Tokenizer:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForSequenceClassification, GPT2Config
 
 from tests.fixtures.models import save_classifier
 from wattserve_server.engine.model import load_model, task_of
@@ -106,6 +106,19 @@ def test_a_model_without_padding_id_is_refused_with_the_reason(architecture: str
     config.pad_token_id = None
     with pytest.raises(ConfigError, match="model 'x' has no padding token, without which"):
         TASK.facts("x", config, None)
+
+
+@pytest.mark.parametrize("pad_id", [-1, 64, 10**9])
+def test_a_padding_id_that_the_vocabulary_lacks_is_refused(pad_id: int) -> None:
+    config = GPT2Config(vocab_size=64, pad_token_id=pad_id)
+    with pytest.raises(ConfigError, match=rf"pad_token_id in .* is {pad_id}; .* the ids 0 to 63$"):
+        TASK.facts("x", config, None)
+
+
+@pytest.mark.parametrize("pad_id", [None, -1, 64])
+def test_a_decoder_which_never_sees_padding_needs_no_padding_id(pad_id: int | None) -> None:
+    facts = task_named("text-generation").facts("x", GPT2Config(vocab_size=64, pad_token_id=pad_id), None)
+    assert facts.pad_id == 0
 
 
 def test_a_tokenizer_file_that_lacks_something_is_named_with_what_it_lacks(tmp_path: Path) -> None:
