@@ -28,7 +28,7 @@ from wattserve_server.accounts.schema import (
     TENANTS,
     VARIANTS,
 )
-from wattserve_server.accounts.store import Book
+from wattserve_server.accounts.store import Book, check_values
 
 # What the body of a receipt tells: its variant, and what it adds to sums, in the order of `FIGURES`; None: it
 # does not tell. Raises ValueError for what is no receipt.
@@ -102,11 +102,12 @@ class _Here:
 
 def check(book: Book, recount: Recount, heads: Sequence[Head] = ()) -> tuple[list[Chain], list[Sums]]:
     """Recompute the chain of every instance, in the order in which they began, and hold the sums of every
-    server against its receipts."""
+    server against its receipts. Raises ConfigError for what cannot be read."""
     receipts: dict[Key, _Here] = {}
     with book.reading() as connection:
         if not book.is_sqlite:  # whose transactions see one state of the book
             connection.execution_options(isolation_level="REPEATABLE READ")
+        check_values(book, connection, [RECEIPTS])
         instances = connection.execute(
             select(INSTANCES, SERVERS.c.name).join(SERVERS).order_by(INSTANCES.c.id)
         ).all()

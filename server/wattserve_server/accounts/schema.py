@@ -190,7 +190,7 @@ def version_of(connection: Connection) -> int:
     names = set(inspect(connection).get_table_names())
     if BOOK.name in names:
         found = connection.execute(text("SELECT schema_version FROM book")).scalar()
-        return -1 if found is None else int(found)
+        return found if isinstance(found, int) else -1
     return -1 if names else 0
 
 

@@ -9,19 +9,39 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    case,
+    create_engine,
+    event,
+    false,
+    func,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from wattserve_server.accounts.schema import STEPS, migrate, version_of
+from wattserve_common.words import counted
+from wattserve_server.accounts.schema import METADATA, RECEIPTS, STEPS, migrate, version_of
 from wattserve_server.errors import ConfigError
 
 BUSY_S = 5.0  # for which a writer waits while another program holds the file
+
+_STORED = {int: "integer", str: "text", bytes: "blob"}
+_LATEST = {"minute": 2**63 // (60 * 10**9), "hour": 2**63 // (3600 * 10**9)}  # as unix nanoseconds reach
 
 RECOVER = (
     "stop whatever writes to it, keep a copy, and either put a backup in its place, or save what can be read "
@@ -208,6 +228,32 @@ def _check(book: Book, for_writing: bool) -> None:
                 )
             migrate(connection, version)
             book.is_new = version == 0
+        if not for_writing:
+            check_values(book, connection, [each for each in METADATA.sorted_tables if each is not RECEIPTS])
+
+
+def check_values(book: Book, connection: Connection, tables: Iterable[Table]) -> None:
+    """Raises ConfigError where a value is none that a server writes. SQLite takes any in any column."""
+    for table in tables:
+        odd = {column.name: func.sum(case((_is_odd(book, column), 1), else_=0)) for column in table.c}
+        for name, count in zip(odd, connection.execute(select(*odd.values())).one(), strict=True):
+            if count:
+                values = f"{table.name}.{name} has {counted(int(count), 'value')} that no server writes"
+                raise ConfigError(
+                    f"--account-book {book.name}: {values}: something else has changed it; put a backup in "
+                    "its place"
+                )
+
+
+def _is_odd(book: Book, column: Column[Any]) -> ColumnElement[bool]:
+    kind = column.type.python_type
+    odd: ColumnElement[bool] = false()
+    if kind is int:
+        odd = (column < 0) | (column > _LATEST.get(column.name, 2**63 - 1))
+    if book.is_sqlite:
+        other = func.typeof(column) != _STORED[kind]
+        odd |= (other & column.is_not(None)) if column.nullable else other
+    return odd
 
 
 def _check_encoding(book: Book, connection: Connection) -> None:

@@ -194,9 +194,9 @@ def _counters(connection: Connection, span: _Span) -> list[CounterRow]:
             select(*keys, *(func.sum(table.c[name]) for name in AMOUNTS)).where(*within).group_by(*keys)
         )
         for server, counter, *amounts in connection.execute(question):
-            known = sums.get((servers[server], counter), [0] * len(AMOUNTS))
-            added = [one + int(more) for one, more in zip(known, amounts, strict=True)]
-            sums[servers[server], counter] = added
+            key = servers.get(server, "(none)"), counter
+            known = sums.get(key, [0] * len(AMOUNTS))
+            sums[key] = [one + int(more) for one, more in zip(known, amounts, strict=True)]
     return [CounterRow(*key, tuple(amounts)) for key, amounts in sorted(sums.items())]
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 import re
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from wattserve_server.accounts.check import Head, check
 from wattserve_server.accounts.schema import CHECKPOINTS, HOURS, INSTANCES, MINUTES, RECEIPTS
 from wattserve_server.accounts.store import open_book
 from wattserve_server.energy.receipt import Outcome
+from wattserve_server.errors import ConfigError
 from wattserve_server.service.recount import recount
 
 SECOND_NS = 10**9
@@ -72,6 +75,39 @@ def test_what_was_changed_is_found(filled: Bookkeeper, statement: Any, words: st
     ((chain,), _) = checked(filled.place)
     assert chain.wrong
     assert any(re.search(words, each) for each in chain.wrong), chain.wrong
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("UPDATE book SET schema_version = 'one'", "something else than an account book"),
+        ("UPDATE instances SET head = 12", r"instances.head has 1 value that no server writes"),
+        ("UPDATE instances SET receipts = 'ten'", "instances.receipts has 1 value"),
+        ("UPDATE hours SET tokens = -1", "hours.tokens has 2 values"),
+        ("UPDATE hours SET tokens = 1e300", "hours.tokens has 2 values"),
+        ("UPDATE minutes SET minute = minute + 9000000000000", "minutes.minute has 2 values"),
+        ("UPDATE servers SET name = x'ff'", "servers.name has 1 value"),
+        ("UPDATE receipts SET body = 'cheap' WHERE seq > 6", "receipts.body has 4 values"),
+        ("UPDATE receipts SET final_unix_ns = 'noon' WHERE seq > 6", "receipts.final_unix_ns has 4 values"),
+        ("UPDATE receipts SET request_id = x'ff' WHERE seq > 6", "receipts.request_id has 4 values"),
+        ("UPDATE checkpoints SET seq = 'last' WHERE kind = 'retention'", "checkpoints.seq has 1 value"),
+    ],
+)
+def test_values_that_no_server_writes_are_named(tmp_path: Path, statement: str, words: str) -> None:
+    place = str(tmp_path / "book.sqlite3")
+    keeper = Bookkeeper(place, kept_ns=HOUR_NS)
+    for _ in range(2):
+        keeper.now_ns += 2 * HOUR_NS
+        for _ in range(5):
+            keeper.answer()
+        keeper.writer.write()
+    keeper.end()
+    checked(place)
+    with closing(sqlite3.connect(place)) as connection:
+        assert connection.execute(statement).rowcount
+        connection.commit()
+    with pytest.raises(ConfigError, match=words):
+        checked(place)
 
 
 def test_who_rewrites_all_of_the_book_is_found_by_the_log(filled: Bookkeeper) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from sqlalchemy import delete
 
@@ -47,6 +51,17 @@ def filled(place: str) -> str:
         keeper.now_ns += 10 * MINUTE_NS
     keeper.end()
     return place
+
+
+def test_a_counter_whose_server_is_missing_is_still_counted(tmp_path: Path) -> None:
+    keeper = Bookkeeper(str(tmp_path / "book.sqlite3"))
+    keeper.answer()
+    keeper.end()
+    with closing(sqlite3.connect(keeper.place)) as connection:
+        connection.execute("UPDATE account_hours SET server = 7")
+        connection.commit()
+    (counter,) = asked(keeper.place, BEGINNING_S, BEGINNING_S + 3600).counters or ()
+    assert (counter.server, counter.amounts[0]) == ("(none)", 130)
 
 
 def test_rows_by_tenant_variant_and_hour(filled: str) -> None:
