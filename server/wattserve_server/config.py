@@ -405,7 +405,7 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
 def _read_file(path: Path) -> dict[str, Any]:
     """Every setting in it, checked, whether or not another one goes before it."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader

@@ -34,7 +34,7 @@ def read_plan(path: Path, options_class: type[SweepOptions], command: str) -> di
     PlanError names the file, and the key that is unknown, not of that command, or of the wrong kind.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise PlanError(f"--plan {path}: no such file") from None
     except OSError as error:

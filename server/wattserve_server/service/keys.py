@@ -138,7 +138,7 @@ def read_keys(path: Path) -> Keys:
             raise ConfigError(f"{path}: is no regular file")
         if mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(f"{path}: others may write it, and so make keys of their own; chmod 600 it")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         content = tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None

@@ -116,6 +116,12 @@ def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, why
     assert str(caught.value).startswith(f"{path}: ")
 
 
+def test_a_mark_of_its_encoding_at_its_beginning_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(GOOD, encoding="utf-8-sig")  # as some editors save
+    assert len(read_keys(path).by_id) == 1
+
+
 def test_a_pipe_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     os.mkfifo(path, 0o600)
