@@ -249,7 +249,9 @@ def _is_odd(book: Book, column: Column[Any]) -> ColumnElement[bool]:
     kind = column.type.python_type
     odd: ColumnElement[bool] = false()
     if kind is int:
-        odd = (column < 0) | (column > _LATEST.get(column.name, 2**63 - 1))
+        odd = column < 0
+        if column.name in _LATEST:
+            odd |= column > _LATEST[column.name]
     if book.is_sqlite:
         other = func.typeof(column) != _STORED[kind]
         odd |= (other & column.is_not(None)) if column.nullable else other
