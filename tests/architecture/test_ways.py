@@ -25,7 +25,7 @@ from wattserve_proto.v1.inference_pb2_grpc import InferenceStub
 from wattserve_server.app import serve
 from wattserve_server.config import ServerConfig
 
-MOST_FILES = 22
+MOST_FILES = 23
 
 PREDICTIONS = 30
 """So many at the most. A file that only some of them execute belongs to something else that the event loop

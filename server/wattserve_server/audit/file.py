@@ -22,7 +22,7 @@ from typing import Any
 from wattserve_common.machine import cpu_model
 from wattserve_server.errors import ConfigError
 
-NAME, VERSION = b"wattserve-audit ", 2
+NAME, VERSION = b"wattserve-audit ", 3
 _FRAME = struct.Struct("<II")  # bytes of the block, and their checksum
 SETTINGS = (
     "model", "device", "variants", "meter", "allow_mig", "sensor_gain", "sensor_gain_error",

@@ -56,6 +56,7 @@ class Accountant:
         wraps_at: Energy | None = None,  # where the counter starts again from 0, if it does
         split_rule: str = "shapley",  # one of `costlaw.SPLIT_RULES`
         counts_server: bool = False,  # see `reading.Source`
+        cpu_watts: float | None = None,  # likewise
         most_watts: float | None = None,  # that the device can draw, where it says so
         averages_s: float = 0.0,  # see `reading.Source`
         idle_policy: str = BUSY_TIME,  # one of `attribution.IDLE_POLICIES`
@@ -66,11 +67,10 @@ class Accountant:
         self._books = Books(self.ledger)
         # A declared idle draw is a model's, and a model counts nobody else.
         self._watches_floor = declared_idle_w is None and not counts_server
-        self._is_cpu_time = declared_idle_w is not None and counts_server
+        self._cpu_w = cpu_watts
         self._finder = EdgeFinder(self.ledger, wraps_at, declared_idle_w == 0, most_watts)
         self._edges: deque[CounterInterval] = deque()
         self._waiting: list[TimedWindow] = []
-        self._lanes: set[int] = set()  # that windows came from
         self._ideas, self._durations = FirstIdeas(), Durations()
         self._admission = Admission(self._ideas, self._durations)
         self._in_flight = InFlight()
@@ -86,7 +86,7 @@ class Accountant:
     def _begin_filter(self) -> None:
         """The filter and all that follows its open batches, as at the start."""
         foreign = ForeignLoad(self._watches_floor)
-        self._filter = EnergyFilter(self._declared_idle_w, foreign)
+        self._filter = EnergyFilter(self._declared_idle_w, foreign, self._cpu_w)
         self._estimate = self._filter.estimate
         self._calibrator = Calibrator(self._declared_idle_w is not None, self._averages_s)
         self._open = OpenBatches()
@@ -189,10 +189,8 @@ class Accountant:
                 self._books.no_figure(window, self._finder.failure)
             else:
                 start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
-                self._lanes.add(window.lane)
-                # The CPU time of one lane's batch holds that of another's.
-                is_told = self._is_cpu_time and len(self._lanes) == 1
-                cpu_s = window.cpu_ns / NS if is_told and window.cpu_ns is not None else None
+                is_told = self._cpu_w is not None and window.cpu_ns is not None
+                cpu_s = (window.cpu_ns or 0) / NS if is_told else None
                 self._waiting.append(TimedWindow(window, start_s, end_s, cpu_s))
         if since_ns is not None:
             known_until_s = self._seconds(known_until_ns)

@@ -86,7 +86,7 @@ class Admission:
             return
         laws = [entry.law for entry in entries]
         features = np.array([entry.features for entry in entries])
-        rests = np.array([entry.rest for entry in entries])
+        rests = np.array([0 if entry.law == CPU_TIME else entry.rest for entry in entries])
         counts = np.array([len(entry.batches) for entry in entries], dtype=float)
         excess = self._excess(entries, rests, counts)
         by_cpu_time = np.array([law == CPU_TIME for law in laws])

@@ -97,6 +97,7 @@ class Estimate:
         self.counts: Array = np.zeros(0)  # of batches, for each open entry
         self._least_j: Array = np.zeros(0)  # of each open entry: what ran used something
         self.is_first_run: NDArray[np.bool_] = np.zeros(0, dtype=bool)  # for each open entry
+        self._declared: set[str] = set()  # laws that are not learned
         self.known: set[str] = set()  # variants whose law tells a batch's energy well
         self.unheard_s: Array = np.zeros(0)  # of each variant: since one of its batches came
         self._booked = 0  # draws since the covariance was made symmetric
@@ -165,9 +166,9 @@ class Estimate:
         return bool(self.is_first_run.any())
 
     @property
-    def all_laws(self) -> NDArray[np.bool_]:
-        """A mask of them."""
-        return np.ones(len(self.names), dtype=bool)
+    def learned(self) -> NDArray[np.bool_]:
+        """A mask of the laws that nobody has declared."""
+        return np.array([name not in self._declared for name in self.names], dtype=bool)
 
     def knows(self, variant: str) -> bool:
         """Whether there is a law of it, well known or not."""
@@ -225,6 +226,14 @@ class Estimate:
         self.known.discard(name)
         self.put_variant(name, smooth, FIRST_GAIN**2 * np.outer(smooth, smooth) + alone)
 
+    def declare(self, name: str, smooth: Array) -> None:
+        """A law that is known for certain."""
+        self.put_variant(name, smooth, np.zeros((SMOOTH, SMOOTH)))
+        block = self.block(self.names.index(name))
+        self.pin(block, self.x[block])
+        self._declared.add(name)
+        self.known.add(name)
+
     def put_variant(self, name: str, smooth: Array, covariance: Array) -> None:
         """A variant whose law's smooth part is known this well; replaces what was known before."""
         if name in self.names:
@@ -270,7 +279,7 @@ class Estimate:
         if len(self.known) < len(self.names):
             untold = set(of[self.variances(new) >= (KNOWN * sums) ** 2].tolist())
             self.known |= {name for name in variants if place[name] not in untold}
-        self._differ(new, BATCH_NOISE * predicted)
+        self._differ(new, BATCH_NOISE * predicted, self.learned[of])
 
     def admit_first_runs(self, usual_j: Array) -> None:
         """New entries of one batch each, of which no law tells anything; a device usually draws this much in
@@ -280,7 +289,7 @@ class Estimate:
         self.is_first_run[-count:] = True
         self._rows[new] = 0.0
         self._stale[:, new] = 0.0
-        self._differ(new, FIRST_RUN * usual_j)
+        self._differ(new, FIRST_RUN * usual_j, np.ones(count, dtype=bool))
 
     def _append(self, joules: Array, counts: Array, least_j: Array) -> slice:
         """Entries of `counts` batches each; where they are. Their covariance is still to be written."""
@@ -293,11 +302,13 @@ class Estimate:
         self.is_first_run = np.concatenate([self.is_first_run, np.zeros(len(counts), dtype=bool)])
         return slice(old, new)
 
-    def _differ(self, new: slice, scatter_j: Array) -> None:
-        """Each batch of these entries differs by so much from what is known of it."""
+    def _differ(self, new: slice, scatter_j: Array, is_seen: NDArray[np.bool_]) -> None:
+        """Each batch of these entries differs by so much from what is known of it. is_seen: in the counter;
+        of a declared law that is what the law says, whatever else the counter holds."""
         counts, variances = self.counts[new.start - self.size :], scatter_j**2
-        np.einsum("ii->i", self._stale[new, new])[:] += counts * variances + 1e-12
-        self.scatter_alone = np.concatenate([self.scatter_alone, variances * (1 - 1 / counts)])
+        np.einsum("ii->i", self._stale[new, new])[:] += counts * variances * is_seen + 1e-12
+        hidden = variances * (1 - is_seen / counts)
+        self.scatter_alone = np.concatenate([self.scatter_alone, hidden])
 
     def _follow(self, of: NDArray[np.int64], factors: Array, shared: Array) -> None:
         """The last entries are what these factors make of these variants' laws and of what all share."""

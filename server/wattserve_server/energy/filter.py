@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattserve_server.energy.calibration import Fit
-from wattserve_server.energy.costlaw import CLASSES, SIZE, SMOOTH, Array
+from wattserve_server.energy.costlaw import CLASSES, CPU_TIME, SIZE, SMOOTH, Array, of_cpu_time
 from wattserve_server.energy.device import ForeignLoad
 from wattserve_server.energy.estimate import (
     AFTER_REST,
@@ -78,12 +78,14 @@ class _Learned:
 
 
 class EnergyFilter:
-    """Teaches `estimate`. `declared_idle_w` is the idle draw where it is known and not learned."""
+    """Teaches `estimate`. `declared_idle_w` is the idle draw where it is known and not learned, and so is
+    `declared_cpu_w`, which a second of CPU time costs."""
 
     def __init__(
         self,
         declared_idle_w: float | None = None,
         foreign: ForeignLoad | None = None,
+        declared_cpu_w: float | None = None,
     ) -> None:
         self.estimate = Estimate()
         self.foreign = foreign or ForeignLoad()  # what else may draw on the device
@@ -91,6 +93,8 @@ class EnergyFilter:
         self._declared_idle_w = declared_idle_w
         if declared_idle_w is not None:
             self.estimate.x[IDLE] = declared_idle_w
+        self._declared_cpu_w = declared_cpu_w
+        self._declare()
         self.edges = self.covered_edges = (
             0  # that taught it; of these, off by no more than their 95 % interval
         )
@@ -163,7 +167,12 @@ class EnergyFilter:
         estimate.p[np.ix_(at, at)] = fit.covariance
         if self._declared_idle_w is not None:
             estimate.pin(IDLE, self._declared_idle_w)
+        self._declare()
         self._scatter = 1.0
+
+    def _declare(self) -> None:
+        if self._declared_cpu_w is not None:
+            self.estimate.declare(CPU_TIME, self._declared_cpu_w * np.array(of_cpu_time(1.0)))
 
     def pass_time(self, rest_s: Array) -> None:
         """Laws and idle draw drift, for a while after they were last heard. Followed in steps, because it is
@@ -177,7 +186,7 @@ class EnergyFilter:
             return
         dt_s, self._drifted_s = self._drifted_s, 0.0
         estimate.unheard_s += dt_s
-        drifting = estimate.unheard_s < DRIFTS_S
+        drifting = estimate.learned & (estimate.unheard_s < DRIFTS_S)
         estimate.doubt_laws(drifting, GAIN_WALK**2 * dt_s, GAIN_WALK_ALONE**2 * dt_s)
         is_known = estimate.variances(RESTED) < AFTER_REST**2
         estimate.doubt(RESTED, np.diag(is_known * (REST_WALK * AFTER_REST) ** 2 * dt_s))
@@ -192,7 +201,7 @@ class EnergyFilter:
         gain = min(GAIN_PER_PACE * abs(change), MOST_GAIN)
         alone = ALONE_OF_GAIN * gain
         estimate = self.estimate
-        estimate.doubt_laws(estimate.all_laws, gain**2, alone**2, with_open=True)
+        estimate.doubt_laws(estimate.learned, gain**2, alone**2, with_open=True)
 
     def update(
         self,
@@ -238,7 +247,7 @@ class EnergyFilter:
         estimate.x += spread * ((off_j - excess_j) / variance)
         estimate.learn(spread / variance**0.5)
         self._keep_positive()
-        if is_busy and not may_be_anything:
+        if is_busy and not may_be_anything and estimate.learned.any():
             self.edges += 1
             self.covered_edges += bool(abs(off_j) <= TWO_SIDED * INFLATION * deviation_j)
             surprise = min(max(off_j / variance**0.5, -OUTLIER), OUTLIER)
@@ -322,4 +331,4 @@ class EnergyFilter:
         if abs(self._trend) < TREND_LIMIT:
             return
         self._trend = 0.0
-        self.estimate.doubt_laws(self.estimate.all_laws, CHANGE**2, CHANGE_ALONE**2)
+        self.estimate.doubt_laws(self.estimate.learned, CHANGE**2, CHANGE_ALONE**2)

@@ -67,6 +67,9 @@ class Source:
     note: str = ""  # what a reader must know, e.g. the configured watts
     boundary: str = ""  # which hardware the figure covers
     counts_server: bool = False  # the server's own work beside its batches is in it, as on the host's CPU
+    cpu_watts: float | None = (
+        None  # of a busy core, where that times this process's CPU time is what it counts
+    )
     averages_s: float = 0.0  # it counts the mean power of the last so long: a trial must outlast that to show
 
 

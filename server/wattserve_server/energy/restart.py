@@ -54,6 +54,8 @@ def resume(fresh: EnergyFilter, known: Sound) -> None:
         estimate.x[IDLE] = known.idle_w
     estimate.x[RESTED] = known.after_rest[1:]
     for name, base, theta in zip(known.names, known.bases, known.thetas, strict=True):
+        if name in estimate.known:  # it is declared
+            continue
         smooth = theta[:SMOOTH]
         doubt = CHANGE**2 * np.outer(smooth, smooth) + CHANGE_ALONE**2 * np.diag(smooth**2)
         estimate.put_variant(name, base, doubt)

@@ -37,6 +37,7 @@ from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, 
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
+from wattserve_server.engine.worktime import WorkClock, served_on, work_of_this_task
 from wattserve_server.errors import (
     ExpiredError,
     InferenceError,
@@ -112,7 +113,7 @@ class Engine:
                 lambda request, count: soon(self._expire, request, count),
                 limits.max_queue_ns,
             )
-            told = meter.run_log, meter.laws, timing_of(device)
+            told = meter.run_log, meter.laws, timing_of(device), WorkClock(served_on(self._loop))
             died = partial(self._died, device)
             if model.task.generates:
                 steps = StepBatcher(
@@ -291,6 +292,7 @@ class Engine:
             receipt, resident, lane, accepted_ns, order.deadline_ns, answer, order.priority, order.caller
         )
         request.is_bound, request.waits_until_ns = is_bound, order.waits_until_ns
+        request.work = work_of_this_task()
         return request
 
     def _begin(self, request: Request) -> None:

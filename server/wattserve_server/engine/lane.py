@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -39,15 +38,13 @@ from wattserve_server.engine.out_of_memory import (
 from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Batch, Variant
+from wattserve_server.engine.worktime import WorkClock
 from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Prepared = TypeVar("Prepared")
-
-LATELY = 0.98  # of what the event loop takes: a batch counts so much less for each one that has come since
-
 
 _IN_PARTS = "and was run in parts; what the failed attempt used is in the warm-up account, not in this figure"
 SPLIT_BATCH = f"its batch ran out of memory {_IN_PARTS}"
@@ -197,41 +194,6 @@ class HostTime:
         return start_ns, end_ns
 
 
-def this_thread() -> Callable[[], int]:
-    """A clock of the CPU time of the thread that calls this, in nanoseconds, for any thread to read."""
-    return partial(time.clock_gettime_ns, time.pthread_getcpuclockid(threading.get_ident()))
-
-
-class WorkClock:
-    """What CPU time a batch took: of what ran meanwhile all but the event loop, which answers one batch while
-    the next one runs; and for each of its own sequences what the loop takes for one of late.
-
-    loop, process: clocks of the CPU time of either, in nanoseconds.
-    """
-
-    def __init__(self, loop: Callable[[], int], process: Callable[[], int] = time.process_time_ns) -> None:
-        self._loop, self._process = loop, process
-        self._start_ns = self._loop_start_ns = 0
-        self._loop_end_ns = loop()
-        self._loop_ns = self._answered = 0.0  # of late
-
-    def start(self, is_after_rest: bool) -> None:
-        self._start_ns, self._loop_start_ns = self._process(), self._loop()
-        if is_after_rest:  # what the loop did meanwhile was for no batch
-            self._loop_end_ns = self._loop_start_ns
-
-    def took_ns(self, answered: int) -> int:
-        """Of the batch that was started. answered: how many of its sequences somebody waits for."""
-        now_ns, loop_ns = self._process(), self._loop()
-        own_ns = now_ns - self._start_ns - (loop_ns - self._loop_start_ns)
-        if answered:
-            self._loop_ns = LATELY * self._loop_ns + loop_ns - self._loop_end_ns
-            self._answered = LATELY * self._answered + answered
-            own_ns += round(answered * self._loop_ns / self._answered)
-        self._loop_end_ns = loop_ns
-        return max(own_ns, 0)
-
-
 class Ran(NamedTuple):
     """A batch that has been tried."""
 
@@ -269,6 +231,7 @@ class Lane:
         run_log: RunLog,
         laws: Mapping[str, Laws],  # by the part of the machine whose counter taught them
         timing: Timing,
+        work_clock: WorkClock,
         on_done: Callable[[Any], object],  # a BatchResult
         on_death: Callable[[Exception], None],
     ) -> None:
@@ -285,7 +248,7 @@ class Lane:
         self._on_death = on_death
         self._limits = LearnedLimits(batcher)
         self._ns_per_token: dict[str, float] = {}  # by variant, of its fastest batch
-        self._work_clock = WorkClock(this_thread())  # made on the event loop's
+        self._work_clock = work_clock
         batcher.lane = self
         self.why_lost = ""  # once it has failed, where others go on
         self._unanswered: list[list[QueuedSequence]] = []  # of the batch that runs, the parts still to run
@@ -385,7 +348,8 @@ class Lane:
             window, prepared = prepare(window)
             self._timing.get_ready()
             started_ns, rested_ns = self.run_log.start()
-            self._work_clock.start(is_after_rest=rest_class(rested_ns / 1e9) > 0)
+            if rest_class(rested_ns / 1e9):
+                self._work_clock.rested()
             result = run(prepared, self._timing.around())
         except Exception as error:  # whatever a model may raise: the server outlives it
             failure = error
@@ -404,10 +368,12 @@ class Lane:
             del failure  # its traceback refers to this frame: together they would keep the batch's tensors
 
     def _work(self) -> None:
+        self._work_clock.begin()
         try:
             while (work := self.batcher.next_work()) is not None:
                 if callable(work):
                     work()
+                    self._work_clock.skip()
                 else:
                     self._run_batch(work)
                 del work  # else the last batch, and the variant that a chore holds, would live until the next

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wattserve_server.energy.attribution import BY_TIME
 from wattserve_server.energy.receipt import Line, Outcome, Receipt, Window
 from wattserve_server.engine.policy import NORMAL_PRIORITY, turn_ns
+from wattserve_server.engine.worktime import TaskWork
 from wattserve_server.errors import WattserveError
 
 if TYPE_CHECKING:  # who simulates the queue needs no torch
@@ -88,6 +89,7 @@ class Request:
     is_bound: bool = True  # to its lane; not while several draw on the queue, and none has run any of it
     waits_until_ns: int | None = None  # which its deadline may be before; None: until then
     expiry: int | None = None  # the alarm that ends it while it waits, if there is one
+    work: TaskWork | None = None  # of the task that serves it
     sequences: list[QueuedSequence] = field(default_factory=list)
     tokens: int = 0  # of its sequences
     remaining: int = 0  # sequences that have neither run nor left the queue
@@ -125,6 +127,8 @@ class Request:
 
     def ran_in(self, window: Window) -> None:
         """A batch has run that held sequences of it."""
+        if self.work is not None:
+            self.work.has_run()
         if window.start_ns > self._last_started_ns:
             self._last_started_ns, self._last_compute_ns = window.start_ns, window.duration_ns
         self._compute_ns += window.duration_ns

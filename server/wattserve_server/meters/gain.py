@@ -32,7 +32,8 @@ class GainMeter:
     @property
     def source(self) -> Source:
         source = self.meter.source
-        return replace(source, note=f"{source.note}; {self._words}")
+        cpu_watts = None if source.cpu_watts is None else source.cpu_watts * float(self._gain)
+        return replace(source, note=f"{source.note}; {self._words}", cpu_watts=cpu_watts)
 
     def read(self) -> Reading:
         raw = self.meter.read()

@@ -84,6 +84,7 @@ class EstimateMeter(_LawMeter):
             note=f"{watts_per_core:g} W per busy core + {idle_watts:g} W idle, configured, not measured",
             boundary="only the CPU time of this process on this host; no other process and no accelerator",
             counts_server=True,
+            cpu_watts=watts_per_core,
         )
 
     def _energy_at(self, at_ns: int, busy_ns: int) -> Energy:

@@ -71,6 +71,7 @@ class Sampler:
             meter.wraps_at,
             split_rule,
             meter.source.counts_server,
+            meter.source.cpu_watts,
             meter.most_watts,
             meter.source.averages_s,
             idle_policy,

@@ -145,14 +145,14 @@ def test_a_receipt_without_a_figure_is_explained_too(
 def test_the_law_of_cpu_time_is_named_where_it_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    device = AuditedDevice(tmp_path / "cpu.audit", declared_w=50.0, counts_server=True)
+    device = AuditedDevice(tmp_path / "cpu.audit", declared_w=50.0, cpu_watts=8.0)
     device.rest(1000.0)
     for index in range(60):
         device.run("fp32", (1 + index % 4, 16), kind="request" if index > 30 else "warm-up", cpu_ms=10.0)
         device.rest(40.0)
     device.end()
     _, text = recomputed(tmp_path / "cpu.audit", capsys, "--receipt", device.receipts[-1].receipt_id)
-    assert re.search(r"law of CPU time, for the batch: it took 10.000 ms at [\d.]+ W", text)
+    assert re.search(r"law of CPU time, for the batch: it took 10.000 ms at 8 W", text)
 
 
 def test_receipts_are_written_as_a_table(

@@ -81,10 +81,10 @@ def test_a_block_that_would_fill_the_memory_is_refused(
         (b'{"format": "wattserve-meter-recording"}\n', "is no audit file"),
         (
             b"wattserve-audit 1\n",
-            "is an audit file of version 1, and this Wattserve reads version 2; recompute it with",
+            "is an audit file of version 1, and this Wattserve reads version 3; recompute it with",
         ),
-        (b"wattserve-audit 2\n", "ends before its first block"),
-        (b"wattserve-audit 2\n" + struct.pack("<II", 500, 0), "ends before its first block"),
+        (b"wattserve-audit 3\n", "ends before its first block"),
+        (b"wattserve-audit 3\n" + struct.pack("<II", 500, 0), "ends before its first block"),
     ],
 )
 def test_what_is_no_audit_file_is_refused(content: bytes, words: str, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_where_cpu_time_is_counted_a_busy_machine_takes_nothing_from_the_split(s
     # waiting, those of one variant for longer.
     rng = np.random.default_rng(seed)
     device = LawfulDevice(5.0, 5.0, period_ms=100, laws=dict.fromkeys(MS, Coefficients(0.0, 0.0)))
-    device.books = Accountant(declared_idle_w=5.0, counts_server=True)
+    device.books = Accountant(declared_idle_w=5.0, counts_server=True, cpu_watts=CPU_W)
     device.rest(1000)
 
     def batch(variant: str, tokens: int, kind: str = "request") -> Window:
@@ -182,3 +182,31 @@ def test_where_cpu_time_is_counted_a_busy_machine_takes_nothing_from_the_split(s
             sum(device.truth_uj[id(line)] for each in batches for line in each.lines),
         )
         assert told / true == pytest.approx(1.0, abs=0.002), variant
+
+
+def test_where_cpu_time_is_counted_what_others_have_the_server_do_is_nobodys() -> None:
+    # Calls that never run take the other core all the while, and keep each batch ten times as long.
+    device = LawfulDevice(5.0, 5.0, period_ms=100, laws={"fp32": Coefficients(0.0, 0.0)})
+    device.books = Accountant(declared_idle_w=5.0, counts_server=True, cpu_watts=CPU_W)
+    device.rest(1000)
+
+    def serve(ms: float, flood_w: float) -> list[Window]:
+        device.extra_w = flood_w
+        batches = []
+        for _ in range(300):
+            batches.append(device.run("fp32", (1, 32), ms, joules=CPU_W * 0.01, cpu_ms=10.0))
+            device.rest(5)
+        device.extra_w = 0.0
+        device.rest(1000)
+        return batches
+
+    unattributed_uj = 0
+    for ms, flood_w in ((10.0, 0.0), (100.0, CPU_W), (10.0, 0.0)):
+        batches = serve(ms, flood_w)
+        told_uj = [device.energy_uj(each) for each in batches]
+        assert told_uj == pytest.approx([CPU_W * 0.01 * 1e6] * len(batches), rel=0.03)
+        assert sum(told_uj) == pytest.approx(CPU_W * 0.01 * 1e6 * len(batches), rel=0.005)
+        assert not any(line.receipt.warnings for each in batches for line in each.lines)
+        unattributed_uj, before_uj = device.books.ledger.unattributed_uj, unattributed_uj
+        flood_uj = flood_w * len(batches) * (ms + 5.0) * 1e3
+        assert unattributed_uj - before_uj == pytest.approx(flood_uj, rel=0.01, abs=0.2e6)

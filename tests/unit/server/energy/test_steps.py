@@ -245,7 +245,7 @@ def test_where_cpu_time_is_counted_the_law_of_a_step_still_reads_its_work() -> N
     device = LawfulDevice(
         5.0, 5.0, laws={"fp32": Coefficients(0.04, 5e-4, 2e-7, per_chosen_j=2e-3, per_read_j=4e-6)}
     )
-    device.books = Accountant(declared_idle_w=5.0, counts_server=True)
+    device.books = Accountant(declared_idle_w=5.0, counts_server=True, cpu_watts=7.5)
     trials(device, cpu_w=7.5)
     foreseen = window(0, 0, (100,))
     (truth,) = device.laws.values()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.bench.memory.parts import allocated
+from wattserve_server.engine.device import cpu_has
 from wattserve_server.engine.variants.tuning import OneDnnLinear
 
 SHAPES = 300
@@ -17,7 +18,16 @@ MOST_BYTES = 20_000_000
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc says what it has given out")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        pytest.param(
+            torch.bfloat16,
+            marks=pytest.mark.skipif(not cpu_has("avx512bw"), reason="oneDNN has no bf16 on this CPU"),
+        ),
+    ],
+)
 def test_shapes_beyond_the_first_few_hundred_take_no_more_memory(dtype: torch.dtype) -> None:
     layer = OneDnnLinear(nn.Linear(32, 32, dtype=dtype))
 

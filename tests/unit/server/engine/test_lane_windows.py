@@ -16,6 +16,7 @@ from wattserve_server.energy.costlaw import LawView
 from wattserve_server.engine import lane as lanes
 from wattserve_server.engine.gputime import GpuTime
 from wattserve_server.engine.lane import Lane, RunLog
+from wattserve_server.engine.worktime import Served, WorkClock
 
 MS = 1_000_000
 DEVICE = torch.device("cpu")  # for which there is nothing to wait: the test sees to that
@@ -56,7 +57,9 @@ def lane(gpu: EventGpu) -> Lane:
     batcher: Any = SimpleNamespace(limits=None)
     laws: Any = {"accelerator": SimpleNamespace(law=LawView({}))}
     timing = GpuTime("cuda:0", gpu, gpu.clock_ns)
-    return Lane("cpu", batcher, RunLog(), laws, timing, lambda result: None, lambda error: None)
+    work_clock = WorkClock(Served(lambda: 0))
+    work_clock.begin()
+    return Lane("cpu", batcher, RunLog(), laws, timing, work_clock, lambda result: None, lambda error: None)
 
 
 def test_a_window_is_the_gpus_and_the_hosts_stays_known(gpu: EventGpu, lane: Lane) -> None:

@@ -1,50 +1,193 @@
-"""A batch took the CPU time of its own work, and its part of what the event loop does for all."""
+"""A batch took the CPU time of its own threads, and its requests' part of what the event loop took for those
+that ran; nothing of what others had the process do meanwhile."""
 
+import asyncio
 import threading
 import time
 
-from wattserve_server.engine.lane import WorkClock, this_thread
+import pytest
+
+from wattserve_server.engine.worktime import (
+    LEARNS_FROM_NS,
+    MOST_TIMES,
+    OwnThreads,
+    Served,
+    TaskWork,
+    WorkClock,
+    served_on,
+    this_thread,
+    work_of_this_task,
+)
 
 MS = 1_000_000
 
 
-class Process:
-    """Its event loop and its other threads, whose CPU time is spent by hand."""
+def spend(ms: float) -> None:
+    until = time.thread_time() + ms / 1e3
+    while time.thread_time() < until:
+        pass
+
+
+class Loop:
+    """An event loop whose CPU time is spent by hand."""
 
     def __init__(self) -> None:
-        self.loop_ns = self.others_ns = 0
-        self.clock = WorkClock(lambda: self.loop_ns, lambda: self.loop_ns + self.others_ns)
+        self.loop_ns = 0
+        self.served = Served(lambda: self.loop_ns)
 
-    def batch(self, own_ms: float, loop_ms: float, answered: int, is_after_rest: bool = False) -> float:
-        """Milliseconds that it is said to have taken."""
-        self.clock.start(is_after_rest)
-        self.others_ns += round(own_ms * MS)
-        self.loop_ns += round(loop_ms * MS)
-        return self.clock.took_ns(answered) / MS
+    def call(self, ms: float, has_run: bool = True, beside: float = 0.0) -> None:
+        """The task of a call takes so much, and the loop beside it so many times that."""
+        work = TaskWork(self.served)
+        work.add(round(ms * MS))
+        self.loop_ns += round(ms * (1 + beside) * MS)
+        if has_run:
+            work.has_run()
+
+    def part_ms(self, answered: int) -> float:
+        return self.served.part_ns(answered) / MS
 
 
-def test_what_the_loop_does_beside_a_trial_is_not_the_trials() -> None:
-    assert Process().batch(own_ms=3, loop_ms=2, answered=0) == 3
-
-
-def test_all_that_the_loop_did_is_told_once_and_by_the_sequence() -> None:
-    process = Process()
+def test_sequences_are_told_what_their_tasks_took_of_late() -> None:
+    loop = Loop()
     told = 0.0
-    for _ in range(200):  # the loop answers four while two are computed, and the other way round
-        four, two = process.batch(4, 1, answered=4), process.batch(1, 2, answered=2)
+    for _ in range(200):  # four are answered by one batch, two by the next
+        loop.call(1)
+        four = loop.part_ms(4)
+        loop.call(2)
+        two = loop.part_ms(2)
         told += four + two
-    assert abs(told - 200 * 8) < 0.01 * 200 * 8
-    assert abs(four - (4 + 4 * 0.5)) < 0.1
-    assert abs(two - (1 + 2 * 0.5)) < 0.1
+    assert told == pytest.approx(200 * 3, rel=0.01)
+    assert four == pytest.approx(4 * 0.5, abs=0.1)
+    assert two == pytest.approx(2 * 0.5, abs=0.1)
 
 
-def test_work_between_two_batches_is_for_requests_and_during_a_rest_for_none() -> None:
-    busy, rested = Process(), Process()
-    for process in (busy, rested):
-        process.batch(1, 0, answered=1)
-        process.loop_ns += 4 * MS
-    assert busy.batch(1, 0, answered=1) > 2.9
-    assert rested.batch(1, 0, answered=1, is_after_rest=True) == 1
+def test_a_trial_is_told_nothing_and_takes_nothing_from_others() -> None:
+    loop = Loop()
+    loop.call(2)
+    assert loop.part_ms(0) == 0
+    assert loop.part_ms(1) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("one_ms", [0.1, 40.0])
+def test_calls_that_never_run_cost_those_that_do_nothing(one_ms: float) -> None:
+    alone, beside = Loop(), Loop()
+    for _ in range(1000):
+        alone.call(1, beside=0.8)
+        beside.call(1, beside=0.8)
+        for _ in range(20):
+            beside.call(one_ms, has_run=False, beside=0.2)
+        told_ms = alone.part_ms(1), beside.part_ms(1)
+        assert told_ms[1] <= told_ms[0] + 1e-6
+    assert told_ms[0] == pytest.approx(1.8)  # with what the loop did beside its tasks
+
+
+def test_what_the_loop_does_for_nobodys_task_is_bounded_and_forgotten() -> None:
+    loop = Loop()
+    for _ in range(2 * LEARNS_FROM_NS // MS):  # from the start somebody shakes hands and says nothing
+        loop.call(1, beside=9.0)
+        flooded_ms = loop.part_ms(1)
+    assert flooded_ms == pytest.approx(MOST_TIMES)
+    for _ in range(2 * LEARNS_FROM_NS // MS):
+        loop.call(1, beside=0.8)
+        loop.part_ms(1)
+    for _ in range(2 * LEARNS_FROM_NS // MS):  # and again
+        loop.call(1, beside=9.0)
+        flooded_ms = loop.part_ms(1)
+    assert flooded_ms == pytest.approx(1.8)
+
+
+def test_a_rest_teaches_nothing() -> None:
+    loop = Loop()
+    for _ in range(2 * LEARNS_FROM_NS // MS):
+        loop.loop_ns += 9 * MS
+        loop.served.rested()
+        loop.call(1, beside=0.8)
+        told_ms = loop.part_ms(1)
+    assert told_ms == pytest.approx(1.8)
+
+
+async def test_a_loops_tasks_are_clocked_and_answer_as_ever() -> None:
+    served = served_on(asyncio.get_running_loop())
+    assert served_on(asyncio.get_running_loop()) is served
+    assert work_of_this_task() is None  # it is older
+
+    async def call(has_run: bool) -> int:
+        spend(20)
+        await asyncio.sleep(0)
+        spend(20)
+        if has_run:
+            work = work_of_this_task()
+            assert work is not None
+            work.has_run()
+        spend(20)
+        return 7
+
+    assert list(await asyncio.gather(call(True), call(False))) == [7, 7]
+    assert served.tasks_ns > 119 * MS
+    assert 59 * MS < served.ran_ns < served.tasks_ns - 59 * MS
+
+    async def wrong() -> None:
+        raise KeyError("wrong")
+
+    async def endless() -> None:
+        await asyncio.sleep(3600)
+
+    with pytest.raises(KeyError):
+        await asyncio.create_task(wrong())
+    waiting = asyncio.create_task(endless(), name="endless")
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert waiting.get_name() == "endless"
+
+
+async def test_a_loop_with_other_tasks_is_left_alone() -> None:
+    def makes(loop: asyncio.AbstractEventLoop, coroutine: object, **options: object) -> asyncio.Task[None]:
+        return asyncio.Task(coroutine, loop=loop, **options)  # type: ignore[arg-type]
+
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(makes)  # type: ignore[arg-type]
+    served_on(loop)
+    assert loop.get_task_factory() is makes
+
+
+def test_a_threads_clock_counts_those_that_it_started_and_no_others() -> None:
+    """As the threads of torch's pool are the lane's."""
+    told: list[int] = []
+    done = threading.Event()
+
+    def work() -> None:
+        spend(40)
+        done.wait()
+
+    def lane() -> None:
+        clock = OwnThreads(lambda: 0)
+        child = threading.Thread(target=work)
+        child.start()
+        time.sleep(0.2)
+        clock.look_again()
+        told.append(clock())
+        done.set()
+        child.join()
+        told.append(clock())
+
+    thread = threading.Thread(target=lane)
+    thread.start()
+    spend(100)
+    thread.join()
+    assert 39 * MS < told[0] < 90 * MS
+    assert told[1] >= told[0]  # one that has ended stays
+
+
+def test_a_batch_takes_what_its_thread_did_since_the_last_one_but_for_chores() -> None:
+    clock = WorkClock(Served(lambda: 0))
+    clock.begin()
+    spend(20)
+    assert 19 * MS < clock.took_ns(1) < 90 * MS
+    spend(100)
+    clock.skip()
+    assert clock.took_ns(1) < 90 * MS
 
 
 def test_the_clock_is_of_the_thread_that_made_it() -> None:
@@ -54,9 +197,7 @@ def test_the_clock_is_of_the_thread_that_made_it() -> None:
     def look() -> None:
         for _ in range(2):
             read.append(clock())
-            until = time.thread_time() + 0.02
-            while time.thread_time() < until:
-                pass
+            spend(20)
 
     thread = threading.Thread(target=look)
     thread.start()
