@@ -1,13 +1,13 @@
 """`python -m tests.bench.loaded_beside_traffic`: receipts of a variant that is loaded while another serves.
 
 A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
-while two of bf16, send one sequence of 32 tokens after the other through the client library. Of each run is
-printed what a stranger could work out from the receipts alone: how the newcomer's first ones compare with its
-later ones, its neighbour's with those from before, and joules of both with the time that was computed. Then
-(in brackets) the same over what was really used, by the windows of an audit that is recorded meanwhile: CPU
-time where joules are estimated from it, else the time computed. For a neighbour's requests do get cheaper:
-batches grow while another's keep them waiting. And how long its neighbour's callers waited before, while it
-was built and verified, while it was calibrated, and after.
+
+
+newcomer's first ones compare with its later ones, its neighbour's with those from before, and joules of both
+with the time that was computed. Then (in brackets) the same over what was really used, by the windows of an
+audit that is recorded meanwhile: CPU time where joules are estimated from it, else the time computed. For a
+neighbour's requests do get cheaper: batches grow while another's keep them waiting. And how long its
+neighbour's callers waited before, while it was built and verified, while it was calibrated, and after.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from tests.fixtures.audited import events_of
 from tests.fixtures.server import running_server
 from wattserve_client import Client, Receipt, VariantState, WattserveError
 from wattserve_server.audit.events import Heard
+from wattserve_server.engine.device import cpu_has
 
-RESIDENT, NEWCOMER = "fp32", "bf16"
+RESIDENT = "fp32"
+NEWCOMER = "bf16" if cpu_has("avx512_bf16") or cpu_has("amx_bf16") else "int8"
 CALLERS = {RESIDENT: 4, NEWCOMER: 2}
 TOKENS = 32
 METERS = ("estimate", "simulated")
