@@ -1,8 +1,8 @@
 """`python -m tests.bench.loaded_beside_traffic`: receipts of a variant that is loaded while another serves.
 
 A server with the demo model and `--lazy-variants`, in a process of its own; four callers of fp32, and after a
-
-
+while two of bf16 (int8, where the CPU has no bf16), send one sequence of 32 tokens after the other by the
+client library. Of each run is printed what a stranger could work out from the receipts alone: how the
 newcomer's first ones compare with its later ones, its neighbour's with those from before, and joules of both
 with the time that was computed. Then (in brackets) the same over what was really used, by the windows of an
 audit that is recorded meanwhile: CPU time where joules are estimated from it, else the time computed. For a
