@@ -7,6 +7,7 @@ batch's, however much of it there is while one runs.
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
@@ -15,13 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-LATELY = 0.98  # of what the event loop takes: a batch counts so much less for each one that has come since
+LATELY = 0.99  # of what the event loop takes: a batch counts so much less for each one that has come since
+
+EVERY = (
+    8  # of so many tasks one is clocked, at random: to read the clock takes 1 us, twice for each step of one
+)
 
 # The loop works beside its tasks too: it waits for sockets, wakes tasks, hands out results. How many times
 # their time it takes in all is learned from so much of it at a time, of which this part at the least was for
-# requests that ran.
-LEARNS_FROM_NS, OWN_PART = 250_000_000, 0.5
-MOST_TIMES = 3.0  # 1.9 were seen
+# requests that ran; the newest of it weighs so much. 1.9 were seen, no more is believed than this: who only
+# shakes hands has the loop work too.
+LEARNS_FROM_NS, OWN_PART, NEWEST = 250_000_000, 0.5, 0.2
+MOST_TIMES = 2.0
 
 LOOKS_NS = 50_000_000  # how far apart
 
@@ -69,24 +75,33 @@ class OwnThreads:
 
 
 class Served:
-    """What CPU time an event loop takes for requests that run. It makes the loop's tasks (a task factory), so
-    that it knows each one's. The loop's thread adds to it; the lanes' threads read."""
+    """What CPU time an event loop takes for requests that run. It makes the loop's tasks (a task factory), to
+    clock some of them. The loop's thread adds to it; the lanes' threads read."""
 
-    def __init__(self, loop_clock: Callable[[], int]) -> None:
+    def __init__(self, loop_clock: Callable[[], int], every: int = EVERY) -> None:
         self.loop_clock = loop_clock
-        self.tasks_ns = 0  # of all tasks
+        self._every = every
+        self.tasks_ns = 0  # of all tasks, as far as those tell that are clocked
         self.ran_ns = 0  # of those that serve a request of which something has run
         self._lock = threading.Lock()  # for what follows, which the lanes share
         self._told_ns = 0  # of `ran_ns`
         self._lately_ns = self._answered = 0.0
-        self._times = 0.0  # its tasks' time the loop takes in all, the least that was seen; 0: not known
+        self._times = 0.0  # its tasks' time the loop takes in all; 0: not known
         self._since = self._now()
         self._learned_from = (0, 0, 0)
 
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Task[Any]:
-        return asyncio.Task(_Clocked(coroutine, TaskWork(self)), loop=loop, **options)
+        if random.random() * self._every < 1:
+            coroutine = _Clocked(coroutine, TaskWork(self))
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    def add(self, ns: int) -> None:
+        self.tasks_ns += self._every * ns
+
+    def add_ran(self, ns: int) -> None:
+        self.ran_ns += self._every * ns
 
     def _now(self) -> tuple[int, int, int]:
         return self.loop_clock(), self.tasks_ns, self.ran_ns
@@ -119,7 +134,8 @@ class Served:
             return
         self._learned_from = (0, 0, 0)
         if ran_ns >= OWN_PART * tasks_ns:
-            self._times = min(self._times or MOST_TIMES, max(loop_ns / tasks_ns, 1.0))
+            times = min(max(loop_ns / tasks_ns, 1.0), MOST_TIMES)
+            self._times += NEWEST * (times - self._times) if self._times else times
 
 
 class TaskWork:
@@ -133,16 +149,16 @@ class TaskWork:
         self._kept_ns = 0
 
     def add(self, ns: int) -> None:
-        self._served.tasks_ns += ns
+        self._served.add(ns)
         if self._has_run:
-            self._served.ran_ns += ns
+            self._served.add_ran(ns)
         else:
             self._kept_ns += ns
 
     def has_run(self) -> None:
         """Something of the request that it serves."""
         self._has_run = True
-        self._served.ran_ns += self._kept_ns
+        self._served.add_ran(self._kept_ns)
         self._kept_ns = 0
 
 
@@ -190,7 +206,7 @@ def served_on(loop: asyncio.AbstractEventLoop) -> Served:
 
 
 def work_of_this_task() -> TaskWork | None:
-    """None of a task that was made before its loop had `Served`."""
+    """None of a task that is not clocked."""
     task = asyncio.current_task()
     coroutine = None if task is None else task.get_coro()
     return coroutine.work if isinstance(coroutine, _Clocked) else None
