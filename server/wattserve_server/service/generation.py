@@ -53,14 +53,13 @@ class Running:
         self._generation = generation
         self._begun_ns = begun_ns
         self.receipt = generation.receipt
+        if prediction.spending is not None:
+            generation.on_used = prediction.spending.used
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
-        spending = self._prediction.spending
         async for piece in self._generation:
             if piece.token_ids:
                 self._prediction.tokens_came(len(piece.token_ids))
-            if spending is not None and piece.energy_uj is not None:
-                spending.used(piece.energy_uj)
             yield piece
 
     async def end(self) -> Generated:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -89,6 +89,7 @@ class Generation(Protocol):
     """
 
     receipt: Receipt
+    on_used: Callable[[int], object] | None  # is told its microjoules so far after each step, read or not
 
     def __aiter__(self) -> AsyncIterator[Piece]: ...
 

@@ -31,6 +31,7 @@ class RunningGeneration:
         self._first_token_ns = 0
         self._output_tokens = 0
         self.reason: FinishReason | None = None  # where something else than a token has ended it
+        self.on_used: Callable[[int], object] | None = None
         request.answer.add_done_callback(self._answered)
 
     def _answered(self, answer: asyncio.Future[Answer]) -> None:
@@ -45,6 +46,8 @@ class RunningGeneration:
             self._output_tokens += len(scores)
             self._tokens += scores
             self._news.set()
+        if self.on_used is not None and (used_uj := self.energy_uj) is not None:
+            self.on_used(used_uj)
 
     @property
     def energy_uj(self) -> int | None:

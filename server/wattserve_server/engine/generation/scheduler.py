@@ -76,6 +76,7 @@ class StepBatcher(Batcher):
         self._lowest = 0.0  # tokens that who is furthest behind has had; where a caller joins
         self._holds_ns = 0.0  # how long a member holds its place
         self._admitting_ns = 0  # when it last looked who waits
+        self._is_full = False  # whether the cache had no room then for who came next
         self.preemptions = 0
 
     @property
@@ -166,7 +167,7 @@ class StepBatcher(Batcher):
 
     def _admit(self, now_ns: int) -> None:
         last_ns, self._admitting_ns = self._admitting_ns, now_ns
-        has_its_part = False
+        has_its_part = self._is_full = False
         while len(self._admitted_ns) < self.limits.max_sequences and not has_its_part:
             member = self._again[0] if self._again else self._first_waiting()
             if member is None:
@@ -178,6 +179,7 @@ class StepBatcher(Batcher):
                     return
             cache = self._pool_of(member).open()
             if not cache.reserve(member.total + 1):
+                self._is_full = True
                 return
             if self._again:
                 self._again.popleft()
@@ -269,8 +271,15 @@ class StepBatcher(Batcher):
     def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
         lanes = self._lanes
         waiting = sum(each.sequences for each in ahead) + sum(len(lane._again) for lane in lanes)
+        waiting -= sum(lane._places - lane.members for lane in lanes)  # those that are free
         holds_ns = [lane._holds_ns for lane in lanes if lane._holds_ns]
-        return waiting / (self.limits.max_sequences * len(lanes)) * (fmean(holds_ns) if holds_ns else 0.0)
+        if waiting <= 0 or not holds_ns:
+            return 0.0
+        return waiting / max(sum(lane._places for lane in lanes), 1) * fmean(holds_ns)
+
+    @property
+    def _places(self) -> int:
+        return self.members if self._is_full else self.limits.max_sequences
 
     def _own_ns(self, wanted: Wanted) -> float:
         return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,6 +12,7 @@ from wattserve_server.energy.receipt import ACCELERATOR, Charge, Line, Outcome, 
 from wattserve_server.errors import ConfigError, EnergyLimitError, LawUnknownError, SpentError
 from wattserve_server.service.budget import Budget, begun_hour, seconds_left
 from wattserve_server.service.budgets import Budgets
+from wattserve_server.service.generation import Running
 from wattserve_server.service.keys import ApiKey
 from wattserve_server.service.spending import Spending
 
@@ -255,6 +257,16 @@ def test_a_generation_counts_what_it_has_used_beyond_its_prompt() -> None:
         budgets.check("shop", asks)
     spending.ended(None)
     assert budgets.spent_uj("shop", "hour") == 0
+
+
+def test_a_generation_that_nobody_reads_counts_too() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    spending = Spending(budgets, asks, "shop")
+    spending.allow(Foreseeing(100), Hosted, [])  # type: ignore[arg-type]
+    generation = Mock(on_used=None)
+    Running(Mock(spending=spending), Mock(), generation, 0)
+    generation.on_used(400)
+    assert budgets.spent_uj("shop", "hour") == 400
 
 
 def test_budgets_are_told_for_each_tenant() -> None:

@@ -218,6 +218,16 @@ async def test_a_slow_reader_gets_all_at_once(rig: Rig) -> None:
     assert (generation.receipt.energy_uj or 0) > 0
 
 
+async def test_what_it_uses_is_told_step_by_step_though_nobody_reads(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    generation, told = await rig.generate(prompt), list[int]()
+    generation.on_used = told.append
+    await generation.request.answer
+    assert len(told) >= 20
+    assert told == sorted(set(told))
+    assert told[-1] == generation.receipt.energy_uj
+
+
 async def test_it_ends_where_it_has_cost_enough(rig: Rig) -> None:
     (prompt,) = prompts(1)
     generation = await rig.generate(prompt, new=200, max_energy_uj=20_000)

@@ -53,6 +53,40 @@ def test_whoever_stays_is_answered_within_what_a_step_and_the_cache_hold(
     assert not world.queue.is_wanted
 
 
+def test_nobody_waits_for_a_place_that_is_free() -> None:
+    world = StepWorld(members=4, step_tokens=64)
+
+    def wait_ns() -> float:
+        return world.queue.wait_ns(world.now_ns)
+
+    world.ask(8, 2)
+    world.run()  # so that it is known how long a place is held
+    for _ in range(4):
+        world.ask(8, 2)
+        assert wait_ns() == 0
+    world.ask(8, 2)
+    for_one_ns = wait_ns()
+    assert for_one_ns > 0
+    world.step()  # which admits four
+    assert wait_ns() == for_one_ns
+    world.ask(8, 2)
+    assert wait_ns() == 2 * for_one_ns
+
+
+def test_a_place_for_which_the_cache_has_no_room_is_not_free() -> None:
+    world = StepWorld(members=8, step_tokens=64, blocks=4)
+    world.ask(8, 2)
+    world.run()
+    for _ in range(3):
+        world.ask(BLOCK, 2)  # two blocks each
+    assert world.queue.wait_ns(world.now_ns) == 0
+    world.step()
+    assert world.queue.members == 2
+    alone_ns = world.queue.wait_ns(world.now_ns)
+    world.ask(BLOCK, 2)
+    assert world.queue.wait_ns(world.now_ns) == 2 * alone_ns > 0
+
+
 def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
     world = StepWorld(members=4, step_tokens=16)
     first = world.ask(8, 40)
