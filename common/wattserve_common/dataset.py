@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from wattserve_common.errors import DatasetError
+from wattserve_common.strict_json import json_of
 from wattserve_common.tensor_files import INTEGERS, check_labels, digest, read_tensor
 from wattserve_common.tensor_files import NO_LABEL as NO_LABEL
 
@@ -115,6 +116,9 @@ def _load_images(folder: Path) -> Dataset:
 def _load_tokens(folder: Path) -> Dataset:
     missing = [name for name in TENSOR_FILES if not (folder / name).is_file()]
     if missing:
+        odd = [name for name in missing if (folder / name).exists()]
+        if odd:
+            raise DatasetError(f"{folder}: {', '.join(odd)}: is no regular file")
         raise DatasetError(f"{folder}: {', '.join(missing)} missing; make the folder with `loadgen prepare`")
     ids, mask, labels = (read_tensor(folder / name) for name in TENSOR_FILES)
     _check_shapes(folder, ids, mask)
@@ -269,7 +273,7 @@ def _read_description(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json_of(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DatasetError(f"{path}: not readable as JSON ({error}); repair or remove it") from None
     if not isinstance(value, dict):

@@ -87,8 +87,11 @@ def _add(config: ServerConfig, arguments: argparse.Namespace) -> int:
     )
     with changing(arguments.file) as keys:
         keys[key.id] = key
+        try:
+            print(text, flush=True)
+        except OSError as error:
+            raise ConfigError(f"the key cannot be told ({error.strerror}), so none was added") from None
     say(f"key {key.id} of tenant {key.tenant} is in {arguments.file}; it itself is told this once")
-    print(text)
     return 0
 
 

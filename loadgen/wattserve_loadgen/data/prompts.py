@@ -7,7 +7,6 @@ every variant does the same work, and joules per token compare like with like.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +17,7 @@ import numpy as np
 
 from wattserve_common import dataset
 from wattserve_common.errors import DatasetError
+from wattserve_common.strict_json import check_characters, json_of
 from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.data.lengths import Lengths
 from wattserve_loadgen.data.prepare import MOST_TOKENS, Prepared, check_random
@@ -152,7 +152,7 @@ def _objects(source: Path) -> Iterator[tuple[str, Any]]:
         raise DatasetError(f"{source}: no such file")
     if source.suffix == ".json":
         try:
-            value = json.loads("".join(read_lines(source)))
+            value = json_of("".join(read_lines(source)))
         except ValueError as error:
             raise DatasetError(f"{source}: not JSON ({error})") from None
         if not isinstance(value, list):
@@ -161,7 +161,7 @@ def _objects(source: Path) -> Iterator[tuple[str, Any]]:
         return
     for number, line in enumerate(read_lines(source), start=1):
         try:
-            yield f"line {number}", json.loads(line)
+            yield f"line {number}", json_of(line)
         except ValueError as error:
             raise DatasetError(f"{source}: line {number}: not JSON ({error})") from None
 
@@ -186,6 +186,10 @@ def _turn(where: str, turn: Any) -> tuple[str, str]:
     if isinstance(turn, dict):
         role, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if role in (*_ASKING, *_ANSWERING) and isinstance(text, str):
+            try:
+                check_characters(text)
+            except ValueError as error:
+                raise DatasetError(f"{where}: a turn's text: {error}; repair or remove it") from None
             return role, text
     raise DatasetError(
         f"{where}: {str(turn)[:60]!r} is no turn; it names who says it ({', '.join((*_ASKING, *_ANSWERING))})"

@@ -7,15 +7,15 @@ It knows nothing of tokens. Every error names the file and the line (files of li
 from __future__ import annotations
 
 import csv
-import json
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from wattserve_common.errors import DatasetError
+from wattserve_common.strict_json import check_characters, json_of
 
 Records = Iterator[tuple[str, dict[str, Any]]]  # place, and value by column
 
@@ -61,6 +61,12 @@ def read_rows(path: Path, text_column: str, label_column: str | None, limit: int
         if not text.strip():
             raise DatasetError(f"{where}: the text is empty; remove the row")
         label = None if label_column is None else _label(where, label_column, record[label_column])
+        for value in (text, label):
+            if isinstance(value, str):
+                try:
+                    check_characters(value)
+                except ValueError as error:
+                    raise DatasetError(f"{where}: {error}; repair or remove the row") from None
         rows.append(TextRow(text, label, place))
     if not rows:
         raise DatasetError(f"{path}: no rows in it")
@@ -103,6 +109,12 @@ def _not_utf8(path: Path) -> str:
     return "was changed while it was read"
 
 
+def _check_once(path: Path, columns: Sequence[str]) -> None:
+    for name in columns:
+        if columns.count(name) > 1:
+            raise DatasetError(f"{path}: two columns are called {name!r}; rename one")
+
+
 def _txt(path: Path, text_column: str, label_column: str) -> Records:
     for number, line in enumerate(read_lines(path), start=1):
         yield f"line {number}", {text_column: line.rstrip("\r\n")}
@@ -111,7 +123,7 @@ def _txt(path: Path, text_column: str, label_column: str) -> Records:
 def _jsonl(path: Path, text_column: str, label_column: str) -> Records:
     for number, line in enumerate(read_lines(path), start=1):
         try:
-            record = json.loads(line)
+            record = json_of(line)
         except ValueError as error:
             raise DatasetError(f"{path}: line {number}: not JSON ({error})") from None
         if not isinstance(record, dict):
@@ -126,6 +138,7 @@ def _csv(path: Path, text_column: str, label_column: str) -> Records:
     rows = filter(None, reader)
     try:
         header = next(rows, [])
+        _check_once(path, header)
         for cells in rows:
             if len(cells) != len(header):
                 raise DatasetError(
@@ -146,6 +159,7 @@ def _parquet(path: Path, text_column: str, label_column: str) -> Records:
     except (OSError, pyarrow.ArrowException) as error:
         raise DatasetError(f"{path}: not a Parquet file ({str(error).splitlines()[0]})") from None
     names = file.schema_arrow.names
+    _check_once(path, names)
     unread = dict.fromkeys(names)
     row = 0
     for batch in file.iter_batches(columns=[name for name in (text_column, label_column) if name in names]):

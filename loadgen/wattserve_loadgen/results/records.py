@@ -6,7 +6,6 @@ makes no sense is an error. Knows no figures.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from wattserve_common.strict_json import json_of
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.codec import shape_error
@@ -109,7 +109,7 @@ def keep_cells(path: Path, positions: Collection[int]) -> None:
     try:
         for end, line in lines_of(path):
             number += 1
-            if json.loads(line)["cell"] in positions:
+            if json_of(line)["cell"] in positions:
                 kept, holes = end, dropping
             else:
                 dropping = True
@@ -119,7 +119,7 @@ def keep_cells(path: Path, positions: Collection[int]) -> None:
         os.truncate(path, kept)
     if holes:
         with replacing(path) as partial, partial.open("wb") as file:
-            file.writelines(line for _, line in lines_of(path) if json.loads(line)["cell"] in positions)
+            file.writelines(line for _, line in lines_of(path) if json_of(line)["cell"] in positions)
 
 
 def cut_torn(path: Path) -> None:

@@ -10,7 +10,6 @@ the process that writes.
 
 from __future__ import annotations
 
-import json
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_client import EnergyQuality, EnergySource, Meter
+from wattserve_common.strict_json import json_of
 
 Floats = npt.NDArray[np.float64]
 METHOD = "counter over the window, read by loadgen"
@@ -73,7 +73,7 @@ class RecordingReader:
         self._position += len(whole)
         for line in whole.splitlines():
             try:
-                self._take(json.loads(line))
+                self._take(json_of(line))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{self.path}: holds a line that is no recording's ({error!r})") from None
 

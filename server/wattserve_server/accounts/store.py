@@ -109,7 +109,8 @@ def open_book(place: str, *, for_writing: bool) -> Book:
                 lock = _prepare(path)
                 _check_names(path)
             elif not os.path.isfile(place):
-                raise ConfigError(f"--account-book {place}: there is no such file")
+                what = "is no regular file" if os.path.exists(place) else "there is no such file"
+                raise ConfigError(f"--account-book {place}: {what}")
         file = None if lock is None else _file_at(place)
         book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, False, lock, file)
         with told(name):

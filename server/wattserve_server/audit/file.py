@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from wattserve_common.machine import cpu_model
+from wattserve_common.strict_json import json_of
 from wattserve_server.errors import ConfigError
 
 NAME, VERSION = b"wattserve-audit ", 3
@@ -108,7 +109,7 @@ class BlockReader:
         if first is None:
             raise ConfigError(f"{path}: ends before its first block: the server was ended as it started")
         try:
-            self.header = Header(**json.loads(first))
+            self.header = Header(**json_of(first))
         except (ValueError, TypeError):
             raise ConfigError(f"{path}: its first block does not say which run it is of") from None
 

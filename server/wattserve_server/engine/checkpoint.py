@@ -8,7 +8,6 @@ memory, and nothing that another variant could be made from.
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers.utils import cached_file
 
+from wattserve_common.strict_json import json_of
 from wattserve_server.engine.builtin.demo import demo_folder
 from wattserve_server.engine.builtin.demo_llm import demo_llm_folder
 from wattserve_server.engine.builtin.random_weights import RANDOM_MODELS
@@ -211,7 +211,7 @@ def read_json(source: str, name: str) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

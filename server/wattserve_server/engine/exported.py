@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from wattserve_common.strict_json import json_of
 from wattserve_server.engine.checkpoint import (
     DTYPES,
     Made,
@@ -78,7 +79,7 @@ def parse_manifest(source: str, path: Path) -> Manifest:
     """Raises ConfigError for what this version cannot read."""
     where = f"model {source!r}: its {FILE}"
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = json_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{where} cannot be read: {error.strerror}") from error
     except ValueError as error:

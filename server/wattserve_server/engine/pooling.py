@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from wattserve_common.strict_json import json_of
 from wattserve_server.engine.checkpoint import locate, read_json
 from wattserve_server.engine.tasks.tokens import FIRST, LAST, MEAN
 from wattserve_server.errors import ConfigError
@@ -24,7 +24,7 @@ def note_pooling(place: str, config: Any) -> None:
     try:
         modules = [
             (str(module["type"]).rpartition(".")[2], str(module["path"]))
-            for module in json.loads(path.read_text())
+            for module in json_of(path.read_text())
         ]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"model {place!r}: its modules.json cannot be read: {error}") from error

@@ -141,6 +141,8 @@ def _asked(
         raise InvalidRequest("an object, of a stream alone", "stream_options")
     wanted = Body(how)
     wanted.check_keys(frozenset({"include_usage", _SO_FAR}), {"include_obfuscation": False})
+    if "max_tokens" in body:  # errors name what was sent
+        places = replace(places, max_new_tokens="max_tokens")
     wish = wish_of(given, host.engine.model.facts, host.tokenizer is not None, places)
     asked = AskedGeneration(_options(body, headers), prompt, place, wish, places, MODEL)
     return AskedText(asked, streams, wanted.truth("include_usage"), wanted.truth(_SO_FAR))
@@ -170,6 +172,10 @@ def _given(body: Body, unless_given: Mapping[str, Any]) -> Given:
 def _prompt(body: Body, host: Host) -> str | TokenIds:
     value = body.get("prompt")
     if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if not all(isinstance(each, type(value[0])) for each in value):
+            raise InvalidRequest(
+                "holds things of several kinds: give a text, or the ids of its tokens", "prompt"
+            )
         if len(value) > 1:
             raise InvalidRequest(
                 f"{len(value)} prompts; send each as a request of its own: they share the model's steps",

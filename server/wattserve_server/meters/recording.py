@@ -26,6 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
+from wattserve_common.strict_json import json_of
 from wattserve_server.energy.reading import Energy, Quality, Source
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.port import Meter
@@ -179,7 +180,7 @@ def _reading(where: str, values: dict[str, Any], not_before_ns: int) -> Recorded
 
 def _values(where: str, text: str) -> dict[str, Any]:
     try:
-        values = json.loads(text)
+        values = json_of(text)
     except ValueError:
         cut = "" if text.endswith("\n") else ": the recording was cut off here"
         raise ConfigError(f"{where}: is not JSON{cut}") from None

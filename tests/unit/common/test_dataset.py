@@ -86,6 +86,25 @@ def test_a_description_beside_the_tensors_is_carried(tmp_path: Path) -> None:
     assert dataset.load(tmp_path).description == {"source": "reviews.csv"}
 
 
+def test_a_description_that_goes_too_deep_or_says_a_thing_twice_is_refused(tmp_path: Path) -> None:
+    write_tensors(tmp_path)
+    for content, words in (
+        ("[" * 100_000, "too deep"),
+        ('{"rows": 1, "rows": 2}', "'rows' stands there twice"),
+    ):
+        (tmp_path / "dataset.json").write_text(content)
+        with pytest.raises(DatasetError, match=words):
+            dataset.load(tmp_path)
+
+
+def test_a_folder_in_the_place_of_a_file_is_not_called_missing(tmp_path: Path) -> None:
+    write_tensors(tmp_path)
+    (tmp_path / "labels.pt").unlink()
+    (tmp_path / "labels.pt").mkdir()
+    with pytest.raises(DatasetError, match=r"labels\.pt: is no regular file"):
+        dataset.load(tmp_path)
+
+
 IDS = "input_ids.pt"
 MASK = "attention_mask.pt"
 LABELS = "labels.pt"

@@ -171,11 +171,16 @@ def test_a_spreadsheet_gets_rows_and_accounts(place: str, capsys: pytest.Capture
         (("--time-zone", "Mars"), "no time zone that is known here"),
         (("--since", "soon"), "no date or time"),
         (("--since", "2028-01-01"), "--until is not after --since"),
-        (("--since", "1960-01-01"), "before 1970"),
-        (("--pue", "0.5"), "at least 1"),
+        (("--since", "1960-01-01"), "is not between 1970 and 2200"),
+        (("--since", "0001-01-01T00:00+14:00"), "is not between 1970 and 2200"),
+        (("--until", "2201-01-01"), "is not between 1970 and 2200"),
+        (("--pue", "0.5"), "is from 1,"),
+        (("--pue", "1e308"), "to less than 10"),
+        (("--carbon", "/dev/zero"), "is longer than 64 MiB"),
         (("--embodied", "-1"), "must be 0 or more"),
         (("--price", "dear"), "such as 0.30EUR"),
         (("--account-book", "/nowhere/book"), "there is no such file"),
+        (("--account-book", "/"), "is no regular file"),
     ],
 )
 def test_what_cannot_be(

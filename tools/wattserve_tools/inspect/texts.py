@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wattserve_common.strict_json import check_characters, json_of
 from wattserve_server.errors import ConfigError
 
 TokenIds = NDArray[np.int64]
@@ -89,11 +89,15 @@ def _of_lines(path: Path, content: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = json_of(line)
         except ValueError as error:
             raise ConfigError(f"--text {path}: line {number}: not JSON ({error})") from None
         if not isinstance(value, dict) or not isinstance(value.get("text"), str):
             raise ConfigError(f"--text {path}: line {number}: no field `text` that holds a text")
+        try:
+            check_characters(value["text"])
+        except ValueError as error:
+            raise ConfigError(f"--text {path}: line {number}: the text: {error}") from None
         yield value["text"]
 
 

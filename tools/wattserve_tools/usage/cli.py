@@ -17,9 +17,12 @@ from wattserve_common.arguments import address, number
 from wattserve_common.errors import UserError
 from wattserve_server.config import AUTO_BOOK, ServerConfig, add_flags, flag_reader
 from wattserve_server.console import wide_console
+from wattserve_server.errors import InvalidRequest
 from wattserve_tools.usage import show
 from wattserve_tools.usage.bill import KEYS, make_bill, needs_hours
 from wattserve_tools.usage.tariff import Intensity, Price, Tariff
+
+LAST_UNIX_S = 7_258_118_400  # the year 2200, as of an account book
 
 VARIABLES = {
     "price": "WATTSERVE_PRICE",
@@ -130,6 +133,8 @@ def _of_book(config: ServerConfig, since_s: int, until_s: int, keys: dict[str, b
     try:
         by = By(keys["by_tenant"], keys["by_variant"], keys["by_hour"])
         used = usage(book, since_s, until_s, by, lambda tenant: True, sees_all=True)
+    except InvalidRequest as error:  # too many rows
+        raise UserError(f"--since and --until: {error}") from None
     finally:
         book.close()
     return from_message(UsageReport, usage_message(used))
@@ -142,7 +147,9 @@ def _tariff(arguments: argparse.Namespace) -> Tariff:
     }
     pue = _number("--pue", given["pue"], 1.0)
     if not 1 <= (pue or 0) < 10:
-        raise UserError(f"--pue {given['pue']}: is at least 1, which is a building that draws nothing else")
+        raise UserError(
+            f"--pue {given['pue']}: is from 1, which is a building that draws nothing else, to less than 10"
+        )
     return Tariff(
         Price.parse(given["price"]) if given["price"] else None,
         Intensity.parse(given["carbon"]) if given["carbon"] else None,
@@ -183,9 +190,12 @@ def _instant(flag: str, text: str | None, zone: ZoneInfo, default_s: float) -> i
             f"{flag} {text!r}: is no date or time, such as 2026-11-01 or 2026-11-01T08:00"
         ) from None
     told = found if found.tzinfo else found.replace(tzinfo=zone)
-    seconds = told.timestamp()
-    if seconds < 0:
-        raise UserError(f"{flag} {text!r}: is before 1970")
+    try:
+        seconds = told.timestamp()
+    except (OverflowError, ValueError):  # a zone's offset beyond the first or the last year
+        seconds = -1.0
+    if not 0 <= seconds < LAST_UNIX_S:
+        raise UserError(f"{flag} {text!r}: is not between 1970 and 2200")
     return int(seconds)
 
 

@@ -7,12 +7,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 
 from wattserve_common.errors import UserError
 
 UJ_PER_KWH = 3.6e12
 HOUR_S = 3600
+_MOST_CHARACTERS = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,17 @@ class Tariff:
 def _read(path: Path) -> dict[int, float]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _hours(str(path), csv.DictReader(file))
+            text = file.read(_MOST_CHARACTERS + 1)
     except OSError as error:
         raise UserError(f"--carbon {path}: is no number, and cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, csv.Error):
+    except UnicodeDecodeError:
         raise UserError(f"--carbon {path}: is no CSV in UTF-8") from None
+    if len(text) > _MOST_CHARACTERS:
+        raise UserError(f"--carbon {path}: is longer than {_MOST_CHARACTERS >> 20} MiB, a century of hours")
+    try:
+        return _hours(str(path), csv.DictReader(StringIO(text, newline="")))
+    except csv.Error as error:
+        raise UserError(f"--carbon {path}: is no CSV: {error}") from None
 
 
 def _hours(name: str, lines: csv.DictReader[str]) -> dict[int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
 from transformers.utils import cached_file
 
+from wattserve_common.strict_json import json_of
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item
 from wattserve_server.engine.tasks.tokens import LabelAnswers
 from wattserve_server.errors import ConfigError
@@ -77,7 +77,7 @@ def _preprocessed_size(source: str) -> tuple[int, int] | None:
     """
     try:
         path = cached_file(source, _PREPROCESSOR)
-        settings = json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+        settings = json_of(Path(path).read_text(encoding="utf-8")) if path else None
     except (OSError, ValueError):
         return None
     if not isinstance(settings, dict):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,19 @@ def test_a_key_is_known_by_its_hash_alone() -> None:
     assert text not in repr(key)
     assert text.split("_", 2)[2] not in repr(key)
     assert Keys([key]).shown_by([f"bearer {text}"]) is key
+
+
+def test_a_key_that_cannot_be_told_is_not_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["keys", "add", "--file", str(tmp_path / "keys"), "--tenant", "shop"]) == 2
+    assert "cannot be told (No space left on device), so none was added" in capsys.readouterr().err
+    assert not (tmp_path / "keys").exists()
 
 
 @pytest.mark.parametrize(
