@@ -73,7 +73,8 @@ def test_a_starting_server_is_live_and_not_ready_and_a_drained_one_answers_what_
     looking = threading.Thread(target=look)
     looking.start()
     served = ("--variants", "fp32", "--threads", "1", "--meter", "none")
-    limits = ("--max-batch-sequences", "1", "--max-queue-ms", "600000")
+    # What it has accepted takes longer than usual on a busy machine.
+    limits = ("--max-batch-sequences", "1", "--max-queue-ms", "600000", "--drain-seconds", "120")
     with (
         running_server(
             *("--model", str(folder), *served, *limits, "--port", str(port)),

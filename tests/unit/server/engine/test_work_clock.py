@@ -14,6 +14,7 @@ from wattserve_server.engine import worktime
 from wattserve_server.engine.worktime import (
     EVERY,
     LEARNS_FROM_NS,
+    LOOKS_NS,
     MOST_TIMES,
     OwnThreads,
     Served,
@@ -172,17 +173,19 @@ async def test_a_loop_with_other_tasks_is_left_alone() -> None:
 def test_a_threads_clock_counts_those_that_it_started_and_no_others() -> None:
     """As the threads of torch's pool are the lane's."""
     told: list[int] = []
-    done = threading.Event()
+    spent, done = threading.Event(), threading.Event()
 
     def work() -> None:
         spend(40)
+        spent.set()
         done.wait()
 
     def lane() -> None:
         clock = OwnThreads(lambda: 0)
         child = threading.Thread(target=work)
         child.start()
-        time.sleep(0.2)
+        spent.wait()
+        time.sleep(2 * LOOKS_NS / 1e9)
         clock.look_again()
         told.append(clock())
         done.set()
