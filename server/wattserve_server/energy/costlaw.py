@@ -222,7 +222,19 @@ _UNLEARNED = Coefficients(0.0, 1.0)
 
 
 def split_weights(view: LawView, window: Window) -> list[float]:
-    """How a window's energy is split among its sequences, under its variant's law.
+    """How a window's energy is split among its sequences, under its variant's law. Where CPU time is what
+    counts, each has what the event loop took for it, and the law splits the rest."""
+    weights = _split_weights(view, window)
+    if view.cpu_second_j is None or window.cpu_ns is None or not any(window.loop_ns):
+        return weights
+    own_ns, whole = max(window.cpu_ns - sum(window.loop_ns), 0), math.fsum(weights)
+    return [
+        own_ns * weight / whole + loop_ns for weight, loop_ns in zip(weights, window.loop_ns, strict=True)
+    ]
+
+
+def _split_weights(view: LawView, window: Window) -> list[float]:
+    """By the law alone.
 
     Packed sequences do not pad each other: what one adds does not depend on the others, and its Shapley value
     is that and an equal part of what is fixed. Every token of a row attends to the row.

@@ -38,7 +38,7 @@ from wattserve_server.engine.out_of_memory import (
 from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Batch, Variant
-from wattserve_server.engine.worktime import WorkClock
+from wattserve_server.engine.worktime import TaskWork, WorkClock
 from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
@@ -318,10 +318,11 @@ class Lane:
         items: Sequence[Item],
         lines: tuple[Line, ...] = (),
         is_first_run: bool = False,
+        works: Sequence[TaskWork | None] = (),
     ) -> Ran:
         """Run one batch, on this lane's thread. Its window has still to be put into the run log.
 
-        lines, is_first_run: see Window.
+        lines, is_first_run: see Window. works: the tasks that serve its sequences.
         """
         lengths = tuple(variant.model.task.length(item) for item in items)
         window = Window(variant.name, 0, 0, lengths, max(lengths), lines, is_first_run)
@@ -330,7 +331,7 @@ class Lane:
             batch = variant.prepare(items)
             return replace(window, padded_length=batch.length, packed_rows=batch.packed_rows), batch
 
-        return Ran(*self.measure(window, variant.device, prepare, variant.run))
+        return Ran(*self.measure(window, variant.device, prepare, variant.run, works))
 
     def measure(
         self,
@@ -338,9 +339,10 @@ class Lane:
         device: torch.device,
         prepare: Callable[[Window], tuple[Window, Prepared]],
         run: Callable[[Prepared, AbstractContextManager[None]], Result],
+        works: Sequence[TaskWork | None] = (),
     ) -> tuple[Window, Result | None, Exception | None]:
         """Get something ready, run it, and say when that was: its window, what it returned, or what it
-        raised. prepare: may complete what is known of the window."""
+        raised. prepare: may complete what is known of the window. works: as of `run`."""
         result: Result | None = None
         failure: Exception | None = None
         started_ns = rested_ns = 0
@@ -357,11 +359,12 @@ class Lane:
             if not started_ns:
                 started_ns, rested_ns = self.run_log.start()
         host_ns = started_ns, time.monotonic_ns()
-        cpu_ns = self._work_clock.took_ns(len(window.lines))
+        cpu_ns, loop_ns = self._work_clock.took_ns(works)
         start_ns, end_ns = self._timing.placed(*host_ns) if failure is None else host_ns
         window = replace(
-            window, start_ns=start_ns, end_ns=end_ns, host_ns=host_ns, rested_ns=rested_ns, cpu_ns=cpu_ns
-        )
+            window, start_ns=start_ns, end_ns=end_ns, host_ns=host_ns, rested_ns=rested_ns, cpu_ns=cpu_ns,
+            loop_ns=loop_ns,
+        )  # fmt: skip
         try:
             return window, result, failure
         finally:
@@ -437,7 +440,8 @@ class Lane:
         """With the result, what the allocator said where memory did not suffice. is_told: whether the log has
         a failure of its batch already."""
         lines = tuple(sequence.line for sequence in part)
-        window, rows, failure = self.run(variant, [sequence.item for sequence in part], lines)
+        works = [sequence.request.work for sequence in part]
+        window, rows, failure = self.run(variant, [sequence.item for sequence in part], lines, works=works)
         shortage = "" if failure is None else memory_shortage(failure)
         error: InferenceError | None = None
         if shortage:

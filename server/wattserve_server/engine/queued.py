@@ -127,8 +127,6 @@ class Request:
 
     def ran_in(self, window: Window) -> None:
         """A batch has run that held sequences of it."""
-        if self.work is not None:
-            self.work.has_run()
         if window.start_ns > self._last_started_ns:
             self._last_started_ns, self._last_compute_ns = window.start_ns, window.duration_ns
         self._compute_ns += window.duration_ns

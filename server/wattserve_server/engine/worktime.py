@@ -7,27 +7,28 @@ batch's, however much of it there is while one runs.
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import add
 from pathlib import Path
 from typing import Any
 
-LATELY = 0.99  # of what the event loop takes: a batch counts so much less for each one that has come since
-
-EVERY = (
-    8  # of so many tasks one is clocked, at random: to read the clock takes 1 us, twice for each step of one
-)
+LATELY = 0.99  # a batch counts so much less for each one that has come since
 
 # The loop works beside its tasks too: it waits for sockets, wakes tasks, hands out results. How many times
 # their time it takes in all is learned from so much of it at a time, of which this part at the least was for
-# requests that ran; the newest of it weighs so much. 1.9 were seen, no more is believed than this: who only
-# shakes hands has the loop work too.
-LEARNS_FROM_NS, OWN_PART, NEWEST = 250_000_000, 0.5, 0.2
+# batches; the newest of it weighs so much. 1.9 were seen, and no more is believed than this: who only shakes
+# hands has the loop work too.
+LEARNS_FROM_NS, OWN_PART, NEWEST = 50_000_000, 0.25, 0.2
 MOST_TIMES = 2.0
+
+# Once its batch has ended a task has more to do: how many times what it had taken until then is learned from
+# all that have ended of late, each counted once. Of one no more is believed than this.
+MOST_AFTER = 2.0
 
 LOOKS_NS = 50_000_000  # how far apart
 
@@ -76,90 +77,85 @@ class OwnThreads:
 
 class Served:
     """What CPU time an event loop takes for requests that run. It makes the loop's tasks (a task factory), to
-    clock some of them. The loop's thread adds to it; the lanes' threads read."""
+    clock them. The loop's thread adds to it; the lanes' threads read."""
 
-    def __init__(self, loop_clock: Callable[[], int], every: int = EVERY) -> None:
+    def __init__(self, loop_clock: Callable[[], int]) -> None:
         self.loop_clock = loop_clock
-        self._every = every
-        self.tasks_ns = 0  # of all tasks, as far as those tell that are clocked
-        self.ran_ns = 0  # of those that serve a request of which something has run
+        self.tasks_ns = 0  # of all tasks
+        # Of those whose request has run: how many have ended, and how much they took after their batches, in
+        # parts of what each had taken before.
+        self.ended, self.after = 0, 0.0
         self._lock = threading.Lock()  # for what follows, which the lanes share
-        self._told_ns = 0  # of `ran_ns`
-        self._lately_ns = self._answered = 0.0
+        self._told = 0, 0.0  # of `ended` and `after`
+        self._ended_lately = self._after_lately = 0.0
         self._times = 0.0  # its tasks' time the loop takes in all; 0: not known
-        self._since = self._now()
+        self._since = loop_clock(), 0
         self._learned_from = (0, 0, 0)
 
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any
     ) -> asyncio.Task[Any]:
-        if random.random() * self._every < 1:
-            coroutine = _Clocked(coroutine, TaskWork(self))
-        return asyncio.Task(coroutine, loop=loop, **options)
-
-    def add(self, ns: int) -> None:
-        self.tasks_ns += self._every * ns
-
-    def add_ran(self, ns: int) -> None:
-        self.ran_ns += self._every * ns
-
-    def _now(self) -> tuple[int, int, int]:
-        return self.loop_clock(), self.tasks_ns, self.ran_ns
+        return asyncio.Task(_Clocked(coroutine, TaskWork(self)), loop=loop, **options)
 
     def rested(self) -> None:
         """At rest the loop works for nobody."""
         with self._lock:
-            self._since = self._now()
+            self._since = self.loop_clock(), self.tasks_ns
 
-    def part_ns(self, answered: int) -> int:
-        """Of so many sequences that somebody waits for."""
+    def parts_ns(self, works: Sequence[TaskWork | None]) -> tuple[int, ...]:
+        """Of each sequence of a batch that has ended, by the task that serves it: what that has taken since
+        it was last asked, and what goes with it. A request of several sequences has as many equal parts."""
         with self._lock:
-            self._learn()
-            if not answered:
-                return 0
-            ran_ns = self.ran_ns
-            self._lately_ns = LATELY * self._lately_ns + ran_ns - self._told_ns
-            self._answered = LATELY * self._answered + answered
-            self._told_ns = ran_ns
-            return round(answered * self._lately_ns / self._answered * (self._times or 1.0))
+            fresh_ns = {work: work.take_fresh_ns() for work in dict.fromkeys(works) if work is not None}
+            self._learn(sum(fresh_ns.values()))
+            if not fresh_ns:
+                return (0,) * len(works)
+            told, self._told = self._told, (self.ended, self.after)
+            self._ended_lately = LATELY * self._ended_lately + self._told[0] - told[0]
+            self._after_lately = LATELY * self._after_lately + self._told[1] - told[1]
+            after = self._after_lately / self._ended_lately if self._ended_lately else 0.0
+            more = (1.0 + after) * (self._times or 1.0)
+            counts = Counter(works)
+            return tuple(
+                [0 if work is None else round(more * fresh_ns[work] / counts[work]) for work in works]
+            )
 
-    def _learn(self) -> None:
-        now = self._now()
-        loop_ns, tasks_ns, ran_ns = (
-            sum_ns + now_ns - since_ns
-            for sum_ns, now_ns, since_ns in zip(self._learned_from, now, self._since, strict=True)
-        )
-        self._since, self._learned_from = now, (loop_ns, tasks_ns, ran_ns)
+    def _learn(self, fresh_ns: int) -> None:
+        now, since = (self.loop_clock(), self.tasks_ns), self._since
+        new = now[0] - since[0], now[1] - since[1], fresh_ns
+        loop_ns, tasks_ns, own_ns = map(add, self._learned_from, new)
+        self._since, self._learned_from = now, (loop_ns, tasks_ns, own_ns)
         if tasks_ns < LEARNS_FROM_NS:
             return
         self._learned_from = (0, 0, 0)
-        if ran_ns >= OWN_PART * tasks_ns:
+        if own_ns >= OWN_PART * tasks_ns:
             times = min(max(loop_ns / tasks_ns, 1.0), MOST_TIMES)
             self._times += NEWEST * (times - self._times) if self._times else times
 
 
 class TaskWork:
-    """What CPU time one task takes. Belongs to the event loop."""
+    """What CPU time one task takes. Belongs to the event loop, but for what a lane takes."""
 
-    __slots__ = ("_has_run", "_kept_ns", "_served")
+    __slots__ = ("_ns", "_served", "_taken_ns")
 
     def __init__(self, served: Served) -> None:
         self._served = served
-        self._has_run = False
-        self._kept_ns = 0
+        self._ns = self._taken_ns = 0
 
     def add(self, ns: int) -> None:
-        self._served.add(ns)
-        if self._has_run:
-            self._served.add_ran(ns)
-        else:
-            self._kept_ns += ns
+        self._ns += ns
+        self._served.tasks_ns += ns
 
-    def has_run(self) -> None:
-        """Something of the request that it serves."""
-        self._has_run = True
-        self._served.add_ran(self._kept_ns)
-        self._kept_ns = 0
+    def end(self) -> None:
+        if self._taken_ns:
+            self._served.ended += 1
+            self._served.after += min((self._ns - self._taken_ns) / self._taken_ns, MOST_AFTER)
+
+    def take_fresh_ns(self) -> int:
+        """What it has taken since this was last asked."""
+        ns = self._ns
+        fresh_ns, self._taken_ns = ns - self._taken_ns, ns
+        return fresh_ns
 
 
 class _Clocked(Coroutine[Any, Any, Any]):
@@ -173,10 +169,15 @@ class _Clocked(Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         since_ns = time.thread_time_ns()
+        has_ended = True
         try:
-            return self._coroutine.send(value)
+            waits_for = self._coroutine.send(value)
+            has_ended = False
+            return waits_for
         finally:
             self.work.add(time.thread_time_ns() - since_ns)
+            if has_ended:
+                self.work.end()
 
     def throw(self, *error: Any) -> Any:
         since_ns = time.thread_time_ns()
@@ -206,7 +207,7 @@ def served_on(loop: asyncio.AbstractEventLoop) -> Served:
 
 
 def work_of_this_task() -> TaskWork | None:
-    """None of a task that is not clocked."""
+    """None of a task that was made before its loop had `Served`."""
     task = asyncio.current_task()
     coroutine = None if task is None else task.get_coro()
     return coroutine.work if isinstance(coroutine, _Clocked) else None
@@ -235,10 +236,12 @@ class WorkClock:
         """What the threads have done was for no batch."""
         self._since_ns = self._threads()
 
-    def took_ns(self, answered: int) -> int:
-        """Of the batch that has ended. answered: how many of its sequences somebody waits for."""
-        if not answered:  # a first run may have started threads
+    def took_ns(self, works: Sequence[TaskWork | None]) -> tuple[int, tuple[int, ...]]:
+        """Of the batch that has ended: in all, and each sequence's part of the loop in that. works: the tasks
+        that serve its sequences; none where nobody waits for them."""
+        if not works:  # a first run may have started threads
             self._threads.look_again()
         since_ns = self._since_ns
         self.skip()
-        return max(self._since_ns - since_ns, 0) + self._served.part_ns(answered)
+        parts_ns = self._served.parts_ns(works)
+        return max(self._since_ns - since_ns, 0) + sum(parts_ns), parts_ns

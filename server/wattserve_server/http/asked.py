@@ -149,6 +149,8 @@ def _asked(
 
 
 def _options(body: Body, headers: Mapping[str, str]) -> Options:
+    if body.get("user") is not None:  # it says nothing here, and a text is all that it may be
+        body.text("user")
     request_id = check_request_id(headers.get(REQUEST_ID_HEADER, ""), REQUEST_ID_HEADER)
     return Options(request_id, body.priority(), body.waits_for_energy(headers.get(ENERGY_HEADER)))
 

@@ -20,6 +20,7 @@ from wattserve_server.engine.generation.stepper import Part, Prepared
 from wattserve_server.engine.lane import Lane
 from wattserve_server.engine.out_of_memory import check_answers, free_unused, memory_shortage
 from wattserve_server.engine.variants.variant import Variant
+from wattserve_server.engine.worktime import TaskWork
 from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
@@ -49,15 +50,16 @@ class StepLane(Lane):
         work: tuple[Work, ...],
         lines: tuple[Line, ...] = (),
         is_first_run: bool = False,
+        works: Sequence[TaskWork | None] = (),
     ) -> tuple[Window, list[NDArray[np.float32]] | None, Exception | None]:
         """Run one step, on this lane's thread. Its window has still to be put into the run log. lines, work,
-        is_first_run: see Window."""
+        is_first_run: see Window. works: the tasks that serve its members."""
         window = _unmeasured(variant.name, work, lines, is_first_run)
 
         def run(prepared: Prepared, timed: AbstractContextManager[None]) -> list[NDArray[np.float32]]:
             return stepper.run(variant, prepared, timed)
 
-        return self.measure(window, variant.device, lambda known: (known, stepper.prepare(parts)), run)
+        return self.measure(window, variant.device, lambda known: (known, stepper.prepare(parts)), run, works)
 
     def _run_batch(self, batch: Any) -> None:
         step: Step = batch
@@ -71,7 +73,8 @@ class StepLane(Lane):
             assert member.cache is not None
             rows = count if member.wish is None else each.chosen
             parts.append(Part(member.tokens(count), member.cache, rows, member.is_decoding))
-        window, logits, failure = self.run_step(variant, parts, work, lines)
+        works = [member.request.work for member in members]
+        window, logits, failure = self.run_step(variant, parts, work, lines, works=works)
         if failure is not None:
             if self._makes_room(step, window, failure):
                 return

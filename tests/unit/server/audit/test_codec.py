@@ -46,8 +46,8 @@ def windows(draw: st.DrawFn, lines: list[Line]) -> Window:
     start_ns = draw(NS)
     return Window(
         draw(WORDS), start_ns, start_ns + draw(COUNTS), lengths, draw(COUNTS), tuple(ran),
-        draw(st.booleans()), draw(NS), draw(COUNTS), None, draw(st.none() | NS), draw(COUNTS),
-        work if draw(st.booleans()) else (),
+        draw(st.booleans()), draw(NS), draw(COUNTS), None, draw(st.none() | NS),
+        tuple(draw(st.lists(NS, max_size=3))), draw(COUNTS), work if draw(st.booleans()) else (),
     )  # fmt: skip
 
 

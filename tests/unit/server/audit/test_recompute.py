@@ -211,14 +211,29 @@ def test_an_accountant_that_is_recorded_is_told_whole_microseconds(tmp_path: Pat
     keeper = recorder(tmp_path / "run.audit")
     books = keeper.accountant_of("accelerator of cpu", ACCELERATOR, "simulated")(5.0)
     window = Window(
-        "fp32", 10_000_999, 20_001_001, (8,), 8, rested_ns=3_000_001, cpu_ns=9_999_999, work=(Work(8),)
+        "fp32",
+        10_000_999,
+        20_001_001,
+        (8,),
+        8,
+        rested_ns=3_000_001,
+        cpu_ns=9_999_999,
+        work=(Work(8),),
+        loop_ns=(5_001_999,),
     )
     books.observe(Reading(30_000_999, Energy(7)))
     books.failed(40_000_001, "gone")
     books.advance([window], 40_000_999)
     keeper.close()
     told = [event.arguments for event in events_of(tmp_path / "run.audit") if isinstance(event, Heard)]
-    coarse = replace(window, start_ns=10_000_000, end_ns=20_001_000, rested_ns=3_000_000, cpu_ns=9_999_000)
+    coarse = replace(
+        window,
+        start_ns=10_000_000,
+        end_ns=20_001_000,
+        rested_ns=3_000_000,
+        cpu_ns=9_999_000,
+        loop_ns=(5_001_000,),
+    )
     assert told[:2] == [(Reading(30_000_000, Energy(7)),), (40_000_000, "gone")]
     ((ran,), until_ns) = told[2]
     assert [getattr(ran, name) for name in Window.__slots__] == [

@@ -4,17 +4,14 @@ that ran; nothing of what others had the process do meanwhile."""
 import asyncio
 import threading
 import time
-from itertools import count
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from wattserve_server.engine import worktime
 from wattserve_server.engine.worktime import (
-    EVERY,
     LEARNS_FROM_NS,
     LOOKS_NS,
+    MOST_AFTER,
     MOST_TIMES,
     OwnThreads,
     Served,
@@ -39,64 +36,88 @@ class Loop:
 
     def __init__(self) -> None:
         self.loop_ns = 0
-        self.served = Served(lambda: self.loop_ns, every=1)
+        self.served = Served(lambda: self.loop_ns)
 
-    def call(self, ms: float, has_run: bool = True, beside: float = 0.0) -> None:
-        """The task of a call takes so much, and the loop beside it so many times that."""
-        work = TaskWork(self.served)
+    def spend(self, work: TaskWork, ms: float, beside: float = 0.0) -> None:
+        """The loop takes so much for a task, and so many times that beside it."""
         work.add(round(ms * MS))
         self.loop_ns += round(ms * (1 + beside) * MS)
-        if has_run:
-            work.has_run()
 
-    def part_ms(self, answered: int) -> float:
-        return self.served.part_ns(answered) / MS
+    def call(self, ms: float, beside: float = 0.0) -> TaskWork:
+        """One that is to run."""
+        work = TaskWork(self.served)
+        self.spend(work, ms, beside)
+        return work
+
+    def batch(self, *calls: TaskWork, after: float = 0.0, beside: float = 0.0) -> list[float]:
+        """Milliseconds of each of its sequences. after: so many ms each call has still to take."""
+        told = [ns / MS for ns in self.served.parts_ns(calls)]
+        for call in dict.fromkeys(calls):
+            self.spend(call, after, beside)
+            call.end()
+        return told
 
 
-def test_sequences_are_told_what_their_tasks_took_of_late() -> None:
+def test_each_is_told_what_its_own_task_took() -> None:
     loop = Loop()
-    told = 0.0
-    for _ in range(200):  # four are answered by one batch, two by the next
-        loop.call(1)
-        four = loop.part_ms(4)
-        loop.call(2)
-        two = loop.part_ms(2)
-        told += four + two
-    assert told == pytest.approx(200 * 3, rel=0.01)
-    assert four == pytest.approx(4 * 0.5, abs=0.1)
-    assert two == pytest.approx(2 * 0.5, abs=0.1)
+    told = loop.batch(loop.call(1), loop.call(50), loop.call(2))
+    assert told == [1, 50, 2]
+    assert loop.batch(loop.call(1)) == [1]
 
 
-def test_a_trial_is_told_nothing_and_takes_nothing_from_others() -> None:
+def test_a_request_of_several_sequences_is_told_once() -> None:
     loop = Loop()
-    loop.call(2)
-    assert loop.part_ms(0) == 0
-    assert loop.part_ms(1) == pytest.approx(2)
+    one, many = loop.call(1), loop.call(8)
+    assert loop.served.parts_ns((many, one, many)) == (4 * MS, MS, 4 * MS)
+    assert loop.served.parts_ns((many, many)) == (0, 0)  # in another batch
+    loop.spend(many, 3)
+    assert loop.served.parts_ns((many,)) == (3 * MS,)  # a generation is told what its steps have its task do
+
+
+def test_a_trial_and_a_task_that_nobody_clocks_are_told_nothing() -> None:
+    served = Loop().served
+    assert served.parts_ns(()) == ()
+    assert served.parts_ns((None, None)) == (0, 0)
+
+
+def test_what_comes_after_a_batch_is_told_with_what_came_before() -> None:
+    loop = Loop()
+    told = [loop.batch(loop.call(1), after=0.5) for _ in range(300)]
+    assert told[-1] == pytest.approx([1.5], rel=0.01)
+    assert sum(each for (each,) in told) == pytest.approx(450, rel=0.02)
+
+
+def test_who_has_much_to_do_afterwards_makes_others_little_dearer() -> None:
+    loop = Loop()
+    for _ in range(300):
+        loop.batch(*[loop.call(1, beside=0) for _ in range(9)], after=0.5)
+        loop.batch(loop.call(1), after=100)
+    (told,) = loop.batch(loop.call(1))
+    assert told == pytest.approx(1 + 0.9 * 0.5 + 0.1 * MOST_AFTER, rel=0.01)
 
 
 @pytest.mark.parametrize("one_ms", [0.1, 40.0])
 def test_calls_that_never_run_cost_those_that_do_nothing(one_ms: float) -> None:
     alone, beside = Loop(), Loop()
     for _ in range(1000):
-        alone.call(1, beside=0.8)
-        beside.call(1, beside=0.8)
-        for _ in range(20):
-            beside.call(one_ms, has_run=False, beside=0.2)
-        told_ms = alone.part_ms(1), beside.part_ms(1)
-        assert told_ms[1] <= told_ms[0] + 1e-6
+        told_ms = []
+        for loop in (alone, beside):
+            told_ms += loop.batch(loop.call(1, beside=0.8))
+            if loop is beside:
+                for _ in range(20):
+                    loop.call(one_ms, beside=0.2)
+        assert max(told_ms) <= 1.8 + 1e-6
     assert told_ms[0] == pytest.approx(1.8)  # with what the loop did beside its tasks
 
 
 def test_what_the_loop_does_for_nobodys_task_is_bounded_and_forgotten() -> None:
     loop = Loop()
     for _ in range(2 * LEARNS_FROM_NS // MS):  # from the start somebody shakes hands and says nothing
-        loop.call(1, beside=9.0)
-        told_ms = loop.part_ms(1)
-    assert told_ms == pytest.approx(MOST_TIMES)
+        told_ms = loop.batch(loop.call(1, beside=9.0))
+    assert told_ms == pytest.approx([MOST_TIMES])
     for _ in range(20 * LEARNS_FROM_NS // MS):
-        loop.call(1, beside=0.8)
-        told_ms = loop.part_ms(1)
-    assert told_ms == pytest.approx(1.8, abs=0.01)
+        told_ms = loop.batch(loop.call(1, beside=0.8))
+    assert told_ms == pytest.approx([1.8], abs=0.01)
 
 
 def test_a_rest_teaches_nothing() -> None:
@@ -104,31 +125,30 @@ def test_a_rest_teaches_nothing() -> None:
     for _ in range(2 * LEARNS_FROM_NS // MS):
         loop.loop_ns += 9 * MS
         loop.served.rested()
-        loop.call(1, beside=0.8)
-        told_ms = loop.part_ms(1)
-    assert told_ms == pytest.approx(1.8)
+        told_ms = loop.batch(loop.call(1, beside=0.8))
+    assert told_ms == pytest.approx([1.8])
 
 
 async def test_a_loops_tasks_are_clocked_and_answer_as_ever() -> None:
-    served = Served(this_thread(), every=1)
+    served = Served(this_thread())
     asyncio.get_running_loop().set_task_factory(cast(Any, served))
     assert served_on(asyncio.get_running_loop()) is served
     assert work_of_this_task() is None  # it is older
 
-    async def call(has_run: bool) -> int:
+    async def call() -> int:
         spend(20)
         await asyncio.sleep(0)
         spend(20)
-        if has_run:
-            work = work_of_this_task()
-            assert work is not None
-            work.has_run()
+        work = work_of_this_task()
+        assert work is not None
+        assert 19 * MS < work.take_fresh_ns() < 90 * MS  # of what it did before it waited
         spend(20)
         return 7
 
-    assert list(await asyncio.gather(call(True), call(False))) == [7, 7]
-    assert served.tasks_ns > 119 * MS
-    assert 59 * MS < served.ran_ns < served.tasks_ns - 59 * MS
+    assert await asyncio.create_task(call()) == 7
+    assert served.tasks_ns > 59 * MS
+    assert served.ended == 1
+    assert served.after > 0
 
     async def wrong() -> None:
         raise KeyError("wrong")
@@ -144,20 +164,6 @@ async def test_a_loops_tasks_are_clocked_and_answer_as_ever() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert waiting.get_name() == "endless"
-
-
-async def test_of_many_tasks_few_tell_what_all_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = served_on(asyncio.get_running_loop())
-    monkeypatch.setattr(worktime, "time", SimpleNamespace(thread_time_ns=count(0, MS).__next__))
-
-    async def call() -> bool:
-        if (work := work_of_this_task()) is not None:
-            work.has_run()
-        return work is not None
-
-    clocked = sum([await asyncio.create_task(call()) for _ in range(4000)])
-    assert served.tasks_ns == served.ran_ns == clocked * EVERY * MS
-    assert clocked == pytest.approx(4000 / EVERY, rel=0.3)
 
 
 async def test_a_loop_with_other_tasks_is_left_alone() -> None:
@@ -204,10 +210,10 @@ def test_a_batch_takes_what_its_thread_did_since_the_last_one_but_for_chores() -
     clock = WorkClock(Served(lambda: 0))
     clock.begin()
     spend(20)
-    assert 19 * MS < clock.took_ns(1) < 90 * MS
+    assert 19 * MS < clock.took_ns(())[0] < 90 * MS
     spend(100)
     clock.skip()
-    assert clock.took_ns(1) < 90 * MS
+    assert clock.took_ns(())[0] < 90 * MS
 
 
 def test_the_clock_is_of_the_thread_that_made_it() -> None:

@@ -53,6 +53,7 @@ BAD: dict[str, tuple[str, Any, str, str]] = {
     "stream": ("", {"stream": "true"}, "stream", "leave its quotes out"),
     "a stream that is a number": ("", {"stream": 1}, "stream", "neither true nor false"),
     "options without a stream": ("", {"stream_options": {"include_usage": True}}, "stream_options", "of a"),
+    "a user that is a list": ("", {"user": [1]}, "user", "no text"),
     "priority": ("", {"priority": 99}, "priority", "goes first"),
     "energy": ("", {"energy": {}}, "energy", "no text"),
     "min_tokens": ("", {"min_tokens": 3}, "min_tokens", "ignore_eos"),
