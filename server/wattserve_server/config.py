@@ -49,7 +49,7 @@ def _setting(
     text: str,
     metavar: str = "",
     least: int = 0,
-    most: float = math.inf,
+    most: float = C_INT,
     bare: str | None = None,
 ) -> Any:
     """least, most: of a number, which is finite. bare: what a flag without a value stands for."""
@@ -332,6 +332,8 @@ class ServerConfig:
             )
 
 
+_GUARDS = ("keys_file", "tls_cert", "tls_key", "tls_client_ca")
+
 _ITEMS: Mapping[str, Field[Any]] = {item.name: item for item in fields(ServerConfig)}
 
 
@@ -387,6 +389,8 @@ def read_config(flags: Mapping[str, Any], environment: Mapping[str, str] = os.en
         if name in flags:
             given[name] = _parse(name, flag(name), flags[name])
         elif variable in environment:  # else nobody reads it: others set variables of such names too
+            if name in _GUARDS and not environment[variable]:
+                raise ConfigError(f"{variable} is empty, and guards the server: give it a value, or unset it")
             if name in given and not environment[variable]:
                 raise ConfigError(
                     f"{variable} is empty, and {flags['config']} sets {name}: give it a value, or unset it"

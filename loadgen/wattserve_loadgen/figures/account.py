@@ -11,6 +11,7 @@ Where there are no receipts, the growth has another `method` (`growth_above_rest
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -137,6 +138,8 @@ def ledger_growth(before: EnergyReport, after: EnergyReport, variant: str) -> Le
     if before.measured_uj is None or after.measured_uj is None:
         reason = after.unknown_reason or before.unknown_reason or "the server has no meter"
         return LedgerGrowth(reason=reason)
+    if not (math.isfinite(before.gap_seconds) and math.isfinite(after.gap_seconds)):
+        return LedgerGrowth(reason="the server says that its meter's gaps last no finite time")
 
     def grown(name: str) -> int:
         """An account that the server does not have is absent, and so 0."""

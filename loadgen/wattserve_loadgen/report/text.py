@@ -27,6 +27,8 @@ def headline(results: Results) -> str:
     """
     if not results.points:
         return " ".join(map(search_sentence, results.searches)) or "Nothing was measured."
+    if not scene.shown_points(results):
+        return f"It ended before anything but the twin of {results.baseline} was measured."
     if not any(point.figures for point in results.points):
         return "No point of this sweep has figures: each has a verdict instead."
     load = scene.main_loads(results)[0]

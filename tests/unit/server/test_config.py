@@ -52,6 +52,10 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
             {},
             "--metrics-need-key with metrics at 10.0.0.1: they are plain HTTP",
         ),
+        ({}, {"WATTSERVE_KEYS_FILE": ""}, "WATTSERVE_KEYS_FILE is empty, and guards the server"),
+        ({}, {"WATTSERVE_TLS_CLIENT_CA": ""}, "WATTSERVE_TLS_CLIENT_CA is empty, and guards the server"),
+        ({"receipt_retention_count": "5000000000"}, {}, "must be at most 2,147,483,647"),
+        ({"receipt_retention_seconds": "1e300"}, {}, "must be at most 2,147,483,647"),
         ({"tls_cert": "c"}, {}, "--tls-cert without --tls-key: TLS needs both"),
         ({"tls_key": "k"}, {}, "--tls-key without --tls-cert: TLS needs both"),
         ({"tls_client_ca": "a"}, {}, "--tls-client-ca without --tls-cert and --tls-key"),
@@ -64,7 +68,7 @@ def test_a_wrong_setting_is_named(flags: dict[str, str], environment: dict[str, 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("keys_file", '"keys.toml"'), ("metrics_need_key", "true")])
+@pytest.mark.parametrize(("name", "value"), [("calibration", '"rows"'), ("metrics_need_key", "true")])
 def test_an_empty_variable_takes_nothing_of_the_file_away(name: str, value: str, tmp_path: Path) -> None:
     file = tmp_path / "wattserve.toml"
     file.write_text(f"{name} = {value}\n")

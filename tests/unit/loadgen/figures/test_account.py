@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,12 @@ def test_what_was_counted_over_gaps_is_an_account_of_its_own() -> None:
 def test_a_variant_that_first_ran_in_this_cell_grew_from_nothing() -> None:
     before = ledger(100, 50_000, 40_000)
     assert ledger_growth(before, AFTER, "fp32").active_uj == 6_500
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_a_server_whose_gaps_last_no_finite_time_is_not_believed(seconds: float) -> None:
+    growth = ledger_growth(BEFORE, replace(AFTER, gap_seconds=seconds), "fp32")
+    assert growth == LedgerGrowth(reason="the server says that its meter's gaps last no finite time")
 
 
 def test_without_a_meter_the_growth_is_unknown_and_says_why() -> None:

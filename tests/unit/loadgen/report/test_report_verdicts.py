@@ -14,7 +14,7 @@ from wattserve_loadgen.model.results import Check, Results, Verdict
 from wattserve_loadgen.plan.load import closed
 from wattserve_loadgen.report.load_charts import knee_of
 from wattserve_loadgen.report.page import render
-from wattserve_loadgen.report.scene import shown_points, shown_under
+from wattserve_loadgen.report.scene import shown_points, shown_under, twin_of_baseline
 from wattserve_loadgen.report.tables import (
     checks_table,
     energy_table,
@@ -174,6 +174,15 @@ def test_points_that_all_failed_leave_no_claim() -> None:
     found = Page(render(results, {}))
     assert BUSY.text in found.text
     assert "6.25 ms" not in " ".join(found.tables)
+
+
+def test_a_sweep_that_ended_after_its_twin_alone_has_a_report() -> None:
+    results = make_results()
+    twin = twin_of_baseline(results)
+    results = replace(results, points=[point for point in results.points if point.arm == twin])
+    assert results.points
+    assert headline(results) == "It ended before anything but the twin of fp32 was measured."
+    assert Page(render(results, {})).text
 
 
 def test_without_the_baselines_figures_there_is_nothing_to_compare_with() -> None:

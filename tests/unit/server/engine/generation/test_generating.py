@@ -371,11 +371,11 @@ async def test_a_lane_that_fails_ends_its_generations_and_what_waits_runs_on_the
     run_step, given = StepLane.run_step, prompts(8, seed=5)
     until_it_fails = iter(range(4))
 
-    def fails(lane: StepLane, *step: Any) -> Any:
+    def fails(lane: StepLane, *step: Any, **named: Any) -> Any:
         if lane.device == "cpu:1" and next(until_it_fails, None) is None:
             lane.run_log.start()
             raise RuntimeError("planted")
-        return run_step(lane, *step)
+        return run_step(lane, *step, **named)
 
     monkeypatch.setattr(StepLane, "run_step", fails)
     running = [await rig.generate(prompt, new=30) for prompt in given]
