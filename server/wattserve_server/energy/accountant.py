@@ -189,8 +189,9 @@ class Accountant:
                 self._books.no_figure(window, self._finder.failure)
             else:
                 start_s, end_s = self._seconds(window.start_ns), self._seconds(window.end_ns)
-                is_told = self._cpu_w is not None and window.cpu_ns is not None
-                cpu_s = (window.cpu_ns or 0) / NS if is_told else None
+                cpu_s = None
+                if self._cpu_w is not None and window.cpu_ns is not None:
+                    cpu_s = window.cpu_ns / NS
                 self._waiting.append(TimedWindow(window, start_s, end_s, cpu_s))
         if since_ns is not None:
             known_until_s = self._seconds(known_until_ns)

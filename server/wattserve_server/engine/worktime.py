@@ -147,6 +147,7 @@ class TaskWork:
         self._served.tasks_ns += ns
 
     def end(self) -> None:
+        """The task has; one that served no batch tells nothing."""
         if self._taken_ns:
             self._served.ended += 1
             self._served.after += min((self._ns - self._taken_ns) / self._taken_ns, MOST_AFTER)
