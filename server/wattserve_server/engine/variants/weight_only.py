@@ -120,9 +120,14 @@ class WeightOnlyInt4Linear(QuantisedLinear):
         return packed(levels), scales
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:
-        wide: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            rows.bfloat16().contiguous(), self.weight, GROUP, self.weight_scale
-        )
+        rows_bf16 = rows.bfloat16().contiguous()
+        wide: torch.Tensor
+        if _reads_packed_int4(rows.device):
+            wide = torch.ops.aten._weight_int4pack_mm_for_cpu(
+                rows_bf16, self.weight, GROUP, self.weight_scale
+            )
+        else:
+            wide = nn.functional.linear(rows_bf16, widened(self.weight, self.weight_scale))
         result = wide[:, : self.out_features]
         return (result if self.bias is None else result + self.bias).to(rows.dtype)
 
@@ -150,11 +155,25 @@ def packed(levels: torch.Tensor) -> torch.Tensor:
     return pairs.transpose(1, 2).contiguous().view(outputs, inputs // 2)
 
 
+def widened(packed_levels: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The bf16 [out, in] that `packed` levels stand for, with the scales of `grouped_levels`."""
+    outputs, half = packed_levels.shape
+    pairs = packed_levels.view(outputs // _BLOCK, 2 * half, _BLOCK // 2).transpose(1, 2)
+    levels = torch.stack([pairs & 15, pairs >> 4], dim=1).reshape(outputs, -1, GROUP)
+    worth, zero = scales.float().permute(2, 1, 0)[..., None]
+    return ((levels.float() - _MIDDLE) * worth + zero).bfloat16().flatten(1)
+
+
+def _reads_packed_int4(device: torch.device) -> bool:
+    """Whether torch's product reads weights as `packed` lays them: other CPUs' kernels take them for others."""
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
 def _int4_support(device: torch.device) -> Support:
     if device.type != "cpu":
         return Support(False, "its products are made for CPUs so far")
     support = bf16_support(device)
-    if support.native and torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if support.native and not _reads_packed_int4(device):
         return Support(False, "torch was told not to use AVX-512, for which its weights are laid out")
     return replace(support, kernels="bf16 x int4 products (AVX512)") if support.native else support
 

@@ -25,6 +25,7 @@ from wattserve_server.engine.variants.weight_only import (
     WeightOnlyInt8Linear,
     grouped_levels,
     packed,
+    widened,
 )
 from wattserve_server.errors import ConfigError
 
@@ -78,9 +79,7 @@ def test_rows_of_prompts_beside_rows_that_decode_are_computed_as_if_those_were_n
     assert torch.equal(together[4:], layer(x[4:]))
 
 
-@pytest.mark.parametrize(
-    "make", [WeightOnlyInt8Linear.of, pytest.param(WeightOnlyInt4Linear.of, marks=needs_int4)]
-)
+@pytest.mark.parametrize("make", [WeightOnlyInt8Linear.of, WeightOnlyInt4Linear.of])
 def test_a_sequence_that_decodes_is_answered_alike_in_any_company(make: type[nn.Module]) -> None:
     layer, x = make(linear()), tokens(37)
     with decoding(37):
@@ -96,7 +95,7 @@ def test_inputs_that_the_product_of_packed_int8_would_crash_on_are_widened() -> 
         assert torch.equal(layer(x), WeightOnlyInt8Linear.of(linear(inputs=40))(x))
 
 
-@pytest.mark.parametrize("kind", [WeightOnlyInt8Linear, pytest.param(WeightOnlyInt4Linear, marks=needs_int4)])
+@pytest.mark.parametrize("kind", [WeightOnlyInt8Linear, WeightOnlyInt4Linear])
 def test_inputs_may_lie_apart_in_memory(kind: type[QuantisedLinear]) -> None:
     layer, x = kind.of(linear()), tokens()
     apart = torch.cat([x, x], dim=1)[:, : x.shape[1]]
@@ -127,7 +126,6 @@ def test_levels_are_laid_out_as_torchs_own_packing_lays_them() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@needs_int4
 def test_int4_multiplies_inputs_by_the_nearest_of_16_levels_of_each_group(bias: bool) -> None:
     plain = nn.Linear(96, 72, bias=bias)
     x = tokens(inputs=96)
@@ -141,6 +139,22 @@ def test_int4_multiplies_inputs_by_the_nearest_of_16_levels_of_each_group(bias: 
     found = WeightOnlyInt4Linear.of(plain)(x)
     assert found.dtype == torch.bfloat16
     assert (found.double() - exact).abs().max() < 2**-7 * exact.abs().max()
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "DEFAULT", torch.backends.cpu.get_cpu_capability()])
+def test_int4_is_the_same_product_whatever_way_this_cpu_lays_its_own_weights_out(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch's product takes weights that are laid out for AVX-512 for others on a CPU that has none."""
+    plain, x = nn.Linear(96, 72), tokens(inputs=96)
+    levels, scales = grouped_levels(nn.functional.pad(plain.weight.detach(), (0, 0, 0, 56)))
+    worth, zero = (scales[..., index].float().t()[..., None] for index in (0, 1))
+    weight = ((levels.unflatten(1, (-1, GROUP)).float() - 8) * worth + zero).bfloat16().flatten(1)
+    assert torch.equal(widened(packed(levels), scales), weight)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    exact = x.double() @ weight[:72].double().t() + plain.bias.detach().double()
+    found = WeightOnlyInt4Linear.of(plain)(x)
+    assert (found.double() - exact).abs().max() < 2**-6 * exact.abs().max()
 
 
 def test_a_group_of_one_value_is_that_value() -> None:
