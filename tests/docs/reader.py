@@ -12,12 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tests.docs import listed
 from tests.docs.fences import Block, commands
-from tests.fixtures.server import READY
+from tests.fixtures.server import ALL_READY, READY
 from wattserve_client import Client
 
 _RECEIPT = re.compile(r"(?<=receipt )[0-9a-f]{12}-\w+")
@@ -59,7 +60,8 @@ class Server:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._errors: list[str] = []
-        self._reader = threading.Thread(target=self._errors.extend, args=(self._process.stderr,), daemon=True)
+        self._all_ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
         self._reader.start()
         ready = READY.search(self._process.stdout.readline())
         if ready is None:
@@ -68,6 +70,18 @@ class Server:
             raise AssertionError(f"{command}\n{''.join(self._errors)}")
         self.openai = (ready[3] or "").removesuffix("/v1")
         self.address, self.metrics = ready[1], ready[2].removeprefix("http://").removesuffix("/metrics")
+
+    def wait_for_all(self) -> None:
+        """For the last variant, as somebody does who reads on: it takes long where the CPU emulates it."""
+        if "--lazy-variants" not in self.command:
+            assert self._all_ready.wait(timeout=300), f"{self.command}\n{''.join(self._errors)}"
+
+    def _read(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._errors.append(line)
+            if ALL_READY in line:
+                self._all_ready.set()
+        self._all_ready.set()  # or it has ended: the next command tells
 
     def end(self) -> None:
         """As SIGTERM does: drained, with exit code 0."""
@@ -124,6 +138,7 @@ class Reader:
         if not is_asked or "--tls-" in command:  # a document's other commands speak to one without
             server.end()
             return
+        server.wait_for_all()
         self._server = self._own = server
 
     def _fitted(self, command: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import SpentError
@@ -21,6 +20,8 @@ from wattserve_server.service.keys import ApiKey
 
 # A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
 LATELY = 0.95
+# When to ask again, where what stands in the way is not final yet.
+_FINAL_IN_S = 1.0
 
 # What an account book holds of the hours from one to another, which is not in it: by server and tenant.
 SpentBy = Callable[[int, int], Mapping[tuple[str, str], int]]
@@ -35,12 +36,15 @@ class _Period:
     others_uj: Mapping[str, int] = field(default_factory=dict)  # by other servers, as the book last said
 
 
-class Held(NamedTuple):
-    """What a request that is not final counts."""
+@dataclass(slots=True, eq=False)
+class Held:
+    """What a request counts while it is not final."""
 
     tenant: str
     variant: str
     uj: int  # active
+    receipt_id: str = ""  # once it has one
+    is_over: bool = False
 
 
 class IdleBeside:
@@ -80,7 +84,7 @@ class Budgets:
         # Active energy of what is not final, by tenant and variant.
         self._open_uj: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._idle = IdleBeside()
-        self._held: dict[str, Held] = {}  # by receipt, of what has run and is not final
+        self._held: dict[str, Held] = {}  # by receipt, of what is not final
         self._hour = -1  # the unix hour for which periods are those of now
         self._keys_seen: Mapping[str, tuple[tuple[str, ...], list[Budget]]] = {}
         self.begin()
@@ -117,55 +121,72 @@ class Budgets:
 
     def spent_uj(self, tenant: str, name: str) -> int:
         """In the period of now, with what is not final."""
+        return self._used_uj(tenant, name) + self._foreseen_uj(tenant)
+
+    def _used_uj(self, tenant: str, name: str) -> int:
         self._roll()
         period = self._periods[name]
-        open_uj = sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
-        return period.own_uj[tenant] + period.others_uj.get(tenant, 0) + open_uj
+        return period.own_uj[tenant] + period.others_uj.get(tenant, 0)
+
+    def _foreseen_uj(self, tenant: str) -> int:
+        return sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
 
     def check(self, tenant: str, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
         """Whether a request may come that will use so much more active energy with a variant; None: nobody
         knows. key: that was shown for the tenant, whose it is or that may name it. Returns a warning, where a
-        soft budget is used up. Raises SpentError, which says when the period ends."""
+        soft budget is used up. Raises SpentError, which says when to ask again: when the period ends, or
+        soon, where only what is not final stands in the way."""
         warning = ""
-        if more_uj is not None:
-            more_uj = self._idle.with_idle_uj(tenant, variant, more_uj)
+        more_uj = self._idle.with_idle_uj(tenant, variant, more_uj or 0)
+        open_uj = self._foreseen_uj(tenant)
         for budget in self._of(key):
-            spent_uj = self.spent_uj(tenant, budget.period)
-            if spent_uj < budget.uj and spent_uj + (more_uj or 0) <= budget.uj:
+            used_uj = self._used_uj(tenant, budget.period)
+            if _fits(used_uj + open_uj, more_uj, budget):
                 continue
-            used = f"tenant {tenant} has used {spent_uj / 1e6:g} of {budget}"
+            words = f"tenant {tenant} has used {used_uj / 1e6:g} of {budget}"
+            if open_uj:
+                words += f", what runs, waits or is not settled is foreseen to use {open_uj / 1e6:g} J"
             if budget.kind == SOFT:
-                warning = used
+                warning = words
                 continue
-            will = f", and this would use {more_uj / 1e6:g} J" if more_uj and spent_uj < budget.uj else ""
+            if more_uj and used_uj + open_uj < budget.uj:
+                words += f", and this would use {more_uj / 1e6:g} J"
             left_s = seconds_left(budget.period, self._unix_s())
-            raise SpentError(f"{used}{will}", "tenant_budget", left_s)
+            fits_soon = _fits(used_uj, more_uj, budget)
+            raise SpentError(words, "tenant_budget", min(left_s, _FINAL_IN_S) if fits_soon else left_s)
         return warning
 
     def hold(self, tenant: str, variant: str, uj: int) -> Held:
-        """A request is let in, and counts so much, and idle draw beside it, until `ran` or `release`."""
+        """A request is let in, and counts so much, and idle draw beside it, until it is final or released."""
         self._open_uj[tenant][variant] += uj
         return Held(tenant, variant, uj)
 
+    def opened(self, held: Held, receipt_id: str) -> None:
+        """It has a receipt, whose end ends it too."""
+        held.receipt_id = receipt_id
+        self._held[receipt_id] = held
+
+    def count(self, held: Held, uj: int) -> None:
+        """It counts so much from now on, unless it is over."""
+        if not held.is_over:
+            self._open_uj[held.tenant][held.variant] += uj - held.uj
+            held.uj = uj
+
     def release(self, held: Held) -> None:
-        """Nothing of it ran."""
-        self._open_uj[held.tenant][held.variant] -= held.uj
+        """It counts no longer: nothing of it ran, or it is final."""
+        if not held.is_over:
+            self._open_uj[held.tenant][held.variant] -= held.uj
+            held.is_over = True
+        self._held.pop(held.receipt_id, None)
 
     def ran(self, held: Held, receipt: Receipt) -> None:
         """It has run, and counts by its provisional figure until it is final."""
-        self.release(held)
-        if receipt.is_final and not receipt.is_unknown:
-            return
-        figures = receipt.whole
-        uj = held.uj if figures.provisional_uj is None else figures.provisional_uj
-        if receipt.is_final:
-            self._use(held.tenant, uj)
-        else:
-            self._held[receipt.receipt_id] = self.hold(held.tenant, held.variant, uj)
+        if receipt.whole.provisional_uj is not None:
+            self.count(held, receipt.whole.provisional_uj)
 
     def final(self, receipt: Receipt) -> None:
         """It counts what it was charged; where its energy is unknown, what was held for it too."""
-        held = self._held.pop(receipt.receipt_id, None)
+        held = self._held.get(receipt.receipt_id)
         if held is not None:
             self.release(held)
         tallies = [tally for line in receipt.lines if not line.is_overhead for tally in line.tallies]
@@ -212,3 +233,7 @@ class Budgets:
                 self._periods[name] = _Period(first)
             else:
                 period.begun_hour = first
+
+
+def _fits(used_uj: int, more_uj: int, budget: Budget) -> bool:
+    return used_uj < budget.uj and used_uj + more_uj <= budget.uj

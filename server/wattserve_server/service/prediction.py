@@ -300,6 +300,8 @@ class AcceptedRequest:
 
     def _opened(self, receipt: Receipt) -> None:
         self.receipt = receipt
+        if self.spending is not None:
+            self.spending.opened(receipt)
 
     async def encoded(
         self, texts: Sequence[str], most: int | None, place: str, remedy: str

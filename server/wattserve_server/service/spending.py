@@ -58,11 +58,15 @@ class Spending:
             if warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, warning)
 
+    def opened(self, receipt: Receipt) -> None:
+        """It has a receipt, which may become final before its caller has read all: a stream's does."""
+        if self._budgets is not None and self._held is not None:
+            self._budgets.opened(self._held, receipt.receipt_id)
+
     def used(self, uj: int) -> None:
         """So much so far, where that is more than was foreseen: of a generation only the prompt is."""
         if self._budgets is not None and self._held is not None and uj > self._held.uj:
-            self._budgets.release(self._held)
-            self._held = self._budgets.hold(self._held.tenant, self._held.variant, uj)
+            self._budgets.count(self._held, uj)
 
     def ended(self, receipt: Receipt | None) -> None:
         """receipt: None where it has none. What of it runs on goes on counting."""

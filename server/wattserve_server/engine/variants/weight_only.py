@@ -165,7 +165,7 @@ def widened(packed_levels: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 
 
 def _reads_packed_int4(device: torch.device) -> bool:
-    """Whether torch's product reads weights as `packed` lays them: other CPUs' kernels take them for others."""
+    """Whether torch's product reads weights as `packed` lays them: its kernels for other CPUs do not."""
     return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 

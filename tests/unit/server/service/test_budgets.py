@@ -134,6 +134,7 @@ def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_sett
     receipt.lines.append(Line(receipt, 5))
     receipt.lines[0].enter(1)
     receipt.lines[0].ran(0, 1, (300,))
+    budgets.opened(held, "r")
     budgets.ran(held, receipt)
     assert budgets.spent_uj("shop", "hour") == 300
     receipt.end(Outcome.COMPLETED)
@@ -141,8 +142,10 @@ def test_a_prediction_is_replaced_by_the_provisional_figure_and_that_by_the_sett
     budgets.final(receipt)
     assert budgets.spent_uj("shop", "hour") == 220
     late = budgets.hold("shop", "fp32", 500)  # one that is final before its caller is told
+    budgets.opened(late, "r2")
     done = finished("r2", 50, 0, "shop")
     budgets.final(done)
+    assert budgets.spent_uj("shop", "hour") == 270
     budgets.ran(late, done)
     assert budgets.spent_uj("shop", "hour") == 270
     budgets.release(budgets.hold("shop", "fp32", 10**6))
@@ -153,6 +156,8 @@ def test_where_the_meter_fails_a_request_counts_as_it_was_foreseen() -> None:
     budgets = Rig().made()
     held, late = budgets.hold("shop", "fp32", 500), budgets.hold("shop", "fp32", 70)
     receipt = running("r1", 300)
+    budgets.opened(held, "r1")
+    budgets.opened(late, "r2")
     budgets.ran(held, receipt)
     receipt.end(Outcome.COMPLETED)
     receipt.charge(Charge(receipt.lines[0], None, 0.0, None, "no reading"), ACCELERATOR)
@@ -178,14 +183,16 @@ def test_what_is_not_final_counts_with_the_idle_draw_that_final_receipts_have_ha
     budgets, asks = Rig().made(), key("hard 0.001 J/hour")
     budgets.final(finished("r1", 100, 150, "lab"))  # nobody else has had any of this variant
     held = budgets.hold("shop", "fp32", 200)
+    budgets.opened(held, "r2")
     assert budgets.spent_uj("shop", "hour") == 500
-    with pytest.raises(SpentError, match=r"used 0\.0005 of .*, and this would use 0\.00055 J"):
+    words = r"used 0 of .*, what runs, .* is foreseen to use 0\.0005 J, and this would use 0\.00055 J"
+    with pytest.raises(SpentError, match=words):
         budgets.check("shop", asks, 220, "fp32")
     budgets.check("shop", asks, 200, "fp32")
     budgets.check("shop", asks, 220, "int8")  # of which nobody knows
-    budgets.ran(held, running(foreseen_uj=100))
+    budgets.ran(held, running("r2", 100))
     assert budgets.spent_uj("shop", "hour") == 250
-    budgets.final(finished("r2", 100, 50, "shop"))  # now by its own
+    budgets.final(finished("r3", 100, 50, "shop"))  # now by its own
     assert budgets.spent_uj("shop", "hour") == 150 + 150
     for number in range(100):
         budgets.final(finished(f"later-{number}", 1, 2, "shop"))
@@ -203,6 +210,7 @@ def test_many_at_once_are_charged_no_more_than_the_budget() -> None:
         except SpentError:
             continue
         let_in.append((f"r{number}", budgets.hold("shop", "fp32", 40)))
+        budgets.opened(let_in[-1][1], f"r{number}")
     for receipt_id, held in let_in:
         budgets.ran(held, running(receipt_id, 40))
         budgets.final(finished(receipt_id, 40, 60, "shop"))
@@ -213,6 +221,7 @@ def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> Non
     budgets = Rig().made()
     spending = Spending(budgets, key("hard 0.001 J/hour"), "shop")
     spending.allow(Foreseeing(400), Hosted, [])  # type: ignore[arg-type]
+    spending.opened(running())
     spending.ended(running())
     assert budgets.spent_uj("shop", "hour") == 400
     budgets.final(finished("r", 300, 0, "shop"))
@@ -267,6 +276,34 @@ def test_a_generation_that_nobody_reads_counts_too() -> None:
     Running(Mock(spending=spending), Mock(), generation, 0)
     generation.on_used(400)
     assert budgets.spent_uj("shop", "hour") == 400
+
+
+def test_a_generation_that_is_final_before_its_stream_is_read_counts_once() -> None:
+    budgets = Rig().made()
+    spending = Spending(budgets, key("hard 0.001 J/hour"), "shop")
+    spending.allow(Foreseeing(100), Hosted, [])  # type: ignore[arg-type]
+    receipt = finished("r", 430, 20, "shop")
+    spending.opened(receipt)
+    spending.used(400)
+    budgets.final(receipt)
+    assert budgets.spent_uj("shop", "hour") == 450
+    spending.used(410)
+    spending.ended(receipt)
+    assert budgets.spent_uj("shop", "hour") == 450
+
+
+def test_what_only_waits_for_others_to_become_final_may_ask_again_soon() -> None:
+    rig = Rig({("here", "shop", HOUR): 300})
+    budgets, asks = rig.made(), key("hard 0.001 J/hour")
+    held = budgets.hold("shop", "fp32", 500)
+    with pytest.raises(SpentError) as caught:
+        budgets.check("shop", asks, 400)
+    assert caught.value.retry_after_s == 1
+    with pytest.raises(SpentError) as caught:
+        budgets.check("shop", asks, 800)
+    assert caught.value.retry_after_s == 3000
+    budgets.release(held)
+    assert budgets.check("shop", asks, 400) == ""
 
 
 def test_budgets_are_told_for_each_tenant() -> None:
