@@ -161,7 +161,8 @@ def widened(packed_levels: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     pairs = packed_levels.view(outputs // _BLOCK, 2 * half, _BLOCK // 2).transpose(1, 2)
     levels = torch.stack([pairs & 15, pairs >> 4], dim=1).reshape(outputs, -1, GROUP)
     worth, zero = scales.float().permute(2, 1, 0)[..., None]
-    return ((levels.float() - _MIDDLE) * worth + zero).bfloat16().flatten(1)
+    weight: torch.Tensor = ((levels.float() - _MIDDLE) * worth + zero).bfloat16()
+    return weight.flatten(1)
 
 
 def _reads_packed_int4(device: torch.device) -> bool:
