@@ -6,11 +6,13 @@ survives whatever comes next. Knows no figures.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,22 @@ class ResultsFolder:
                     " --force to replace them"
                 )
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other sweep fills the folder meanwhile. It is made where it is not there. Or ResultsError."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            place = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = "another sweep is filling it; wait until it ends, or choose another --out"
+                raise ResultsError(f"{self.path}: {text}") from None
+            yield
+        finally:
+            os.close(place)
+
     def start(self) -> None:
         """Make the folder and empty it of an older sweep."""
         with writing(self.path):
@@ -164,9 +182,32 @@ def read_results(folder: Path) -> Results:
         raise ResultsError(f"{path}: not the results of a sweep (schema {SCHEMA!r} is missing)")
     try:
         _check_version(value)
-        return build(Results, value)
+        results = build(Results, value)
+        _check_names(results)
+        return results
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
+
+
+def _check_names(results: Results) -> None:
+    """What results speak of is in their plan. Raises ShapeError."""
+    targets = {target.name for target in results.targets}
+    for arm in results.plan.arms:
+        if arm.target not in targets:
+            raise ShapeError(f"plan: {arm.name} is of {arm.target!r}, which is not among the targets")
+    pairs = {(arm.name, load.name) for arm, load in results.plan.pairs()}
+    named = [(f"cells[{index}]", (cell.arm, cell.load)) for index, cell in enumerate(results.cells)]
+    named += [(f"points[{index}]", (point.arm, point.load)) for index, point in enumerate(results.points)]
+    for path, (arm_name, load_name) in named:
+        if (arm_name, load_name) not in pairs:
+            raise ShapeError(f"{path}: {arm_name!r} under {load_name!r} is not in the plan")
+    seen = set[tuple[str, str]]()
+    for index, point in enumerate(results.points):
+        if point.figures is None and point.withheld is None:
+            raise ShapeError(f"points[{index}]: it has neither figures nor withheld ones")
+        if (point.arm, point.load) in seen:
+            raise ShapeError(f"points[{index}]: {point.arm} under {point.load} is there twice")
+        seen.add((point.arm, point.load))
 
 
 def _check_version(value: dict[str, Any]) -> None:

@@ -1,22 +1,27 @@
 """The part of `validate` that reads records: do they say what results.json says, and did the clock hold?
 
-Pure. Keeps the window's times of one sweep in memory, and nothing else of a record.
+Pure. Keeps the window's times of one sweep in memory, and what was predicted of each row.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
 
 from wattserve_common.stats import nearest_rank
 from wattserve_loadgen import words
-from wattserve_loadgen.model.cells import PERCENTILES, CellResult, Percentiles, Record
+from wattserve_loadgen.figures.account import RECEIPTS
+from wattserve_loadgen.figures.accuracy import note_predictions
+from wattserve_loadgen.figures.measure import CellSamples, cell_samples
+from wattserve_loadgen.model.cells import PERCENTILES, CellEnergy, CellResult, Percentiles, Record
 from wattserve_loadgen.model.results import Check, Results
+from wattserve_loadgen.plan.load import Load
 
 CLOCK_TOLERANCE_SECONDS = 2.0  # between the two clocks, for what a cell does ahead of its load
 
@@ -25,9 +30,11 @@ CLOCK_TOLERANCE_SECONDS = 2.0  # between the two clocks, for what a cell does ah
 class CellFacts:
     """What the records of one cell say."""
 
-    sent: int = 0  # in the window, as all below but the stamps
+    sent: int = 0  # in the window, as all below but the stamps and `receipts_uj`
     answered: int = 0
     energies: int = 0
+    energy_uj: int = 0  # of those
+    receipts_uj: int = 0  # of all receipts of the cell, in the window or not
     bad_energies: int = 0  # negative, or outside their own interval
     latency_ns: list[int] = field(default_factory=list)
     service_ns: list[int] = field(default_factory=list)
@@ -43,7 +50,9 @@ class RecordFacts:
     """What all records say."""
 
     cells: dict[int, CellFacts] = field(default_factory=dict)
+    samples: dict[int, CellSamples] = field(default_factory=dict)  # by cell
     labels: dict[int, int] = field(default_factory=dict)  # by row, of those that have one
+    predictions: dict[str, dict[int, list[int | None]]] = field(default_factory=dict)  # by arm and row
 
     @property
     def commonest_share(self) -> float | None:
@@ -52,18 +61,31 @@ class RecordFacts:
         return max(counts.values()) / len(self.labels) if counts else None
 
 
-def gather(records: Iterable[Record]) -> RecordFacts:
-    """One pass over the records."""
+def gather(records: Iterable[Record], loads: Mapping[str, Load]) -> RecordFacts:
+    """One pass over the records, which stand cell by cell. loads: the plan's, by name."""
     facts = RecordFacts()
-    for record in records:
-        cell = facts.cells.setdefault(record.cell, CellFacts())
-        _note_stamps(cell, record)
-        if record.in_window:
-            _note_request(cell, record)
-            if record.ok:
-                labelled = zip(record.rows, record.labels, strict=False)
-                facts.labels.update((row, label) for row, label in labelled if label is not None)
+    for position, group in groupby(records, key=lambda record: record.cell):
+        own = list(group)
+        cell = facts.cells.setdefault(position, CellFacts())
+        for record in own:
+            _note_stamps(cell, record)
+            if record.in_window:
+                _note_request(cell, record)
+            if record.ok and record.energy_uj is not None:
+                cell.receipts_uj += record.energy_uj
+        _note_samples(facts, own, loads)
     return facts
+
+
+def _note_samples(facts: RecordFacts, own: Sequence[Record], loads: Mapping[str, Load]) -> None:
+    load = loads.get(own[0].load)
+    if load is not None:
+        facts.samples[own[0].cell] = cell_samples(load, own)
+    note_predictions(facts.predictions, own)
+    for record in own:
+        if record.ok and record.in_window:
+            labelled = zip(record.rows, record.labels, strict=False)
+            facts.labels.update((row, label) for row, label in labelled if label is not None)
 
 
 def _note_stamps(cell: CellFacts, record: Record) -> None:
@@ -86,13 +108,14 @@ def _note_request(cell: CellFacts, record: Record) -> None:
         cell.ttft_ns.append(record.ttft_ns)
     if record.energy_uj is not None:
         cell.energies += 1
+        cell.energy_uj += record.energy_uj
         low = record.energy_uj if record.energy_low_uj is None else record.energy_low_uj
         high = record.energy_uj if record.energy_high_uj is None else record.energy_high_uj
         cell.bad_energies += not 0 <= low <= record.energy_uj <= high
 
 
 def records_agree(results: Results, facts: RecordFacts) -> Check:
-    """Counts, means and percentiles of every cell, made again from its records."""
+    """Counts, means, percentiles and joules of every cell, made again from its records."""
     wrong = []
     for cell in results.cells:
         cell_facts = facts.cells.get(cell.position, CellFacts())
@@ -103,7 +126,9 @@ def records_agree(results: Results, facts: RecordFacts) -> Check:
     if stray:
         wrong.append(f"records of {len(stray)} cells that results.json does not know (cell {stray[0]})")
     count = sum(cell.sent for cell in facts.cells.values())
-    text = f"{count:,} requests of {len(results.cells)} windows give the stored counts and percentiles"
+    text = (
+        f"{count:,} requests of {len(results.cells)} windows give the stored counts, percentiles and joules"
+    )
     return Check("records agree", not wrong, words.first_of(wrong) or text)
 
 
@@ -115,6 +140,10 @@ def _disagreement(cell: CellResult, cell_facts: CellFacts) -> str:
     ):
         if stored != counted:
             return f"{stored} {name}, {counted} by its records"
+    if cell.energy.method == RECEIPTS:
+        said = _joules_differ(cell.energy, cell_facts)
+        if said:
+            return said
     offline = cell.service is not None and cell.latency.samples == 0
     ttft = None if cell.generated is None or offline else cell.generated.ttft
     for name, percentiles, values in (
@@ -127,6 +156,19 @@ def _disagreement(cell: CellResult, cell_facts: CellFacts) -> str:
             said = _differs(percentiles, np.array(sorted(values), dtype=np.int64))
             if said:
                 return f"{name}: {said}"
+    return ""
+
+
+def _joules_differ(energy: CellEnergy, cell_facts: CellFacts) -> str:
+    pairs: list[tuple[float | None, float, str]] = [
+        (energy.receipts_uj, cell_facts.receipts_uj, "microjoules of all receipts")
+    ]
+    if energy.active_uj_per_request is not None and cell_facts.energies:
+        mean_uj = energy.active_uj_per_request - (energy.failed_uj_per_request or 0.0)
+        pairs.append((mean_uj, cell_facts.energy_uj / cell_facts.energies, "active microjoules a request"))
+    for stored, counted, what in pairs:
+        if stored is not None and not math.isclose(stored, counted, rel_tol=1e-9):
+            return f"{stored:.6g} {what}, {counted:.6g} by its records"
     return ""
 
 

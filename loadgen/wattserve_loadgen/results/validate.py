@@ -14,6 +14,7 @@ from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.results import checks, rig_checks
 from wattserve_loadgen.results.folder import read_results
+from wattserve_loadgen.results.made_again import accuracy_agrees, points_agree
 from wattserve_loadgen.results.record_checks import RecordFacts, clock_held, gather, records_agree
 from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, read_records
 
@@ -33,13 +34,16 @@ _OF_RESULTS: tuple[Callable[[Results], Check], ...] = (
 )
 _OF_RECORDS: tuple[tuple[str, Callable[[Results, RecordFacts], Check]], ...] = (
     ("records agree", records_agree),
+    ("points agree", points_agree),
+    ("accuracy agrees", accuracy_agrees),
     ("clock", clock_held),
 )
 
 
 def validate(results: Results, records: Iterable[Record] | None = None) -> list[Check]:
     """Every check. Without `records` those that need them do not apply."""
-    facts = None if records is None else gather(records)
+    loads = {load.name: load for _, load in results.plan.pairs()}
+    facts = None if records is None else gather(records, loads)
     judged = [check(results) for check in _OF_RESULTS]
     judged += [checks.finite_figures(results, facts), checks.plausible_accuracy(results, facts)]
     for name, check in _OF_RECORDS:

@@ -84,6 +84,7 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
             display.say(text)
             return None
         folder = ResultsFolder(options.out, force=options.force, resume=options.resume)
+        stack.enter_context(folder.alone())
         before = folder.resume() if options.resume else None
         if before is not None:
             check_same_sweep(before, options, plan, dataset, sites)

@@ -144,3 +144,17 @@ def test_readings_go_on_behind_the_last_whole_line(tmp_path: Path) -> None:
     again = go_on(folder.path)
     again.add_readings(['{"seconds": 2}\n'])
     assert (folder.path / "readings.jsonl").read_text() == '{"seconds": 1}\n{"seconds": 2}\n'
+
+
+@pytest.mark.parametrize("how", ["resume", "force"])
+def test_a_folder_that_a_sweep_is_filling_is_left_to_it(tmp_path: Path, how: str) -> None:
+    folder = with_cells(tmp_path / "out", 9)
+    again = ResultsFolder(folder.path, resume=how == "resume", force=how == "force")
+    with (
+        folder.alone(),
+        pytest.raises(ResultsError, match="out: another sweep is filling it; wait until it ends"),
+        again.alone(),
+    ):
+        pass
+    with again.alone():
+        pass

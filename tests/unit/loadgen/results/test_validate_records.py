@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import (
     FP32,
     OPEN,
+    interval,
     make_cell,
     make_energy,
     make_percentiles,
@@ -18,10 +22,14 @@ from tests.fixtures.loadgen_results import (
     make_results,
     no_percentiles,
 )
+from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.figures.accuracy import measure_accuracy
+from wattserve_loadgen.figures.points import make_points
 from wattserve_loadgen.model.cells import CellResult, Conditions, Percentiles, Record
 from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.plan.load import closed
-from wattserve_loadgen.results.folder import ResultsFolder
+from wattserve_loadgen.results.folder import ResultsFolder, read_results
+from wattserve_loadgen.results.record_checks import gather
 from wattserve_loadgen.results.validate import validate, validate_folder
 
 
@@ -74,11 +82,15 @@ def small_sweep(**changes: Any) -> tuple[Results, list[Record]]:
                 latency=measured([one.latency_ns for one in own]),
                 service=service if scheduled else None,
                 lag=measured([50] * 20) if scheduled else None,
-                energy={"settled": 20},
+                energy={"settled": 20, "active_uj_per_request": 500.0, "receipts_uj": 21 * 500},
                 conditions=Conditions(1_795_000_000.0 + position, None, None, None),
             )
         )
     results = make_results(arms=(FP32,), loads=(closed(1), OPEN), cells=cells, points=[])
+    facts = gather(records, {load.name: load for _, load in results.plan.pairs()})
+    points = make_points(results.plan, cells, facts.samples, {}, {})
+    rows, accuracy = measure_accuracy(facts.predictions, np.array([1]), "fp32")
+    results = replace(results, points=points, accuracy_rows=rows, accuracy=accuracy, accuracy_reason="")
     return replace(results, **changes), records
 
 
@@ -87,8 +99,10 @@ def test_records_that_agree_pass() -> None:
     found = check("records agree", results, records)
     assert (found.passed, found.text) == (
         True,
-        "40 requests of 2 windows give the stored counts and percentiles",
+        "40 requests of 2 windows give the stored counts, percentiles and joules",
     )
+    assert check("points agree", results, records).text == "2 points are what the cells make"
+    assert check("accuracy agrees", results, records).passed is True
     assert check("clock", results, records).passed is True
 
 
@@ -98,6 +112,14 @@ def test_records_that_agree_pass() -> None:
         ({"sent": 21}, "21 sent, 20 by its records"),
         ({"latency": make_percentiles(20)}, "latency: mean_ns 13000000, 460 by its records"),
         ({"energy": make_energy(settled=19)}, "19 settled, 20 by its records"),
+        (
+            {"energy": make_energy(settled=20, receipts_uj=10_501)},
+            "10501 microjoules of all receipts, 10500 by its records",
+        ),
+        (
+            {"energy": make_energy(settled=20, receipts_uj=10_500, active_uj_per_request=499.0)},
+            "499 active microjoules a request, 500 by its records",
+        ),
     ],
 )
 def test_results_that_records_do_not_bear_out_are_found(change: dict[str, Any], text: str) -> None:
@@ -105,6 +127,58 @@ def test_results_that_records_do_not_bear_out_are_found(change: dict[str, Any], 
     results = replace(results, cells=[replace(results.cells[0], **change), results.cells[1]])
     found = check("records agree", results, records)
     assert (found.passed, found.text) == (False, f"cell 1 (fp32, concurrency 1): {text}")
+
+
+def pooled(results: Results, **changes: Any) -> Results:
+    """The first point with other figures, whether they are published or withheld."""
+    first, *rest = results.points
+    name = "figures" if first.figures is not None else "withheld"
+    figures: Any = {name: replace(first.shown, **changes)}
+    return replace(results, points=[replace(first, **figures), *rest])
+
+
+def test_points_that_cells_do_not_make_are_found() -> None:
+    results, records = small_sweep()
+    first, second = results.points
+
+    def said(changed: Results) -> str:
+        found = check("points agree", changed, records)
+        assert found.passed is False
+        return found.text
+
+    gone = said(replace(results, points=[]))
+    assert gone.startswith("fp32 under concurrency 1: its cells have run, and it is not there; and 1 more")
+    assert said(pooled(results, active_uj=interval(450.0))).startswith(
+        "fp32 under concurrency 1: active_uj mean 450, 500 made again"
+    )
+    latency = replace(first.shown.latency, p50_ns=1)
+    assert ": latency p50_ns 1, " in said(pooled(results, latency=latency))
+    assert said(replace(results, points=[replace(first, answered=19), second])).endswith(
+        "answered 19, 20 made again"
+    )
+    records = [one for one in records if one.cell == 1]
+    assert said(replace(results, cells=results.cells[:1])) == "fp32 under 40/s poisson: no cell has made it"
+
+
+def test_a_point_that_its_cells_withhold_is_not_published() -> None:
+    results, records = small_sweep()
+    first, second = results.points
+    assert first.figures is None  # so few requests carry no figure
+    results = replace(results, points=[replace(first, figures=first.withheld, withheld=None), second])
+    found = check("points agree", results, records)
+    assert (found.passed, "fp32 under concurrency 1: published, although" in found.text) == (False, True)
+
+
+def test_accuracy_that_no_record_bears_out_is_found() -> None:
+    results, records = small_sweep()
+    accuracy = replace(results.accuracy["fp32"], correct=0)
+    assert check("accuracy agrees", replace(results, accuracy={"fp32": accuracy}), records).text == (
+        "fp32 correct 0, 1 made again"
+    )
+    assert check("accuracy agrees", replace(results, accuracy={}), records).text == "fp32: it is not there"
+    assert check("accuracy agrees", replace(results, accuracy_rows=2), records).text == "rows 2, 1 made again"
+    other = replace(results, accuracy={**results.accuracy, "int8": accuracy})
+    assert check("accuracy agrees", other, records).text == "int8 has one, and no record"
 
 
 def test_a_percentile_that_was_changed_by_hand_is_found() -> None:
@@ -154,3 +228,31 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
     found = {one.name: one.passed for one in validate_folder(tmp_path / "out")}
     assert (found["records agree"], found["clock"]) == (True, True)
     assert (found["every cell"], found["A/A pair"]) == (False, None)  # one variant: no pair
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda found: found["points"][1].update(arm="int9"),
+            "points[1]: 'int9' under '40/s poisson'",
+        ),
+        (lambda found: found["cells"][0].update(load="x"), "cells[0]: 'fp32' under 'x' is not in the plan"),
+        (lambda found: found["points"][0].update(figures=None, withheld=None), "points[0]: it has neither"),
+        (lambda found: found["points"].append(found["points"][0]), "points[2]: fp32 under concurrency 1 is"),
+        (lambda found: found.update(targets=[]), "plan: fp32 is of '127.0.0.1:50051', which is not among"),
+    ],
+)
+def test_results_that_speak_of_what_is_not_in_them_are_refused(
+    tmp_path: Path, change: Callable[[Any], object], text: str
+) -> None:
+    results, _ = small_sweep()
+    folder = ResultsFolder(tmp_path / "out")
+    folder.start()
+    folder.write(results)
+    found = json.loads((folder.path / "results.json").read_text())
+    change(found)
+    (folder.path / "results.json").write_text(json.dumps(found))
+    with pytest.raises(ResultsError) as raised:
+        read_results(folder.path)
+    assert text in str(raised.value)
