@@ -21,7 +21,7 @@ from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
 from wattserve_client.keys import VARIABLE
-from wattserve_common.arguments import Parser
+from wattserve_common.arguments import Parser, check_output
 from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError
 from wattserve_common.machine import version_of
@@ -41,6 +41,7 @@ examples, against a server started with `wattserve serve`:
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
+        check_output()
         options = _options(argv)
         with _client(options) as client:
             code: int = options.run(client, options)

@@ -64,6 +64,12 @@ class Parser(ArgumentParser):
         raise UserError(f"{message} (see `{self.prog} --help`)")
 
 
+def check_output() -> None:
+    """UserError where standard output is closed (`>&-`): what a command says would be lost without a word."""
+    if sys.stdout is None:
+        raise UserError("standard output is closed; send what nobody is to read to /dev/null")
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """`; did you mean WORD?` of the known word that begins so or is very like it, or nothing."""
     names = list(known)

@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from wattserve_common.arguments import Parser
+from wattserve_common.arguments import Parser, check_output
 from wattserve_common.errors import UserError, incomplete
 from wattserve_common.machine import version_of
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
@@ -33,6 +33,7 @@ a first sweep, against a server started with `wattserve serve`:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        check_output()
         options = _parser().parse_args(arguments)
         options.argv = ["loadgen", *arguments]
         return int(options.run(options))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wattserve_common.arguments import Parser
+from wattserve_common.arguments import Parser, check_output
 from wattserve_common.errors import UserError, incomplete, shortage
 from wattserve_server.audit_commands import add_audit_commands
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
@@ -36,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("torchao", "torch.utils._pytree"):  # which warn whoever only has torchao installed
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
+        check_output()
         arguments = _parser().parse_args(argv)
         config = read_config(vars(arguments))
         code = int(arguments.run(config, arguments))

@@ -20,6 +20,7 @@ from wattserve_server.service.generation import Unread, begin
 from wattserve_server.service.oip_request import Fields, alias, hosted_named
 from wattserve_server.service.oip_sampling import told as told_of
 from wattserve_server.service.prediction import AcceptedRequest, Answered, Host, Predictor, Serving
+from wattserve_server.service.spending import WARNING
 
 _NAMED = Fields(MODEL, "")
 RECEIPT_HEADER = "x-wattserve-receipt-id"
@@ -85,7 +86,7 @@ class Api:
             async with aclosing(await begin(prediction, wanted.asked)) as running:
                 call.receipt = running.receipt
                 told = form(running.receipt, host, _words(host), wanted.tells_so_far)
-                headers = {RECEIPT_HEADER: running.receipt.receipt_id}
+                headers = {RECEIPT_HEADER: running.receipt.receipt_id, **_warned(prediction)}
                 pieces = []
                 async for piece in running:
                     if not wanted.streams:
@@ -119,7 +120,7 @@ class Api:
             told = replies.embeddings(
                 await self._answered(exchange, prediction, "encoding_format"), host, form == "base64"
             )
-        await exchange.wire.reply(told)
+        await exchange.wire.reply(told, headers=_warned(prediction))
 
     async def classify(self, exchange: Exchange) -> None:
         with self._predictor.accept(None, CALLER.get()) as prediction:
@@ -127,13 +128,19 @@ class Api:
             if host.engine.model.scoring is None:
                 raise _not_its_task(host)
             told = replies.classes(await self._answered(exchange, prediction), host)
-        await exchange.wire.reply(told)
+        await exchange.wire.reply(told, headers=_warned(prediction))
 
     async def _answered(self, exchange: Exchange, prediction: AcceptedRequest, *more: str) -> Answered:
         """more: as of `encoder_asked`."""
         host, body = prediction.host, exchange.body
         prediction.choose(_hosted(body, host), body.priority())
         return await prediction.answer(encoder_asked(body, exchange.wire.headers, host, *more))
+
+
+def _warned(prediction: AcceptedRequest) -> dict[str, str]:
+    """Headers of its answer, where a soft budget is used up."""
+    spending = prediction.spending
+    return {WARNING: spending.warning} if spending is not None and spending.warning else {}
 
 
 def _hosted(body: Body, host: Host) -> HostedVariant:

@@ -16,19 +16,20 @@ if TYPE_CHECKING:
     from wattserve_server.engine.roster import HostedVariant
     from wattserve_server.engine.tasks import Item
 
-WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call
+WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call, or a header
 
 
 class Spending:
     """Of one request: `allow` it, then say how it `ended`. key: as the file has it now, with budgets. tenant:
     for whom it was shown."""
 
-    __slots__ = ("_budgets", "_held", "_key", "_tenant")
+    __slots__ = ("_budgets", "_held", "_key", "_tenant", "warning")
 
     def __init__(self, budgets: Budgets | None = None, key: ApiKey | None = None, tenant: str = "") -> None:
         self._budgets = budgets if key is not None and key.budgets else None
         self._key, self._tenant = key, tenant
         self._held: Held | None = None
+        self.warning = ""  # that a soft budget is used up, once it is let in
 
     def check(self) -> None:
         """Before anything is done for it. Raises SpentError."""
@@ -53,10 +54,10 @@ class Spending:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:
             variant = hosted.choice.name
-            warning = self._budgets.check(self._tenant, self._key, foreseen_uj, variant)
+            self.warning = self._budgets.check(self._tenant, self._key, foreseen_uj, variant)
             self._held = self._budgets.hold(self._tenant, variant, foreseen_uj or 0)
-            if warning and (call := CALL.get(None)) is not None:
-                call.warn(WARNING, warning)
+            if self.warning and (call := CALL.get(None)) is not None:
+                call.warn(WARNING, self.warning)
 
     def opened(self, receipt: Receipt) -> None:
         """It has a receipt, which may become final before its caller has read all: a stream's does."""

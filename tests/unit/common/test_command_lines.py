@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -30,6 +32,16 @@ def test_every_command_takes_options_by_their_full_names_only() -> None:
     parsers = [parser for program in PROGRAMS for parser in within(program._parser())]
     assert len(parsers) > 20
     assert [parser.prog for parser in parsers if not isinstance(parser, Parser) or parser.allow_abbrev] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_without_standard_output_nothing_is_done(
+    program: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert program.main(["keys", "add", "--file", str(tmp_path / "keys.toml"), "--tenant", "shop"]) == 2
+    assert "standard output is closed; send what nobody" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 def test_an_abbreviation_is_a_mistake_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +12,8 @@ from tests.fixtures.http_front import CHAT, COMPLETION, Desked, chatty_world, te
 from tests.fixtures.language_model import CONTEXT, Script
 from wattserve_server.engine.generation.port import Piece, TokenScore
 from wattserve_server.errors import InferenceError
+from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.spending import Spending
 
 SCORES = (TokenScore(5, -0.5, ((5, -0.5), (6, -math.inf))),)
 
@@ -35,6 +39,20 @@ async def test_a_completion_is_told_whole_with_what_it_cost(desk: Desked) -> Non
     assert (told["object"], told["model"]) == ("text_completion", "de@mo@fp32")
     assert desk.count("wattserve_requests_total", variant="fp32", code="OK") == 1
     assert desk.count("wattserve_output_tokens_total", variant="fp32") == 3
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_soft_budget_that_is_used_up_warns_in_a_header(desk: Desked, streams: bool) -> None:
+    used = "tenant shop has used 5 of 4 J/day"
+    key = ApiKey("0" * 12, "0" * 64, "shop", ("predict",), budgets=("soft 4 J/day",))
+    predictor, engine = cast(Any, desk.api._predictor), cast(Any, desk.of.host.engine)
+    engine.foreseen_uj = lambda items, hosted: 1
+    predictor.spending_of = lambda caller: Spending(Mock(check=lambda *asked: used), key, "shop")
+    reply = await desk.ask("/v1/completions", COMPLETION | {"stream": streams})
+    assert (reply.status, reply.headers["wattserve-budget-warning"]) == (200, used)
+    predictor.spending_of = lambda caller: None
+    reply = await desk.ask("/v1/completions", COMPLETION | {"stream": streams})
+    assert (reply.status, "wattserve-budget-warning" in reply.headers) == (200, False)
 
 
 async def test_energy_is_provisional_until_it_is_asked_to_settle(desk: Desked) -> None:
