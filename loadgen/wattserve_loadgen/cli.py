@@ -7,11 +7,13 @@ Exit codes:
     2    a mistake in the arguments, the plan, the dataset or the folder; nobody answers; or `loadgen compare`
          refuses results of unlike environments
     130  Ctrl-C or SIGTERM; what was measured is written
+    141  whoever read its output left, as `| head` does
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +23,7 @@ from wattserve_common.machine import version_of
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
 from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
 
+_NOBODY_READS = 141
 _EPILOG = """\
 a first sweep, against a server started with `wattserve serve`:
 
@@ -36,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_output()
         options = _parser().parse_args(arguments)
         options.argv = ["loadgen", *arguments]
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"loadgen: {error}", file=sys.stderr)
         return MISTAKE
@@ -51,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("loadgen: stopped", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
 
 
 def _parser() -> Parser:

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tests import ROOT
 from tests.fixtures.loadgen_data import make_tokenizer, write_tensors
 from tests.fixtures.loadgen_results import INT8, make_point, make_results
 from wattserve_loadgen import cli, sweep_commands
@@ -348,3 +349,12 @@ def test_compare_names_the_folder_that_holds_no_results(
 ) -> None:
     one = stored(tmp_path / "a", make_results())
     assert complaint(capsys, "compare", one, str(tmp_path)).startswith(f"{tmp_path}: no results.json in it")
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+    folder = ROOT / "docs" / "results" / "2026-11-20-demo-look"
+    program = f"{sys.executable} -u -m wattserve_loadgen validate {folder} | true"
+    done = subprocess.run(
+        ["bash", "-c", f"{program}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (141, "")
