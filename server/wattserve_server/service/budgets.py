@@ -145,12 +145,12 @@ class Budgets:
                 continue
             words = f"tenant {tenant} has used {used_uj / 1e6:g} of {budget}"
             if open_uj:
-                words += f", what runs, waits or is not settled is foreseen to use {open_uj / 1e6:g} J"
+                words += f", what runs, waits or is not settled counts {open_uj / 1e6:g} J"
+            if more_uj and used_uj + open_uj < budget.uj:
+                words += f", and this would use {more_uj / 1e6:g} J"
             if budget.kind == SOFT:
                 warning = words
                 continue
-            if more_uj and used_uj + open_uj < budget.uj:
-                words += f", and this would use {more_uj / 1e6:g} J"
             left_s = seconds_left(budget.period, self._unix_s())
             fits_soon = _fits(used_uj, more_uj, budget)
             raise SpentError(words, "tenant_budget", min(left_s, _FINAL_IN_S) if fits_soon else left_s)
@@ -204,14 +204,22 @@ class Budgets:
             period.own_uj[tenant] += uj
 
     def told(self) -> Iterable[tuple[str, Budget, int]]:
-        """Each tenant's budgets, by its own keys and those that name it, and what is used of them."""
+        """Each tenant's budgets, by its own keys and those that name it, and what is used of them: of several
+        of a kind and a period the least, which is used up first."""
         seen = {
             (tenant, budget)
             for key in self._keys()
             for tenant in (key.tenant, *key.names)
             for budget in self._of(key)
         }
-        return [(tenant, budget, self.spent_uj(tenant, budget.period)) for tenant, budget in sorted(seen)]
+        least: dict[tuple[str, str, str], Budget] = {}
+        for tenant, budget in sorted(seen):
+            other = least.setdefault((tenant, budget.kind, budget.period), budget)
+            if budget.uj < other.uj:
+                least[tenant, budget.kind, budget.period] = budget
+        return [
+            (tenant, budget, self.spent_uj(tenant, budget.period)) for (tenant, *_), budget in least.items()
+        ]
 
     def _of(self, key: ApiKey) -> list[Budget]:
         known = self._keys_seen.get(key.id)

@@ -59,10 +59,20 @@ class HeldBytes:
         self._unread[name] += size
         if not self._unread[name]:
             del self._unread[name]
+        self._freed.set()
+
+    async def until_read(self, name: str) -> None:
+        """Wait until that caller may be told more."""
+        while not self._may_be_told(name):
+            self._freed.clear()
+            await self._freed.wait()
+
+    def _may_be_told(self, name: str) -> bool:
+        return self.unread < self._most and self._unread[name] < self._most_of_one
 
     def check_unread(self, name: str) -> None:
         """Whether that caller may be told more. Raises OverloadedError."""
-        if self.unread < self._most and self._unread[name] < self._most_of_one:
+        if self._may_be_told(name):
             return
         whose, unread = (name, self._unread[name]) if self.unread < self._most else ("", self.unread)
         raise OverloadedError(

@@ -38,6 +38,7 @@ from wattserve_server.service.checks import (
     ids_of_tensors,
     images_of_tensors,
 )
+from wattserve_server.service.generation import Unread
 from wattserve_server.service.prediction import Answered, Asked, Host, Options, Predictor, Serving
 from wattserve_server.service.source import source_message
 from wattserve_server.service.spent import spent_on
@@ -48,6 +49,7 @@ from wattserve_server.telemetry.observer import Times
 
 class PredictMethods:
     _serving: Serving
+    unread: Unread
     _predictor: Predictor
 
     async def Predict(self, request: pb.PredictRequest, context: Any) -> pb.PredictResponse:
@@ -81,7 +83,7 @@ class PredictMethods:
                 open_ids.discard(request_id)
             return message
 
-        async for reply in answers(request_iterator, answer, self._serving, in_order=False):
+        async for reply in answers(request_iterator, answer, self._serving, self.unread, in_order=False):
             yield reply
 
     async def _answer(

@@ -335,6 +335,7 @@ class CountedCall:
         "_holds_for",
         "_method",
         "_open",
+        "_unread_bytes",
         "begun_ns",
         "cut_by",
         "key_id",
@@ -357,6 +358,7 @@ class CountedCall:
         self._has_read = False  # a message of its
         self._held_bytes = 0  # of its messages
         self._held_last = 0  # of those, of the message that was read last
+        self._unread_bytes = 0  # of a stream's replies
         self._holds_for = ""  # whose they are
         self.key_id = ""  # of the API key that it showed
         self.cut_by: WattserveError | None = None  # if its task has not ended when it is next at work
@@ -371,6 +373,8 @@ class CountedCall:
         self._open.discard(self, self._alarm)
         if self._holder:
             self._open.let_go(self._holder)
+            self._gate.messages.add_reply(self._holder, -self._unread_bytes)
+            self._holder = ""
         if self._held_bytes:
             self._gate.messages.give_back(self._holds_for, self._held_bytes)
         if kind is GeneratorExit and self.cut_by is not None:  # grpc was at writing to who does not read
@@ -415,6 +419,8 @@ class CountedCall:
             await self._gate.turn(self._method, self._caller, len(data))
         if len(data) > SHORT_BYTES:
             await self._gate.messages.until_room(CALLER.get().name, len(data))
+        if self._gate.messages.unread:
+            await self._gate.messages.until_read(CALLER.get().name)
 
     def hold_bytes(self, size: int) -> None:
         """A message of its is so much longer, and held until the call ends. Raises OverloadedError."""
@@ -485,6 +491,17 @@ class CountedCall:
         if self.cut_by is None:
             raise asyncio.CancelledError
         return self.cut_by
+
+    async def begin_replies(self) -> None:
+        """Of this stream. Where grpc sends its beginning with a first reply, and that is not read, no error
+        gets out behind it."""
+        await self._context.send_initial_metadata(())
+
+    def hold_reply(self, size: int) -> None:
+        """A reply of this stream, of so many bytes, is there; as many fewer once it is read."""
+        if self._holder:  # else the stream has ended meanwhile
+            self._unread_bytes += size
+            self._gate.messages.add_reply(self._holder, size)
 
     def will_reply(self, size: int) -> None:
         """Its reply, of so many bytes, waits in grpc until its caller reads it."""

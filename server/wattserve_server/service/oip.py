@@ -150,7 +150,7 @@ class OipService:
             reply.parameters["triton_final_response"].CopyFrom(parameter(True))
             return oip.ModelStreamInferResponse(infer_response=reply)
 
-        async for reply in answers(request_iterator, answer, self._serving, in_order=True):
+        async for reply in answers(request_iterator, answer, self._serving, self.unread, in_order=True):
             yield reply
 
     async def _generated(

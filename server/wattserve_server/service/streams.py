@@ -7,6 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+from google.protobuf.message import Message
+
+from wattserve_server.service.generation import Unread
 from wattserve_server.service.methods import CALL
 from wattserve_server.service.prediction import Serving
 
@@ -14,21 +17,34 @@ IN_FLIGHT = 1024  # requests of one stream without an answer yet: the server rea
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Whole = TypeVar("Whole", bound=Message)
 Work = Callable[[Request], Coroutine[Any, Any, Reply]]
 
 
 async def answers(
-    requests: AsyncIterator[Request], answer: Work[Request, Reply], serving: Serving, in_order: bool
-) -> AsyncIterator[Reply]:
-    """A stream's replies: in the order of the requests, or as they finish.
+    requests: AsyncIterator[Request],
+    answer: Work[Request, Whole],
+    serving: Serving,
+    unread: Unread,
+    in_order: bool,
+) -> AsyncIterator[Whole]:
+    """A stream's replies: in the order of the requests, or as they finish. What its caller does not read of
+    them is held against him, and ends the stream after a while.
 
     answer: never raises; an error is a reply. When the server shuts down nothing more is read, what was read
     is answered, and UnavailableError ends the stream. What `requests` raises ends it in the same way.
     """
-    done: asyncio.Queue[asyncio.Task[Reply] | None] = asyncio.Queue()
+    done: asyncio.Queue[asyncio.Task[Whole] | None] = asyncio.Queue()
     room = asyncio.Semaphore(IN_FLIGHT)
+    call = CALL.get()
+    await call.begin_replies()
 
-    def begun(task: asyncio.Task[Reply]) -> None:
+    def is_there(task: asyncio.Task[Whole]) -> None:
+        if not task.cancelled():
+            call.hold_reply(task.result().ByteSize())
+
+    def begun(task: asyncio.Task[Whole]) -> None:
+        task.add_done_callback(is_there)
         if in_order:
             done.put_nowait(task)
         else:
@@ -36,7 +52,13 @@ async def answers(
 
     async with _worked_on(requests, answer, serving, room, begun, done) as all_done:
         while (answered := await done.get()) is not None:
-            yield await answered
+            reply = await answered
+            alarm = unread.written(call)
+            try:
+                yield reply
+            finally:
+                unread.read(call, alarm)
+            call.hold_reply(-reply.ByteSize())
             room.release()
         await all_done
 

@@ -262,8 +262,9 @@ TENANT_IN_FLIGHT = _quotas.add(GAUGE, "wattserve_tenant_in_flight_requests",
 
 BUDGET = _quotas.add(GAUGE, "wattserve_tenant_budget_joules",
     lambda server: {budget.labels: budget.limit_uj / 1e6 for budget in server.budgets},
-    "What a tenant may use in a period of UTC, as its keys say. Beyond a `hard` one it is refused, beyond a "
-    "`soft` one warned.", labels=("tenant", "kind", "period"), absent="for a tenant without budgets")
+    "What a tenant may use in a period of UTC, as its keys say: the least, where they say several. Beyond a "
+    "`hard` one it is refused, beyond a `soft` one warned.",
+    labels=("tenant", "kind", "period"), absent="for a tenant without budgets")
 BUDGET_SPENT = _quotas.add(GAUGE, "wattserve_tenant_budget_spent_joules",
     lambda server: {budget.labels: budget.spent_uj / 1e6 for budget in server.budgets},
     "What it has used of that in the period of now: active and shared idle, of all parts and servers, what "

@@ -107,6 +107,9 @@ def test_a_clock_that_is_set_back_forgets_nothing_and_delays_no_period() -> None
 
 def test_a_soft_budget_warns() -> None:
     budgets = Rig({("here", "shop", HOUR): 300}).made()
+    assert budgets.check("shop", key("soft 0.0004 J/hour"), 200) == (
+        "tenant shop has used 0.0003 of 0.0004 J/hour, and this would use 0.0002 J"
+    )
     assert budgets.check("shop", key("soft 0.0003 J/hour")) == "tenant shop has used 0.0003 of 0.0003 J/hour"
     with pytest.raises(SpentError):
         budgets.check("shop", key("soft 0.0003 J/hour", "hard 0.0003 J/hour"))
@@ -185,7 +188,7 @@ def test_what_is_not_final_counts_with_the_idle_draw_that_final_receipts_have_ha
     held = budgets.hold("shop", "fp32", 200)
     budgets.opened(held, "r2")
     assert budgets.spent_uj("shop", "hour") == 500
-    words = r"used 0 of .*, what runs, .* is foreseen to use 0\.0005 J, and this would use 0\.00055 J"
+    words = r"used 0 of .*, what runs, .* counts 0\.0005 J, and this would use 0\.00055 J"
     with pytest.raises(SpentError, match=words):
         budgets.check("shop", asks, 220, "fp32")
     budgets.check("shop", asks, 200, "fp32")
@@ -308,10 +311,17 @@ def test_what_only_waits_for_others_to_become_final_may_ask_again_soon() -> None
 
 def test_budgets_are_told_for_each_tenant() -> None:
     rig = Rig({("here", "shop", HOUR): 7})
-    rig.keys = [key("hard 1 J/day"), key("hard 1 J/day", "soft 2 J/hour"), key(tenant="lab")]
-    assert list(rig.made().told()) == [
+    proxy = ApiKey("1" * 12, "1" * 64, "proxy", ("predict",), names=("shop",), budgets=("hard 9 J/day",))
+    rig.keys = [
+        key("hard 1 J/day", "soft 3 J/hour", "soft 2 J/hour", "soft 5 J/day"),
+        key(tenant="lab"),
+        proxy,
+    ]
+    assert list(rig.made().told()) == [  # the least of a kind and a period
+        ("proxy", Budget("hard", 9 * 10**6, "day"), 0),
         ("shop", Budget("hard", 10**6, "day"), 7),
         ("shop", Budget("soft", 2 * 10**6, "hour"), 7),
+        ("shop", Budget("soft", 5 * 10**6, "day"), 7),
     ]
 
 

@@ -17,6 +17,7 @@ from wattserve_client.aio import AsyncClient
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import OverloadedError
 from wattserve_server.service.gate import SHORT_BYTES, Gate
+from wattserve_server.service.generation import Unread
 from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.listen import ConnectionLimits, HealthService, _why_not
 from wattserve_server.service.methods import CALL, CountedCall, Deadlines, OpenCalls, _read_all, handlers
@@ -38,6 +39,7 @@ class Servicer:
         self.entered = asyncio.Semaphore(0)
         self.peers: set[str] = set()
         self.writing: CountedCall | None = None
+        self.unread = Unread()
 
     async def Predict(self, request: Any, context: Any) -> Any:
         self.entered.release()
@@ -50,7 +52,7 @@ class Servicer:
             await self.may_end.wait()
             return pb.PredictStreamResponse(request_id=request.request_id[:9])
 
-        async for reply in answers(requests, answer, Serving(), in_order=True):
+        async for reply in answers(requests, answer, Serving(), self.unread, in_order=True):
             yield reply
 
     async def GetReceipt(self, request: Any, context: Any) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -14,8 +17,11 @@ from tests.unit.server.service.test_call_limits import Servicer, rig
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import OverloadedError
 from wattserve_server.service import methods
+from wattserve_server.service.generation import Unread
 from wattserve_server.service.held import MOST, MOST_OF_ONE, HeldBytes
+from wattserve_server.service.prediction import Serving
 from wattserve_server.service.quota import Quotas
+from wattserve_server.service.streams import answers
 
 LONG = pb.PredictRequest(request_id="x" * 9900).SerializeToString()
 
@@ -175,3 +181,60 @@ async def test_a_reply_waits_a_while_to_be_read(monkeypatch: pytest.MonkeyPatch)
         await until(lambda: messages.unread)
         await until(lambda: not messages.unread)
         client.close()
+
+
+class LongStream(Servicer):
+    """Each of its replies takes 100,000 bytes."""
+
+    answered = 0
+
+    async def PredictStream(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async def answer(request: Any) -> Any:
+            self.answered += 1
+            return pb.PredictStreamResponse(request_id="x" * 100_000)
+
+        async for reply in answers(requests, answer, Serving(), self.unread, in_order=False):
+            yield reply
+
+
+@asynccontextmanager
+async def unread_stream(address: str, requests: int) -> AsyncIterator[Any]:
+    """So many requests, of which no reply is read yet; little waits on the way."""
+    options = [("grpc.http2.lookahead_bytes", 16_384), ("grpc.http2.bdp_probe", 0)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        open_stream: Any = channel.stream_stream("/wattserve.v1.Inference/PredictStream")
+        stream = open_stream()
+        for _ in range(requests):
+            await stream.write(b"")
+        await stream.done_writing()
+        yield stream
+
+
+async def test_a_stream_that_is_not_read_is_answered_no_further_than_its_callers_part() -> None:
+    messages, servicer = HeldBytes(100_000), LongStream()
+    async with (
+        rig(quotas=Quotas(messages=messages), servicer=servicer) as served,
+        unread_stream(served.address, 80) as stream,
+    ):
+        await until(lambda: messages.unread >= MOST_OF_ONE * 100_000)
+        other: Any = served.channel.unary_unary("/wattserve.v1.Inference/GetReceipt")
+        for _ in range(20):  # it is read no further meanwhile
+            await other(b"")
+        assert MOST_OF_ONE <= servicer.answered < 40
+        assert [len(await stream.read()) for _ in range(80)] == [100_004] * 80
+        assert await stream.read() is grpc.aio.EOF
+        assert (servicer.answered, messages.unread) == (80, 0)
+
+
+async def test_a_stream_that_nobody_reads_is_ended_and_holds_nothing_more() -> None:
+    messages, servicer = HeldBytes(100_000), LongStream()
+    servicer.unread = Unread(0.1)
+    async with (
+        rig(quotas=Quotas(messages=messages), servicer=servicer) as served,
+        unread_stream(served.address, 80) as stream,
+    ):
+        await until(lambda: messages.unread)
+        await until(lambda: not messages.unread)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"waited 0\.1 s to be read") as ended:
+            deque([reply async for reply in stream])
+        assert ended.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED

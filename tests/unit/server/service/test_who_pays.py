@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
 from wattserve_server.service.inference import asked_of
 from wattserve_server.service.keys import new_key
-from wattserve_server.service.methods import CALL
+from wattserve_server.service.methods import CALL, CountedCall
 from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService
 from wattserve_server.service.prediction import DeviceMeter, Host, Predictor, Serving
@@ -40,9 +41,10 @@ OIP = infer_request(NAME, input_ids=np.array([[2, 3]], np.int64))
 
 @pytest.fixture(autouse=True)
 def caller() -> Iterator[None]:
-    """Somebody on this machine, without a key."""
-    token = CALLER.set(of_peer("unix:"))
+    """Somebody on this machine, without a key, and his call."""
+    token, call = CALLER.set(of_peer("unix:")), CALL.set(Mock(spec=CountedCall))
     yield
+    CALL.reset(call)
     CALLER.reset(token)
 
 
