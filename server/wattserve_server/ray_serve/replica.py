@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, aclosing
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -168,8 +169,16 @@ class Replica:
                 return
             context = ForwardedContext(asked.left_s, ray_context)
             replies = handler.unary_stream(asked.data, context)
+        loop, own = (
+            asyncio.get_running_loop(),
+            copy_context(),
+        )  # what a method knows of its call is kept there
+
+        async def next_reply() -> Any:
+            return await anext(replies, None)
+
         async with aclosing(replies):
-            coming = asyncio.ensure_future(anext(replies, None))
+            coming = loop.create_task(next_reply(), context=own)
             begun = asyncio.ensure_future(context.has_begun.wait())
             try:
                 await asyncio.wait((coming, begun), return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +186,7 @@ class Replica:
                     yield Reply(envelope.HEAD)
                 while (reply := await coming) is not None:
                     yield envelope.message(handler.response_serializer(reply))
-                    coming = asyncio.ensure_future(anext(replies, None))
+                    coming = loop.create_task(next_reply(), context=own)
             finally:
                 begun.cancel()
                 coming.cancel()
