@@ -34,6 +34,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def server(variables: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The one that documents without a `wattserve serve` of their own speak to."""
     running = Server("wattserve serve --variants fp32,bf16,int8", tmp_path_factory.mktemp("run"), variables)
+    running.wait_for_all()
     yield running
     running.end()
 
