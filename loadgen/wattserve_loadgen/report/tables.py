@@ -164,7 +164,8 @@ def _energies(results: Results, loads: Sequence[Load], columns: Mapping[str, str
 
 
 def _energy_column(figures: Figures, field: str) -> Box:
-    interval = attrgetter(field)(figures)
+    is_missing = field.startswith("generated.") and figures.generated is None  # nothing was answered
+    interval = None if is_missing else attrgetter(field)(figures)
     if field == "meter_difference":
         return box(interval, words.change, lambda interval: signed_bounds(interval, 100))
     if field.endswith("seconds"):

@@ -128,3 +128,11 @@ def test_the_table_for_spreadsheets_has_a_column_for_each_figure() -> None:
     assert rows[0]["ttft_p50_ns"]
     assert rows[0]["token_energy_ratio"] == ""
     assert float(next(row for row in rows if row["arm"] == "int8")["token_energy_ratio"]) == 0.5
+
+
+def test_a_point_of_which_nothing_was_answered_is_no_reason_to_draw_nothing() -> None:
+    results = make_language_results()
+    first, *rest = results.points
+    assert first.figures is not None
+    silent = replace(first, figures=replace(first.figures, generated=None))
+    assert "per output token" in render(replace(results, points=[silent, *rest]), {})
