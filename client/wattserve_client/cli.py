@@ -21,12 +21,12 @@ from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
 from wattserve_client.keys import VARIABLE
-from wattserve_common.arguments import Parser, check_output
+from wattserve_common.arguments import Parser, check_output, nobody_reads
 from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError
 from wattserve_common.machine import version_of
 
-_FAILED, _MISTAKE, _INTERRUPTED, _NOBODY_READS = 1, 2, 130, 141
+_FAILED, _MISTAKE, _INTERRUPTED = 1, 2, 130
 _WATCH_SECONDS = 2.0
 _TARGET_VARIABLE = "WATTSERVE_TARGET"
 _EPILOG = """\
@@ -55,9 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(words.error_line(error), _FAILED)
     except KeyboardInterrupt:
         return _complain("stopped", _INTERRUPTED)
-    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _NOBODY_READS
+    except BrokenPipeError:
+        return nobody_reads()
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 import re
 import sys
 from argparse import Action, ArgumentError, ArgumentParser, ArgumentTypeError
@@ -68,6 +69,13 @@ def check_output() -> None:
     """UserError where standard output is closed (`>&-`): what a command says would be lost without a word."""
     if sys.stdout is None:
         raise UserError("standard output is closed; send what nobody is to read to /dev/null")
+
+
+def nobody_reads() -> int:
+    """The exit code where whoever read the output has left, as `| head` does; what is left in the buffer must
+    not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141
 
 
 def meant(word: str, known: Iterable[str]) -> str:

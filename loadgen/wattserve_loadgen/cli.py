@@ -13,17 +13,15 @@ Exit codes:
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
-from wattserve_common.arguments import Parser, check_output
+from wattserve_common.arguments import Parser, check_output, nobody_reads
 from wattserve_common.errors import UserError, incomplete
 from wattserve_common.machine import version_of
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
 from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
 
-_NOBODY_READS = 141
 _EPILOG = """\
 a first sweep, against a server started with `wattserve serve`:
 
@@ -56,9 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("loadgen: stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _NOBODY_READS
+    except BrokenPipeError:
+        return nobody_reads()
 
 
 def _parser() -> Parser:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from wattserve_common.arguments import Parser, check_output
+from wattserve_common.arguments import Parser, check_output, nobody_reads
 from wattserve_common.errors import UserError, incomplete, shortage
 from wattserve_server.audit_commands import add_audit_commands
 from wattserve_server.config import ServerConfig, add_flags, read_config, unknown_variables
@@ -52,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # as in `| head`; what is left in the buffer must not fail once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except BrokenPipeError:
+        return nobody_reads()
     except Exception as error:
         if not (told := shortage(error)):
             raise

@@ -6,7 +6,6 @@ What is stored must follow from them. What is not stored says nothing: older res
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -54,11 +53,8 @@ def _against(stored: Point | None, made: Point) -> str:
         return "its cells have run, and it is not there"
     if stored.figures is not None and made.figures is None:
         return f"published, although {'; '.join(one.text for one in made.verdicts)}"
-    shown = stored.figures or stored.withheld
-    if shown is None:
-        return "it has no figures"
     counts = (_difference(getattr(stored, one), getattr(made, one), one) for one in _COUNTS)
-    return next(filter(None, counts), "") or _difference(shown, made.shown, "")
+    return next(filter(None, counts), "") or _difference(stored.shown, made.shown, "")
 
 
 def accuracy_agrees(results: Results, facts: RecordFacts) -> Check:
@@ -77,8 +73,8 @@ def accuracy_agrees(results: Results, facts: RecordFacts) -> Check:
 
 def _labels(facts: RecordFacts) -> npt.NDArray[np.int64]:
     """By row of the dataset, as far as any was answered."""
-    answered: Mapping[str, Mapping[int, Any]] = facts.predictions
-    labels = np.full(1 + max((max(rows) for rows in answered.values()), default=0), NO_LABEL, dtype=np.int64)
+    last = max((max(rows) for rows in facts.predictions.values()), default=0)
+    labels = np.full(last + 1, NO_LABEL, dtype=np.int64)
     for row, label in facts.labels.items():
         labels[row] = label
     return labels

@@ -93,13 +93,10 @@ class Api:
                         pieces.append(piece)
                     elif piece.text or piece.scores:
                         first = [] if wire.streams else told.begin()
-                        alarm = self.unread.written(call)
-                        try:
+                        with self.unread.waiting(call):
                             if not wire.streams:
                                 await wire.begin_events(headers)
                             await wire.events(*first, told.chunk(piece))
-                        finally:
-                            self.unread.read(call, alarm)
                 done = await running.end()
         if not wanted.streams:
             await wire.reply(told.whole(pieces, done), headers=headers)

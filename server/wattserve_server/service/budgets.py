@@ -212,13 +212,11 @@ class Budgets:
             for tenant in (key.tenant, *key.names)
             for budget in self._of(key)
         }
-        least: dict[tuple[str, str, str], Budget] = {}
-        for tenant, budget in sorted(seen):
-            other = least.setdefault((tenant, budget.kind, budget.period), budget)
-            if budget.uj < other.uj:
-                least[tenant, budget.kind, budget.period] = budget
+        falling = sorted(seen, key=lambda each: each[1].uj, reverse=True)
+        least = {(tenant, budget.kind, budget.period): (tenant, budget) for tenant, budget in falling}
         return [
-            (tenant, budget, self.spent_uj(tenant, budget.period)) for (tenant, *_), budget in least.items()
+            (tenant, budget, self.spent_uj(tenant, budget.period))
+            for tenant, budget in sorted(least.values())
         ]
 
     def _of(self, key: ApiKey) -> list[Budget]:

@@ -64,11 +64,8 @@ class GenerateMethods:
                 async for piece in running:
                     message = _message(request, running)
                     write_piece(message.piece, piece, running, host)
-                    alarm = self.unread.written(call)
-                    try:
+                    with self.unread.waiting(call):
                         yield message
-                    finally:
-                        self.unread.read(call, alarm)
                 last = _message(request, running)
                 write_end(last.end, await running.end(), host)
         yield last

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Receipt
@@ -110,12 +111,14 @@ class Unread:
         self._limit_s = limit_s
         self._alarms = Alarms(self._cut)
 
-    def written(self, call: CountedCall) -> int:
-        """A message of it is about to be written: the alarm, for `read`."""
-        return self._alarms.set(call, time.monotonic_ns() + int(self._limit_s * 1e9))
-
-    def read(self, call: CountedCall, alarm: int) -> None:
-        self._alarms.clear(call, alarm)
+    @contextmanager
+    def waiting(self, call: CountedCall) -> Iterator[None]:
+        """Within the block a message of it waits to be read."""
+        alarm = self._alarms.set(call, time.monotonic_ns() + int(self._limit_s * 1e9))
+        try:
+            yield
+        finally:
+            self._alarms.clear(call, alarm)
 
     def _cut(self, call: CountedCall) -> None:
         call.cut(

@@ -134,11 +134,8 @@ class OipService:
             call = CALL.get()
             several = partial(self._generated, context, caller)
             async for one in many_answers(request_iterator, several, self._serving):
-                alarm = self.unread.written(call)
-                try:
+                with self.unread.waiting(call):
                     yield one
-                finally:
-                    self.unread.read(call, alarm)
             return
 
         async def answer(request: oip.ModelInferRequest) -> oip.ModelStreamInferResponse:

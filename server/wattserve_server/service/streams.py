@@ -53,11 +53,8 @@ async def answers(
     async with _worked_on(requests, answer, serving, room, begun, done) as all_done:
         while (answered := await done.get()) is not None:
             reply = await answered
-            alarm = unread.written(call)
-            try:
+            with unread.waiting(call):
                 yield reply
-            finally:
-                unread.read(call, alarm)
             call.hold_reply(-reply.ByteSize())
             room.release()
         await all_done
