@@ -531,6 +531,8 @@ class CountedCall:
         if isinstance(error, grpc.aio.AbortError):  # the method has told the caller
             forget_way(error)
             return
+        if isinstance(error, grpc.aio.InternalError):  # the call ended before the method could send: as below
+            raise asyncio.CancelledError from error
         failure, left_s = self.failure(error), self._context.time_remaining()
         try:
             await self._context.abort(failure.reaction.code, failure.message, failure.metadata(left_s))

@@ -322,12 +322,17 @@ def test_a_method_has_no_series_before_its_first_call() -> None:
     assert b"grpc_method" not in observer.page("")[1]
 
 
-async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_servers() -> None:
+@pytest.mark.parametrize("sends", ["an error", "the beginning of its replies"])
+async def test_what_meets_a_call_that_has_ended_is_no_bug_of_the_servers(
+    sends: str, caplog: pytest.LogCaptureFixture
+) -> None:
     class Gone:
         def time_remaining(self) -> None: ...
 
         async def abort(self, *_: object) -> None:
             raise grpc.aio.InternalError("the caller has left")
+
+        send_initial_metadata = abort
 
     observer = Observer("test")
     calls = observer.method("unary", "Inference", "Predict")
@@ -335,7 +340,13 @@ async def test_an_error_that_meets_a_call_which_has_ended_is_no_bug_of_the_serve
         pytest.raises(asyncio.CancelledError),
         CountedCall(calls, OpenCalls(), Gate(None, Quotas()), "Predict", Gone()) as call,
     ):
-        await call.refuse(NotFound("no such thing"))
+        error: Exception = NotFound("no such thing")
+        if sends != "an error":
+            with pytest.raises(grpc.aio.InternalError) as gone:
+                await call.begin_replies()
+            error = gone.value
+        await call.refuse(error)
+    assert not caplog.records
 
 
 def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
