@@ -23,7 +23,7 @@ from wattserve_client.errors import WattserveError
 from wattserve_client.keys import VARIABLE
 from wattserve_common.arguments import Parser, check_output, nobody_reads
 from wattserve_common.arguments import address as host_port
-from wattserve_common.errors import UserError
+from wattserve_common.errors import UserError, shortage
 from wattserve_common.machine import version_of
 
 _FAILED, _MISTAKE, _INTERRUPTED = 1, 2, 130
@@ -57,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain("stopped", _INTERRUPTED)
     except BrokenPipeError:
         return nobody_reads()
+    except OSError as error:  # as standard output may raise it
+        if not (told := shortage(error)):
+            raise
+        return _complain(told, _FAILED)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

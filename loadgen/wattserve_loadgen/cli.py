@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from wattserve_common.arguments import Parser, check_output, nobody_reads
-from wattserve_common.errors import UserError, incomplete
+from wattserve_common.errors import UserError, incomplete, shortage
 from wattserve_common.machine import version_of
 from wattserve_loadgen.commands import add_calibrate, add_compare, add_prepare, add_report, add_validate
 from wattserve_loadgen.sweep_commands import INTERRUPTED, MISTAKE, add_run, add_sweep
@@ -56,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return nobody_reads()
+    except OSError as error:  # as standard output may raise it; files have words of their own
+        if not (told := shortage(error)):
+            raise
+        print(f"loadgen: {told}", file=sys.stderr)
+        return MISTAKE
 
 
 def _parser() -> Parser:

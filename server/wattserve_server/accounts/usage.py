@@ -22,7 +22,7 @@ from wattserve_server.accounts.schema import (
     VARIANTS,
 )
 from wattserve_server.accounts.store import Book
-from wattserve_server.errors import InvalidRequest
+from wattserve_server.errors import ConfigError, InvalidRequest
 
 MINUTE_S = 60
 
@@ -87,7 +87,7 @@ class Usage:
 def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
     """Waits for the database. Instants are taken by the minute; where a minute has left the book, by the hour
     around it, and the answer's bounds say so. Raises InvalidRequest for a span that is none, or has too many
-    rows; ConfigError where the book does not answer."""
+    rows; ConfigError where the book does not answer, or is damaged."""
     for name, instant_s in (("since_unix_s", since_unix_s), ("until_unix_s", until_unix_s)):
         if not 0 <= instant_s <= LAST_UNIX_S:
             raise InvalidRequest(f"{instant_s} is not between 1970 and 2200, in seconds", name)
@@ -97,7 +97,13 @@ def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, 
         names = {row.id: row.name for row in connection.execute(select(TENANTS))}
         tenants = None if sees_all else [at for at, name in names.items() if sees(name)]
         span = _Span.of(connection, since_unix_s // MINUTE_S, -(-until_unix_s // MINUTE_S))
-        rows = _rows(connection, span, by, tenants, names)
+        try:
+            rows = _rows(connection, span, by, tenants, names)
+        except KeyError as unknown:
+            raise ConfigError(
+                f"--account-book {book.name}: damaged: it holds sums of a tenant or variant {unknown}, which it "
+                "does not name; `wattserve audit check` tells what else is wrong"
+            ) from None
         counters = _counters(connection, span)
         breaks = _breaks(connection, span) if sees_all else None
     sources = list(dict.fromkeys(each.counter for each in counters))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,16 @@ def test_what_the_server_refuses_is_one_line_with_code_and_reason(capsys: Output
     assert complaint(capsys, 1, *target, "predict", "bad") == (
         f"{server.target}: the queue is full (RESOURCE_EXHAUSTED, OVERLOADED; try again after 0.01 s)"
     )
+
+
+def test_an_output_on_a_full_disk_is_one_line(
+    capsys: Output, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with suppress(OSError), open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        assert complaint(capsys, 1, "--target", server.target, "info").startswith(
+            "no room is left on the disk"
+        )
 
 
 @pytest.mark.usefixtures("short_pauses")

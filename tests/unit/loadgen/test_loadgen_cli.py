@@ -351,10 +351,17 @@ def test_compare_names_the_folder_that_holds_no_results(
     assert complaint(capsys, "compare", one, str(tmp_path)).startswith(f"{tmp_path}: no results.json in it")
 
 
-def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
+@pytest.mark.parametrize(
+    ("output", "code", "error"),
+    [
+        ("| true", 141, ""),
+        ("> /dev/full", 2, "loadgen: no room is left on the disk: make some, and try again\n"),
+    ],
+)
+def test_an_output_that_takes_nothing_gets_no_traceback(output: str, code: int, error: str) -> None:
     folder = ROOT / "docs" / "results" / "2026-11-20-demo-look"
-    program = f"{sys.executable} -u -m wattserve_loadgen validate {folder} | true"
+    program = f"{sys.executable} -u -m wattserve_loadgen validate {folder} {output}"
     done = subprocess.run(
         ["bash", "-c", f"{program}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (141, "")
+    assert (done.returncode, done.stderr) == (code, error)

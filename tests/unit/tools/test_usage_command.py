@@ -7,6 +7,7 @@ import io
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -181,6 +182,7 @@ def test_a_spreadsheet_gets_rows_and_accounts(place: str, capsys: pytest.Capture
         (("--price", "dear"), "such as 0.30EUR"),
         (("--account-book", "/nowhere/book"), "there is no such file"),
         (("--account-book", "/"), "is no regular file"),
+        (("--target", "127.0.0.1:1"), "give one of them"),
     ],
 )
 def test_what_cannot_be(
@@ -190,6 +192,16 @@ def test_what_cannot_be(
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize("column", ["tenant", "variant"])
+def test_a_book_with_sums_of_who_has_no_name_is_damaged(
+    place: str, capsys: pytest.CaptureFixture[str], column: str
+) -> None:
+    with closing(sqlite3.connect(place)) as book, book:
+        book.execute(f"UPDATE hours SET {column} = 99")
+    assert main(["usage", "--account-book", place, *SPAN]) == 2
+    assert f"{place}: damaged: it holds sums of a tenant or variant 99" in capsys.readouterr().err
 
 
 def test_there_is_no_book_in_the_state_directory(

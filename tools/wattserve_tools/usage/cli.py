@@ -90,6 +90,8 @@ def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
         raise UserError("--until is not after --since: nothing lies between them")
     by = _keys(arguments.by)
     keys = {"by_tenant": "tenant" in by, "by_variant": "variant" in by, "by_hour": needs_hours(by, tariff)}
+    if arguments.target and "account_book" in arguments:
+        raise UserError("--target asks a server, --account-book reads a book itself: give one of them")
     if arguments.target:
         report = _of_server(arguments, since_s, until_s, keys)
     else:

@@ -78,6 +78,8 @@ BODIES = {
     b'{"a":' * 90_00 + b"1": "not JSON",
     b'{"max_tokens": ' + b"9" * 5000 + b"}": "a number of over 4300 digits",
     b'{"model": "\\ud800"}': "surrogate",
+    b'{"max_tokens": 1, "prompt": "a", "max_tokens": 30}': "the key 'max_tokens' more than once",
+    b'{"prompt": [{"": 1, "": 1}]}': "the key '' more than once",
     b"[" + b"0," * 49_000 + b"0]": "no object",
     b"a" * (MOST_BYTES + 1): "at most 100000 bytes",
 }
