@@ -71,6 +71,10 @@ class Rollups:
             if any(amounts):
                 _add(self.accounts, (unix_ns // MINUTE_NS, counter), amounts)
 
+    def add_all_accounts(self, more: Rollups) -> None:
+        for key, amounts in more.accounts.items():
+            _add(self.accounts, key, amounts)
+
     def by_hour(self) -> Rollups:
         """The same, with hours for minutes."""
         hours = Rollups()

@@ -1,9 +1,10 @@
 """The writer: a thread that puts final receipts and what the ledgers gained into the account book.
 
-Requests never wait for it. What was handed over is written together, in one transaction, so that receipts,
-rollups and ledgers in the book agree whenever the process ends. While the book cannot be written, receipts
-wait in a bounded buffer; what finds no room in it is still in the rollups, and a break in the book says how
-many receipts there are of which it holds no more than that.
+Receipts and gains count in the minute in which they come about: a second thread, which no database holds up,
+has the ledgers counted at each minute's edge. Requests never wait for either. What was handed over is written
+together, in one transaction, so that receipts, rollups and ledgers in the book agree whenever the process
+ends. While the book cannot be written, receipts wait in a bounded buffer; what finds no room in it is still
+in the rollups, and a break in the book says how many receipts there are of which it holds no more than that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from wattserve_server.accounts.batch import Attempt, Row, Scribe, TakenName
-from wattserve_server.accounts.rollups import Rollups, amounts_of
+from wattserve_server.accounts.rollups import MINUTE_NS, Rollups, amounts_of
 from wattserve_server.accounts.store import Book, in_words
 from wattserve_server.energy.ledger import Counted
 from wattserve_server.energy.receipt import Receipt
@@ -74,12 +75,18 @@ class Writer:
         self._intake: deque[tuple[Receipt, int]] = deque()
         self._waiting = _Waiting()
         self._attempt: Attempt | None = None  # whose fate is not known
+        self._lock = threading.Lock()  # of the next three
+        self._minute_ns = unix_ns()  # an instant of the minute to which gains are added
         self._seen: dict[str, list[int]] = {}  # of each ledger, what has been counted
+        self._gains = Rollups()  # their accounts alone
         self._left_out = 0
         self._last_error = ""
         self._retry_s = 0.0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wattserve-accounts", daemon=True)
+        self._minutes = threading.Thread(
+            target=self._follow_minutes, name="wattserve-account-minutes", daemon=True
+        )
 
     @property
     def status(self) -> Status:
@@ -98,20 +105,37 @@ class Writer:
 
     def put(self, receipt: Receipt) -> None:
         """A receipt is final. Never waits, never raises."""
-        self._intake.append((receipt, self._unix_ns()))
+        self._intake.append((receipt, self.turn()))
+
+    def turn(self) -> int:
+        """What time it is. In another minute than before, what the ledgers have gained until now is of that
+        one. Any thread."""
+        with self._lock:
+            now_ns = self._unix_ns()
+            if now_ns // MINUTE_NS != self._minute_ns // MINUTE_NS:
+                self._count()
+                self._minute_ns = now_ns
+            return now_ns
 
     def start(self) -> None:
         self._thread.start()
+        self._minutes.start()
 
     def close(self) -> None:
         """Write what is left, say that the instance has ended, and let go of the book."""
         self._stopping.set()
+        self._minutes.join()
         self._thread.join(CLOSING_S)
         if self._thread.is_alive() or self._last_error:
             lost = self.status.waiting
             log.error("%d receipts could not be written to the account book %s", lost, self._book.name)
         self._scribe.close()
         self._book.close()
+
+    def _follow_minutes(self) -> None:
+        left_s = 0.0
+        while not self._stopping.wait(min(left_s, PERIOD_S)):  # the clock may be set
+            left_s = (MINUTE_NS - self.turn() % MINUTE_NS) / 1e9
 
     def _run(self) -> None:
         while not self._stopping.wait(max(PERIOD_S, self._retry_s)):
@@ -162,6 +186,14 @@ class Writer:
             waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
             waiting.left_out += 1
             self._left_out += 1
+        self.turn()
+        with self._lock:
+            self._count()
+            gains, self._gains = self._gains, Rollups()
+        waiting.rollups.add_all_accounts(gains)
+
+    def _count(self) -> None:
+        """What the ledgers have gained is of the minute that began last. With the lock."""
         gained: dict[str, list[int]] = {}
         for counter, (source, ledger) in self._ledgers().items():
             now = amounts_of(ledger)
@@ -170,7 +202,7 @@ class Writer:
                 amount - known for amount, known in zip(now, before, strict=True)
             ]
             self._seen[counter] = now
-        waiting.rollups.add_accounts(self._unix_ns(), gained)
+        self._gains.add_accounts(self._minute_ns, gained)
 
 
 def _drain(intake: deque[Any]) -> Iterable[Any]:

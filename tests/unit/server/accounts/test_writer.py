@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -111,6 +113,67 @@ def test_rollups_and_ledgers_agree_with_the_receipts(place: str) -> None:
     assert (figures["requests"], figures["sequences"], figures["tokens"]) == (20, 20, 100)
     assert len(rows(place, HOURS)) == 6
     assert {row.counter for row in rows(place, ACCOUNT_HOURS)} == {f"{COUNTER}: simulated"}
+
+
+def by_hour(place: str) -> dict[int, tuple[int, int]]:
+    """Of each hour that the test has lived through: what receipts hold, and what the counters charged."""
+    hours = range(BEGINNING_NS // HOUR_NS, BEGINNING_NS // HOUR_NS + 3)
+    charged = {row.hour: row.active_uj for row in rows(place, ACCOUNT_HOURS)}
+    held = {row.hour: row.accelerator_uj for row in rows(place, HOURS)}
+    return {at: (held.get(hour, 0), charged.get(hour, 0)) for at, hour in enumerate(hours)}
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_receipts_and_ledgers_agree_hour_by_hour(
+    place: str, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    """Also where an hour ends between two transactions, or while the book is away."""
+
+    def away(*given: object) -> None:
+        raise OSError("away")
+
+    keeper = Bookkeeper(place, now_ns=BEGINNING_NS + HOUR_NS - 500 * 10**6)
+    with monkeypatch.context() as broken:
+        if is_away:
+            broken.setattr(keeper.scribe, "_put", away)
+        keeper.answer(uj=100)
+        keeper.writer.write()
+        keeper.answer(uj=20)
+        keeper.now_ns += SECOND_NS
+        keeper.answer(uj=3)
+        keeper.writer.write()
+        keeper.now_ns += HOUR_NS
+        keeper.answer(uj=4)
+    keeper.end()
+    assert by_hour(place) == {0: (120, 120), 1: (3, 3), 2: (4, 4)}
+
+
+def test_gains_are_of_their_hour_while_the_database_does_not_answer(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody asks for anything: the counters go on."""
+    keeper, hangs, is_back = Bookkeeper(place), threading.Event(), threading.Event()
+    write = keeper.scribe.write
+
+    def hang(attempt: Any) -> None:
+        hangs.set()
+        is_back.wait(10)
+        write(attempt)
+
+    monkeypatch.setattr(keeper.scribe, "write", hang)
+    keeper.writer.start()
+    assert hangs.wait(10)
+    for uj in (7, 11):
+        keeper.ledger.meter(uj)
+        keeper.ledger.to_idle(uj)
+        keeper.now_ns += HOUR_NS
+        time.sleep(1.2)  # the edge is seen
+    is_back.set()
+    keeper.writer.close()
+    assert [(row.hour - BEGINNING_NS // HOUR_NS, row.idle_uj) for row in rows(place, ACCOUNT_HOURS)] == [
+        (0, 7),
+        (1, 11),
+    ]
 
 
 def test_figures_of_receipts_of_all_kinds() -> None:
