@@ -122,6 +122,8 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
         interrupted = asyncio.create_task(stopping.wait())
         await asyncio.wait((starting, interrupted), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
+            if plan.recorder is not None:
+                plan.recorder.discard()
             say("interrupted while starting: nothing was accepted, nothing is lost")
             os._exit(130)  # loading and warming up run on threads that cannot be cancelled
         host, go_on = starting.result()

@@ -96,13 +96,18 @@ def _recompute(config: ServerConfig, arguments: argparse.Namespace) -> int:
             arguments.file, on_receipt, trace.make_accountant if arguments.receipt else Accountant
         )
     for line in _summary(arguments.file, made):
-        print(line)
+        print(_plain(line))
     if arguments.receipt:
         if trace.receipt is None:
             raise ConfigError(f"--receipt {arguments.receipt[:80]!r}: {arguments.file} holds no such receipt")
         for line in explained(trace, made):
-            print(line)
+            print(_plain(line))
     return 0 if made.is_proved else 1
+
+
+def _plain(line: str) -> str:
+    """What the file says may hold characters that a terminal obeys."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
 
 
 def _check(config: ServerConfig, arguments: argparse.Namespace) -> int:
@@ -197,6 +202,9 @@ def _summary(path: Path, made: Recomputed) -> Iterator[str]:
         yield from _accounts(counter)
     if made.is_proved:
         yield "PROVED: after every reading each microjoule is in one account, and receipts hold the active"
+        return
+    if made.is_empty and not made.failures:
+        yield "NOTHING IS PROVED: the file holds no reading and no receipt"
         return
     yield "REFUSED: these figures do not follow from these readings"
     yield from (f"  {words}" for words in made.failures)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import re
+import signal
+import time
 import urllib.request
 from pathlib import Path
+from subprocess import PIPE
 
 import grpc
 import pytest
 
-from tests.fixtures.server import running_server
+from tests.fixtures.children import Child
+from tests.fixtures.server import WATTSERVE, environment, running_server
 from wattserve_client import Client
 from wattserve_client.results import EnergyState, Receipt
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -66,3 +70,18 @@ def test_receipts_are_made_anew_from_the_recorded_readings(
         assert row["energy_uj"] == ("" if receipt.energy_uj is None else str(receipt.energy_uj))
     assert len(told) == REQUESTS + 20
     assert (path.stat().st_size - before) / len(told) <= MOST_BYTES
+
+
+def test_a_start_that_is_interrupted_leaves_no_file(tmp_path: Path) -> None:
+    """The same command may then be given again."""
+    path = tmp_path / "run.audit"
+    ports = ("--port", "0", "--metrics-port", "0", "--meter", "simulated")
+    words = (*WATTSERVE, "audit", "record", str(path), *ports)
+    with Child(words, stdout=PIPE, stderr=PIPE, env=environment()) as server:
+        until = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        server.send_signal(signal.SIGTERM)
+        said, complaints = server.communicate()
+    assert (server.returncode, "ready" in said) == (130, False), complaints
+    assert not path.exists()

@@ -101,8 +101,8 @@ def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, 
             rows = _rows(connection, span, by, tenants, names)
         except KeyError as unknown:
             raise ConfigError(
-                f"--account-book {book.name}: damaged: it holds sums of a tenant or variant {unknown}, which it "
-                "does not name; `wattserve audit check` tells what else is wrong"
+                f"--account-book {book.name}: damaged: it holds sums of a tenant or variant {unknown}, which "
+                "it does not name; `wattserve audit check` tells what else is wrong"
             ) from None
         counters = _counters(connection, span)
         breaks = _breaks(connection, span) if sees_all else None

@@ -14,12 +14,12 @@ from operator import add, sub
 from typing import Any
 
 from wattserve_server.audit.columns import Columns
-from wattserve_server.audit.events import METHODS, Ended, Event, Heard, Opened, Told
+from wattserve_server.audit.events import METHODS, Closed, Ended, Event, Heard, Opened, Told
 from wattserve_server.energy.inflight import Visit
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, Role, State, Window, Work
 
-_KINDS = ("ended", "told", "opened", *METHODS)
+_KINDS = ("ended", "told", "opened", *METHODS, "closed")
 _NEW = 0  # in place of how many are younger
 _WORK = tuple(f"work.{name}" for name in Work._fields)
 _COLUMNS = (
@@ -95,6 +95,9 @@ class Encoder:
         match event:
             case Ended():
                 put("kind", _KINDS.index("ended"))
+            case Closed():
+                put("kind", _KINDS.index("closed"))
+                self._out.say(event)
             case Told(receipt, outcome, figures):
                 put("kind", _KINDS.index("told"))
                 self._told(receipt, outcome, figures)
@@ -254,6 +257,9 @@ class Decoder:
         kind = _KINDS[take("kind")]
         if kind == "ended":
             return Ended()
+        if kind == "closed":
+            counter, accounts = self._in.hear()
+            return Closed(counter, accounts)
         if kind == "told":
             return self._told()
         if kind == "opened":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.receipt import Figures, Outcome, Receipt
 
 
@@ -43,11 +44,29 @@ class Told(NamedTuple):
     figures: tuple[Figures, ...]
 
 
+# The accounts of a ledger.
+ACCOUNTS_UJ = (
+    *("measured_uj", "active_uj", "warmup_uj", "idle_uj", "idle_shared_uj", "unattributed_uj", "gap_uj"),
+    "pending_uj",
+)
+
+
+class Closed(NamedTuple):
+    """What the ledger of a counter held in the end, by `ACCOUNTS_UJ`. Older files hold none."""
+
+    counter: int
+    accounts: Mapping[str, int]
+
+
 class Ended(NamedTuple):
-    """The server drained: nothing is missing."""
+    """The server drained: nothing is missing, and nothing comes behind it."""
 
 
-Event = Opened | Heard | Told | Ended
+Event = Opened | Heard | Told | Closed | Ended
+
+
+def closed(counter: int, ledger: Ledger) -> Closed:
+    return Closed(counter, {name: getattr(ledger, name) for name in ACCOUNTS_UJ})
 
 
 def told(receipt: Receipt) -> Told:

@@ -41,6 +41,17 @@ class Header:
     made_on: Mapping[str, str]  # see `this_machine`
     settings: Mapping[str, Any]  # those of the server that are `SETTINGS`, for people to read
 
+    def check(self) -> None:
+        """Raises ValueError where something is of a kind that no server writes."""
+        if not (isinstance(self.made_on, dict) and isinstance(self.settings, dict)):
+            raise ValueError("it lacks names and values")
+        if not all(isinstance(each, str) for each in (self.instance_id, *self.made_on.values())):
+            raise ValueError("a text is none")
+        if not all(
+            type(each) is int and 0 <= each < 2**63 for each in (self.started_unix_ns, self.started_ns)
+        ):
+            raise ValueError("an instant is none")
+
     def unix_ns(self, at_ns: int) -> int:
         return self.started_unix_ns + at_ns - self.started_ns
 
@@ -104,12 +115,20 @@ class BlockReader:
         self.path = path
         self._unpacking = zlib.decompressobj()
         self.cut_at: int | None = None
+        try:
+            if (
+                path.exists() and not path.is_file()
+            ):  # of a pipe nobody may ever write into, it waits for ever
+                raise ConfigError(f"{path}: is no regular file; give what `wattserve audit record` made")
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
         self._blocks = self._read()
         first = next(self._blocks, None)
         if first is None:
             raise ConfigError(f"{path}: ends before its first block: the server was ended as it started")
         try:
             self.header = Header(**json_of(first))
+            self.header.check()
         except (ValueError, TypeError):
             raise ConfigError(f"{path}: its first block does not say which run it is of") from None
 

@@ -7,11 +7,12 @@ Each is compared with what the file says that it was told, and after each step e
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wattserve_common.words import counted
 from wattserve_server.audit import events
 from wattserve_server.audit.codec import Decoder
 from wattserve_server.audit.file import BlockReader, Header, this_machine
@@ -38,6 +39,7 @@ class Counter:
     readings: int = 0
     counted_uj: int = 0  # from the first reading to the last one
     has_fallen: bool = False  # at a wrap-around, or a fault
+    ended_with: Mapping[str, int] = field(default_factory=dict)  # its accounts, where the file tells them
     _last: Energy | None = None
 
     @property
@@ -62,6 +64,15 @@ class Counter:
             return f"receipts show {self.idle_uj} uJ of {ledger.idle_shared_uj} uJ of idle that are shared"
         return ""
 
+    def what_is_not_as_it_ended(self, tolerance_uj: int) -> str:
+        """Empty where the ledger is that with which the server ended. Elsewhere, where each charge may be off
+        by a little, what was measured must be the same."""
+        return ", ".join(
+            f"{name} was {was_uj:,}, and is {getattr(self.ledger, name):,}"
+            for name, was_uj in self.ended_with.items()
+            if was_uj != getattr(self.ledger, name) and (name == "measured_uj" or not tolerance_uj)
+        )
+
     def what_is_not_measured(self) -> str:
         """Empty where the ledger holds what the counter went up by; where that fell, nobody can say."""
         missing_uj = self.counted_uj - self.ledger.measured_uj
@@ -83,8 +94,13 @@ class Recomputed:
     cut_at: int | None = None  # the byte at which a block begins that is not whole
 
     @property
+    def is_empty(self) -> bool:
+        """There is nothing of which anything could be proved."""
+        return not (self.receipts or any(counter.readings for counter in self.counters))
+
+    @property
     def is_proved(self) -> bool:
-        return not self.failures
+        return not (self.failures or self.is_empty)
 
     def fail(self, words: str) -> None:
         if len(self.failures) < MOST_SHOWN:
@@ -113,9 +129,13 @@ def recompute(
                 run.hear(event)
     made.cut_at = blocks.cut_at
     made.open_receipts = len(run.entered)
+    if run.behind_end:
+        made.fail(f"{counted(run.behind_end, 'event')} behind the end, where a server says nothing more")
     for counter in made.counters:
         if words := counter.what_is_not_measured():
             made.fail(f"{counter.opened.name}: {words}")
+        if words := counter.what_is_not_as_it_ended(made.tolerance_uj):
+            made.fail(f"{counter.opened.name}, in the end: {words}")
     return made
 
 
@@ -138,15 +158,22 @@ class _Run:
     ) -> None:
         self._made, self._on_receipt, self._make_accountant = made, on_receipt, make_accountant
         self._counters: dict[int, Counter] = {}
+        self.behind_end = 0  # events
+        self._told: set[str] = set()  # ids of receipts
         self.entered: dict[Receipt, dict[tuple[Line, int], int]] = {}  # windows, by line and counter
 
     def hear(self, event: events.Event) -> None:
-        if isinstance(event, events.Opened):
+        if self._made.is_whole:
+            self.behind_end += 1
+        elif isinstance(event, events.Opened):
             counter = Counter(event, self._make_accountant(**event.settings))
             self._counters[event.counter] = counter
             self._made.counters.append(counter)
         elif isinstance(event, events.Told):
             self._compare(event)
+        elif isinstance(event, events.Closed):
+            ended_with = {name: int(event.accounts[name]) for name in events.ACCOUNTS_UJ}
+            self._counters[event.counter].ended_with = ended_with
         elif isinstance(event, events.Ended):
             self._made.is_whole = True
         else:
@@ -200,6 +227,9 @@ class _Run:
         now = events.told(receipt).figures
         made = self._made
         made.receipts += 1
+        if receipt.receipt_id in self._told:
+            made.fail(f"receipt {receipt.receipt_id} was told twice")
+        self._told.add(receipt.receipt_id)
         for told, figures in zip(event.figures, now, strict=True):
             if not _agree(told, figures, made.tolerance_uj):
                 made.differences += 1

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,8 @@ class Recorder:
         self._file = BlockWriter(path)
         self._encoder = Encoder()
         self._waiting: deque[events.Event | Receipt] = deque()
-        self._is_begun = False
+        self._is_begun = self._is_closed = False
+        self._accountants: list[RecordedAccountant] = []
         self._numbers = count()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wattserve-audit", daemon=True)
@@ -64,20 +64,30 @@ class Recorder:
 
     def accountant_of(self, name: str, part: str, origin: str) -> Callable[..., Accountant]:
         """What makes the accountant of a counter, as `Accountant` does: see `events.Opened`."""
-        return partial(RecordedAccountant, self.put, next(self._numbers), name, part, origin)
+        number = next(self._numbers)
+
+        def make(*settings: Any, **named: Any) -> Accountant:
+            made = RecordedAccountant(self.put, number, name, part, origin, *settings, **named)
+            self._accountants.append(made)
+            return made
+
+        return make
 
     def put(self, event: events.Event | Receipt) -> None:
         """Any thread. A receipt is final, and was told its figures."""
-        if not self.is_recording:
+        if not self.is_recording or self._is_closed:
             return
         self._waiting.append(event)
         if len(self._waiting) > MOST_WAITING:
             self._give_up(TimeoutError(None, f"the disk hangs: {MOST_WAITING} events wait for it"))
 
     def close(self) -> None:
-        """Write what is left. A disk that hangs is waited for no longer than `CLOSING_S`. Of a server that
-        did not come so far as to `begin`, no file is left."""
+        """Write what is left, what the ledgers hold, and that this is the end. A disk that hangs is waited
+        for no longer than `CLOSING_S`. Of a server that did not come so far as to `begin` no file is left."""
+        for accountant in self._accountants:
+            self.put(events.closed(accountant.counter, accountant.ledger))
         self.put(events.Ended())
+        self._is_closed = True
         self._stopping.set()
         if self._thread.ident is None:
             self._finish()
@@ -85,6 +95,12 @@ class Recorder:
             self._thread.join(CLOSING_S)
         if not self._is_begun:
             self.path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Of a server that was interrupted as it started there is nothing to go over: no file is left, and
+        the next start may make it."""
+        self.is_recording = False
+        self.path.unlink(missing_ok=True)
 
     def _run(self) -> None:
         while self.is_recording and not self._stopping.wait(EVERY_S):
@@ -146,7 +162,7 @@ class RecordedAccountant(Accountant):
         **named: object,
     ) -> None:
         """settings, named: those of `Accountant`."""
-        self._put, self._counter = put, counter
+        self._put, self.counter = put, counter
         given = inspect.signature(Accountant).bind(*settings, **named)
         given.apply_defaults()
         put(events.Opened(counter, name, part, origin, given.arguments))
@@ -159,7 +175,7 @@ def _saying(method: str) -> Callable[..., Any]:
 
     def say(self: RecordedAccountant, *given: Any) -> Any:
         arguments = coarse(*given)
-        self._put(events.Heard(self._counter, method, arguments))
+        self._put(events.Heard(self.counter, method, arguments))
         return heed(self, *arguments)
 
     return say

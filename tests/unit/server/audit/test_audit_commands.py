@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.fixtures.audited import HEADER, AuditedDevice, generations, rewrite
 from tests.fixtures.present import present
 from tests.unit.server.audit.test_recompute import change_reading, change_told, served
+from wattserve_server.audit.file import BlockWriter
 from wattserve_tools.cli import main
 
 
@@ -89,6 +91,20 @@ def test_a_file_that_was_cut_off_says_so(
     (tmp_path / "cut.audit").write_bytes(whole[:-5])
     code, text = recomputed(tmp_path / "cut.audit", capsys)
     assert (code, f"CUT OFF: the block at byte {size:,} is not whole" in text) == (0, True)
+
+
+def test_of_a_file_of_nothing_but_its_header_nothing_is_proved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = replace(HEADER, instance_id="\x1b[2Jrun", settings={"model": "a\nb"})
+    writer = BlockWriter(tmp_path / "run.audit")
+    writer.begin(header)
+    writer.close()
+    code, text = recomputed(tmp_path / "run.audit", capsys)
+    assert code == 1
+    assert text.endswith("\nNOTHING IS PROVED: the file holds no reading and no receipt\n")
+    assert "PROVED: after" not in text
+    assert "run \\x1b[2Jrun, started 2027-01-15 08:00:00 UTC, of model a\\nb\n" in text
 
 
 def test_one_receipt_is_explained(
@@ -177,7 +193,7 @@ def test_a_users_mistakes_are_one_line(
     for words, flags in (
         ("holds no such receipt", (str(tmp_path / "run.audit"), "--receipt", "nobody's")),
         ("cannot be read", (str(tmp_path / "nowhere"),)),
-        ("cannot be read", (str(tmp_path),)),
+        ("is no regular file", (str(tmp_path),)),
     ):
         assert main(["audit", "recompute", *flags]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
+import os
 import struct
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +105,35 @@ def test_a_first_block_without_a_run_is_refused(first: bytes, tmp_path: Path) ->
         BlockReader(tmp_path / "odd.audit")
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"started_unix_ns": "now"},
+        {"started_unix_ns": None},
+        {"started_unix_ns": 10**30},
+        {"started_unix_ns": True},
+        {"started_ns": -1},
+        {"settings": ["demo"]},
+        {"made_on": None},
+        {"made_on": ["here"]},
+        {"made_on": {"python": 3}},
+        {"instance_id": 7},
+    ],
+)
+def test_a_header_of_other_kinds_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
+    writer = BlockWriter(tmp_path / "odd.audit")
+    writer.write(json.dumps({**asdict(HEADER), **changed}).encode())
+    writer.close()
+    with pytest.raises(ConfigError, match="does not say which run it is of"):
+        BlockReader(tmp_path / "odd.audit")
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is no regular file; give what `wattserve audit record` made"):
+        recompute(tmp_path / "pipe")
+
+
 def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "run.audit").write_text("mine")
     with pytest.raises(ConfigError, match="is there already; choose another name or remove it"):
@@ -116,6 +148,10 @@ def test_a_file_that_is_there_is_never_written_over(tmp_path: Path) -> None:
 def test_of_a_server_that_did_not_start_no_file_is_left(tmp_path: Path) -> None:
     Recorder(tmp_path / "run.audit").close()
     assert not (tmp_path / "run.audit").exists()
+    begun = recorder(tmp_path / "run.audit")
+    begun.discard()
+    assert not (tmp_path / "run.audit").exists()
+    begun.close()
 
 
 class FullDisk:

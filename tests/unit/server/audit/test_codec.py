@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from wattserve_server.audit.codec import Decoder, Encoder
 from wattserve_server.audit.columns import Columns
-from wattserve_server.audit.events import Ended, Event, Heard, Opened, Told
+from wattserve_server.audit.events import Ended, Event, Heard, Opened, Told, closed
+from wattserve_server.energy.ledger import Ledger
 from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import Figures, Line, Outcome, Receipt, Role, State, Window, Work
 
@@ -84,7 +85,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
             several = 1 + len(receipt.parts) * (len(receipt.parts) > 1)
             figures = tuple(draw(FIGURES) for _ in range(several))
             events.append(Told(receipt, draw(st.sampled_from(Outcome)), figures))
-    return [*events, Ended()]
+    return [*events, closed(draw(st.integers(0, 1)), Ledger(measured_uj=draw(UJ))), Ended()]
 
 
 class Plain:

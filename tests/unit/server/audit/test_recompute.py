@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.audited import HEADER, AuditedDevice, events_of, generations, recorder, rewrite
 from tests.unit.server.energy.test_accountant_after_errors import FAULT, raising
 from tests.unit.server.test_counters import Machine
-from wattserve_server.audit.events import METHODS, Event, Heard, Opened, Told
+from wattserve_server.audit.events import METHODS, Closed, Ended, Event, Heard, Opened, Told
 from wattserve_server.audit.recompute import Recomputed, recompute
 from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.attribution import IDLE_POLICIES
@@ -153,6 +153,73 @@ def test_one_reading_changed_gives_other_receipts(tmp_path: Path) -> None:
     assert made.differences > 0
     assert "was told" in made.failures[0]
     assert all(counter.ledger.residual_uj() == 0 for counter in made.counters)
+
+
+def with_more_at_the_end(events: list[Event]) -> list[Event]:
+    """The last three readings, when all batches were long settled, count 5 kJ more."""
+    observed = [
+        at for at, event in enumerate(events) if isinstance(event, Heard) and event.method == "observe"
+    ]
+    for at in observed[-3:]:
+        heard = events[at]
+        assert isinstance(heard, Heard)
+        (reading,) = heard.arguments
+        more = Reading(reading.at_ns, Energy(reading.energy.uj + 5 * 10**9))
+        events[at] = heard._replace(arguments=(more,))
+    return events
+
+
+def as_older(events: list[Event]) -> list[Event]:
+    return [event for event in events if not isinstance(event, Closed)]
+
+
+def test_the_last_readings_are_held_against_what_the_ledger_held(tmp_path: Path) -> None:
+    path, other = tmp_path / "run.audit", tmp_path / "other.audit"
+    served(path, declared_w=50.0).end()
+    rewrite(path, other, with_more_at_the_end)
+    made = recompute(other)
+    assert made.differences == 0
+    (words,) = made.failures
+    assert words.startswith("accelerator of cuda:0, in the end: measured_uj was ")
+    rewrite(path, tmp_path / "older.audit", as_older)
+    assert recompute(tmp_path / "older.audit").is_proved
+    there = replace(HEADER, made_on={**HEADER.made_on, "cpu": "another"})
+    rewrite(path, tmp_path / "there.audit", with_more_at_the_end, there)
+    assert "measured_uj" in recompute(tmp_path / "there.audit").failures[0]
+
+
+def test_what_stands_behind_the_end_is_refused(tmp_path: Path) -> None:
+    path, other = tmp_path / "run.audit", tmp_path / "other.audit"
+    served(path, count=5).end()
+    rewrite(path, other, lambda events: [*events[:-4], events[-1], *events[-4:-1]])
+    assert "3 events behind the end, where a server says nothing more" in recompute(other).failures
+
+
+def test_a_receipt_that_was_told_twice_is_refused(tmp_path: Path) -> None:
+    path, twice = tmp_path / "run.audit", tmp_path / "twice.audit"
+    served(path, count=5).end()
+
+    def again(events: list[Event]) -> list[Event]:
+        last = max(index for index, event in enumerate(events) if isinstance(event, Told))
+        return [*events[: last + 1], events[last], *events[last + 1 :]]
+
+    rewrite(path, twice, again)
+    assert any("was told twice" in words for words in recompute(twice).failures)
+
+
+def test_of_a_file_of_nothing_nothing_is_proved(tmp_path: Path) -> None:
+    recorder(tmp_path / "run.audit").close()
+    made = recompute(tmp_path / "run.audit")
+    assert (made.failures, made.is_empty, made.is_proved) == ([], True, False)
+
+
+def test_what_comes_once_a_recorder_is_closed_is_not_recorded(tmp_path: Path) -> None:
+    """As of a sampler whose meter hung."""
+    device = served(tmp_path / "run.audit", count=3)
+    device.end()
+    device.rest(100.0)
+    device.recorder.flush()
+    assert isinstance(events_of(tmp_path / "run.audit")[-1], Ended)
 
 
 @pytest.mark.parametrize(("off_uj", "holds"), [(1, True), (2, False)])
