@@ -90,7 +90,9 @@ class ServerConfig:
         False, "serve variants without having the profiler check them; their receipts say unverified"
     )
     max_model_memory: str = _setting(
-        "", "for the weights of all variants of a device, e.g. 2GB (default: no limit)", "BYTES"
+        "",
+        "for the weights of all variants of a device, e.g. 2GB; at least one byte (default: no limit)",
+        "BYTES",
     )
     default_variant: str = _setting("", "the one for requests that name none (default: the first)", "NAME")
     host: str = _setting("127.0.0.1", "address to listen on", "HOST")
@@ -447,7 +449,9 @@ def _check(name: str, where: str, value: Any) -> None:
     if metavar == "HOST" and _NUMERIC.fullmatch(value) and not is_address(value):
         raise ConfigError(f"{where} {value}: is no address, such as 127.0.0.1, 0.0.0.0 or ::1")
     if metavar == "BYTES" and isinstance(value, str) and value:
-        parse_bytes(value, where)
+        amount = parse_bytes(value, where)
+        if name == "max_model_memory" and not amount:
+            raise ConfigError(f"{where} {value!r}: must be at least one byte; leave it out for no limit")
     if isinstance(value, str | bool):
         return
     if metavar == "PORT" and not least <= value <= 65535:

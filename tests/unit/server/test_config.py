@@ -1,5 +1,6 @@
 """Where settings come from, and what is said of wrong ones."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,22 @@ def test_memory_may_be_a_number_of_bytes_and_a_wrong_amount_is_named_before_anyt
         read_config({}, {variable: "2XB"})
     with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} '-1': must be an amount of memory"):
         read_config({name: "-1"}, {})
+
+
+@pytest.mark.parametrize("amount", ["0", "0GB", "0.4B"])
+def test_no_memory_for_models_is_not_taken_for_no_limit(amount: str, tmp_path: Path) -> None:
+    file = tmp_path / "wattserve.toml"
+    file.write_text(f"max_model_memory = '{amount}'")
+    words = f"{amount!r}: must be at least one byte; leave it out for no limit"
+    for given, environment, where in (
+        ({"max_model_memory": amount}, {}, "--max-model-memory"),
+        ({}, {"WATTSERVE_MAX_MODEL_MEMORY": amount}, "WATTSERVE_MAX_MODEL_MEMORY"),
+        ({"config": str(file)}, {}, f"{file}: max_model_memory"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(where)} {re.escape(words)}$"):
+            read_config(given, environment)
+    assert read_config({}, {"WATTSERVE_MAX_MODEL_MEMORY": ""}).max_model_memory == ""
+    assert read_config({"max_model_memory": "1B"}, {}).max_model_memory == "1B"
 
 
 def test_a_variable_that_a_flag_overrides_may_be_anothers() -> None:
