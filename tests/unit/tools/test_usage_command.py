@@ -154,7 +154,28 @@ def test_the_tariff_may_stand_in_the_environment(
     place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WATTSERVE_PRICE", "0.5USD")
-    assert "0.5 USD/kWh" in told(capsys, place)
+    monkeypatch.setenv("WATTSERVE_PUE", "1.2")
+    monkeypatch.setenv("WATTSERVE_EMBODIED", "")
+    shown = told(capsys, place, "--carbon", "400")
+    for words in ("0.5 USD/kWh (WATTSERVE_PRICE)", "1.2 (WATTSERVE_PUE)", "400 g/kWh (--carbon)"):
+        assert words in shown
+    assert "0.3 EUR/kWh (--price)" in told(capsys, place, "--price", "0.30EUR")
+
+
+@pytest.mark.parametrize("name", ["price", "carbon", "pue", "embodied"])
+def test_an_error_names_the_flag_or_the_variable_that_gave_the_value(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An empty flag is none that was not given."""
+    variable = f"WATTSERVE_{name.upper()}"
+    for value in ("0.5USD", "-1") if name == "price" else ("1.5", "-1"):
+        monkeypatch.setenv(variable, value)
+        assert main(["usage", "--account-book", place, *SPAN, f"--{name}", ""]) == 2
+        assert f"error: --{name} is empty; give it a value, or leave it out\n" in capsys.readouterr().err
+    assert main(["usage", "--account-book", place, *SPAN]) == 2
+    assert f"error: {variable} " in capsys.readouterr().err
+    assert main(["usage", "--account-book", place, *SPAN, f"--{name}", "-2"]) == 2
+    assert f"error: --{name} " in capsys.readouterr().err
 
 
 def test_a_spreadsheet_gets_rows_and_accounts(place: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,14 @@ HOUR = 1_800_000_000 // 3600  # 2027-01-15T08:00Z
 
 
 def test_cost_and_carbon_are_of_the_buildings_kwh() -> None:
-    tariff = Tariff(Price.parse("0.30 EUR"), Intensity.parse("400"), pue=1.5)
+    given = {"price": "--price", "carbon": "WATTSERVE_CARBON", "pue": "--pue"}
+    tariff = Tariff(Price.parse("0.30 EUR"), Intensity.parse("400"), pue=1.5, given=given)
     assert tariff.kwh(UJ_PER_KWH) == pytest.approx(1.5)
     assert tariff.cost(UJ_PER_KWH) == pytest.approx(0.45)
     assert tariff.carbon_g({HOUR: UJ_PER_KWH, HOUR + 1: UJ_PER_KWH}) == pytest.approx(1200)
     assert tariff.named == {
         "price": "0.3 EUR/kWh (--price)",
-        "carbon intensity": "400 g/kWh (--carbon)",
+        "carbon intensity": "400 g/kWh (WATTSERVE_CARBON)",
         "PUE": "1.5 (--pue)",
         "embodied emissions": "none given",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -143,32 +143,41 @@ def _of_book(config: ServerConfig, since_s: int, until_s: int, keys: dict[str, b
 
 
 def _tariff(arguments: argparse.Namespace) -> Tariff:
-    given = {
-        name: getattr(arguments, name) or os.environ.get(variable) or ""
-        for name, variable in VARIABLES.items()
-    }
-    pue = _number("--pue", given["pue"], 1.0)
-    if not 1 <= (pue or 0) < 10:
+    given = dict(_given(arguments))
+    pue = _number(*given["pue"]) if "pue" in given else 1.0
+    if not 1 <= pue < 10:
+        text, where = given["pue"]
         raise UserError(
-            f"--pue {given['pue']}: is from 1, which is a building that draws nothing else, to less than 10"
+            f"{where} {text}: is from 1, which is a building that draws nothing else, to less than 10"
         )
     return Tariff(
-        Price.parse(given["price"]) if given["price"] else None,
-        Intensity.parse(given["carbon"]) if given["carbon"] else None,
-        pue or 1.0,
-        _number("--embodied", given["embodied"], None),
+        Price.parse(*given["price"]) if "price" in given else None,
+        Intensity.parse(*given["carbon"]) if "carbon" in given else None,
+        pue,
+        _number(*given["embodied"]) if "embodied" in given else None,
+        {name: where for name, (_, where) in given.items()},
     )
 
 
-def _number(flag: str, text: str, default: float | None) -> float | None:
-    if not text:
-        return default
+def _given(arguments: argparse.Namespace) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Of what the tariff is made: its text, and the flag or variable. A flag goes before its variable."""
+    for name, variable in VARIABLES.items():
+        text = getattr(arguments, name)
+        if text == "":
+            raise UserError(f"--{name} is empty; give it a value, or leave it out")
+        if text is not None:
+            yield name, (text, f"--{name}")
+        elif os.environ.get(variable):
+            yield name, (os.environ[variable], variable)
+
+
+def _number(text: str, where: str) -> float:
     try:
         value = number(text)
     except argparse.ArgumentTypeError as error:
-        raise UserError(f"{flag} {text}: {error}") from None
+        raise UserError(f"{where} {text}: {error}") from None
     if not 0 <= value < float("inf"):
-        raise UserError(f"{flag} {text}: must be 0 or more")
+        raise UserError(f"{where} {text}: must be 0 or more")
     return value
 
 
