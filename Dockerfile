@@ -27,7 +27,7 @@ COPY constraints.txt ./
 FROM tools AS requirements
 COPY pyproject.toml ./
 RUN python3 -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; e = p["optional-dependencies"]; \
-print(*p["dependencies"], *e["server"], *e["postgres"][1:], sep="\n")' > /requirements.txt
+print(*p["dependencies"], *e["server"], *e["postgres"][1:], *e["openai"][1:], sep="\n")' > /requirements.txt
 
 # The index that has torch's CPU wheels; empty: the one pip is configured for. Nothing but torch comes from it.
 # The secret is for a mirror: `--secret id=pip.conf,src=FILE`, which leaves no trace in the image.

@@ -65,7 +65,8 @@ with open("pyproject.toml", "rb") as file:
     content = tomllib.load(file)
 project = content["project"]
 extras = project["optional-dependencies"]
-print(*project["dependencies"], *extras["server"], *extras["postgres"][1:], *content["build-system"]["requires"], sep="\n")
+others = (extra for name in ("postgres", "openai") for extra in extras[name][1:])
+print(*project["dependencies"], *extras["server"], *others, *content["build-system"]["requires"], sep="\n")
 PYTHON
   # ===: PyPI's own torch, which is for CUDA, and not a 2.x.y+cpu that this machine's pip may also know.
   [ "$target" = cpu ] || sed -n 's/^torch==/torch===/p' constraints.txt >>"$wheels/requirements.txt"

@@ -57,7 +57,8 @@ def test_with_keys_nothing_is_left_of_what_is_in_clear(of_the_page: list[Made]) 
     probes = [container[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
     assert [list(probe.keys() & {"grpc", "exec"}) for probe in probes] == [["exec"]] * 3
     services = [each for each in of_the_page if each["kind"] == "Service"]
-    assert [port.get("appProtocol") for each in services for port in each["spec"]["ports"]] == [None, None]
+    ports = [(port["name"], port.get("appProtocol")) for each in services for port in each["spec"]["ports"]]
+    assert sorted(ports) == [("grpc", None), ("grpc", None), ("http", None)]
 
 
 def test_an_image_of_yours_reaches_kserves_runtime(tmp_path: Path) -> None:

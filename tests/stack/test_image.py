@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -135,6 +136,32 @@ def test_torch_is_installed_before_the_source_arrives() -> None:
         for stage in (STAGES[f"dependencies-{target}"], STAGES["tools"]):
             named = {path for line in stage.arguments("COPY") for path in line.split()[:-1]}
             assert named <= {"--from=requirements", "/requirements.txt", "constraints.txt"}
+
+
+def requirements_of(file: str, program: str) -> list[str]:
+    """What this program in that file makes of the project's requirements."""
+    (text,) = re.findall(program, (ROOT / file).read_text(), re.DOTALL)
+    made = subprocess.run(
+        [sys.executable, "-c", text.replace("\\\n", "\n")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return made.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("file", "program"),
+    [("Dockerfile", r"RUN python3 -c '(.*?)' >"), ("deploy/image/build.sh", r"<<'PYTHON'\n(.*?)\nPYTHON\n")],
+)
+def test_it_has_what_a_server_may_be_asked_for(file: str, program: str) -> None:
+    """Nobody can install anything into it: an account book in PostgreSQL and the HTTP port are settings."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {"wattserve[server]"}
+    for extra in ("server", "postgres", "openai"):
+        assert {*extras[extra]} - named <= {*requirements_of(file, program)}
+    assert not any(each.startswith("wattserve") for each in requirements_of(file, program))
 
 
 # -- What the builder is given
