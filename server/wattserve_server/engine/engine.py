@@ -228,7 +228,11 @@ class Engine:
         member.wish, member.end_ids, member.longest = wish, end_ids, longest
         member.text = TextStream(tokenizer, wish.stop_strings) if wish.stop_strings else None
         running = RunningGeneration(
-            request, member, TextStream(tokenizer, wish.stop_strings), lambda: self._let_go(request)
+            request,
+            member,
+            TextStream(tokenizer, wish.stop_strings),
+            lambda: self._let_go(request),
+            lambda error: self._refuse(request, error),
         )
         self._generations[member] = running
         self._begin(request)
@@ -356,6 +360,12 @@ class Engine:
             elif request.finish(member.index, member.row):
                 self._end(request)
         self._on_batch(window, not any(error is None for error in result.errors), 0)
+
+    def _refuse(self, request: Request, error: WattserveError) -> bool:
+        """What of it waits ends with that error; whether any of it did."""
+        count = self._withdraw(request)
+        self._leave(request, count, error)
+        return count > 0
 
     def _queue_soon(self, request: Request) -> None:
         """Queue it once the event loop is at rest. Among its work may be more requests: one by one, each

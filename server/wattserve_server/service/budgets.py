@@ -26,6 +26,9 @@ _FINAL_IN_S = 1.0
 # What an account book holds of the hours from one to another, which is not in it: by server and tenant.
 SpentBy = Callable[[int, int], Mapping[tuple[str, str], int]]
 
+# Ends what still waits with that error; whether it did.
+Refuse = Callable[[SpentError], bool]
+
 
 @dataclass(slots=True)
 class _Period:
@@ -85,6 +88,8 @@ class Budgets:
         self._open_uj: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._idle = IdleBeside()
         self._held: dict[str, Held] = {}  # by receipt, of what is not final
+        # What may be refused still, by tenant and key; who has begun meanwhile is found out by trying.
+        self._waiting: defaultdict[str, dict[ApiKey, dict[Held, Refuse]]] = defaultdict(dict)
         self._hour = -1  # the unix hour for which periods are those of now
         self._keys_seen: Mapping[str, tuple[tuple[str, ...], list[Budget]]] = {}
         self.begin()
@@ -118,6 +123,8 @@ class Budgets:
         for name, (first, others_uj) in looked.items():
             if self._periods[name].begun_hour == first:
                 self._periods[name].others_uj = others_uj
+        for tenant in tuple(self._waiting):
+            self._refuse_waiting(tenant)
 
     def spent_uj(self, tenant: str, name: str) -> int:
         """In the period of now, with what is not final."""
@@ -145,7 +152,7 @@ class Budgets:
                 continue
             words = f"tenant {tenant} has used {used_uj / 1e6:g} of {budget}"
             if open_uj:
-                words += f", what runs, waits or is not settled counts {open_uj / 1e6:g} J"
+                words += f"; what runs, waits or is not settled yet counts {open_uj / 1e6:g} J"
             if more_uj and used_uj + open_uj < budget.uj:
                 words += f", and this would use {more_uj / 1e6:g} J"
             if budget.kind == SOFT:
@@ -166,11 +173,28 @@ class Budgets:
         held.receipt_id = receipt_id
         self._held[receipt_id] = held
 
+    def waits(self, held: Held, key: ApiKey, refuse: Refuse) -> None:
+        """What it will use nobody knows beforehand: once the key's budget is used up, it is refused."""
+        self._waiting[held.tenant].setdefault(key, {})[held] = refuse
+
+    def _refuse_waiting(self, tenant: str) -> None:
+        """Who came last goes first, until the others have room."""
+        for key, waiting in tuple(self._waiting[tenant].items()):
+            while waiting:
+                try:
+                    self.check(tenant, key)
+                    break
+                except SpentError as error:
+                    held, refuse = waiting.popitem()
+                    if refuse(error):
+                        self.release(held)
+
     def count(self, held: Held, uj: int) -> None:
         """It counts so much from now on, unless it is over."""
         if not held.is_over:
             self._open_uj[held.tenant][held.variant] += uj - held.uj
             held.uj = uj
+            self._refuse_waiting(held.tenant)
 
     def release(self, held: Held) -> None:
         """It counts no longer: nothing of it ran, or it is final."""
@@ -178,6 +202,10 @@ class Budgets:
             self._open_uj[held.tenant][held.variant] -= held.uj
             held.is_over = True
         self._held.pop(held.receipt_id, None)
+        for key, waiting in tuple(self._waiting[held.tenant].items()):
+            waiting.pop(held, None)
+            if not waiting:
+                del self._waiting[held.tenant][key]
 
     def ran(self, held: Held, receipt: Receipt) -> None:
         """It has run, and counts by its provisional figure until it is final."""
@@ -202,6 +230,8 @@ class Budgets:
         self._roll()
         for period in self._periods.values():
             period.own_uj[tenant] += uj
+        if uj:  # what was refused has become final, too
+            self._refuse_waiting(tenant)
 
     def told(self) -> Iterable[tuple[str, Budget, int]]:
         """Each tenant's budgets, by its own keys and those that name it, and what is used of them: of several

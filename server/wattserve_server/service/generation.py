@@ -56,6 +56,7 @@ class Running:
         self.receipt = generation.receipt
         if prediction.spending is not None:
             generation.on_used = prediction.spending.used
+            prediction.spending.waits(generation.refuse)
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         async for piece in self._generation:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import EnergyLimitError, LawUnknownError
-from wattserve_server.service.budgets import Budgets, Held
+from wattserve_server.service.budgets import Budgets, Held, Refuse
 from wattserve_server.service.keys import ApiKey
 from wattserve_server.service.methods import CALL
 
@@ -63,6 +63,11 @@ class Spending:
         """It has a receipt, which may become final before its caller has read all: a stream's does."""
         if self._budgets is not None and self._held is not None:
             self._budgets.opened(self._held, receipt.receipt_id)
+
+    def waits(self, refuse: Refuse) -> None:
+        """Until its first step it may be refused, where others have used the budget up."""
+        if self._budgets is not None and self._held is not None and self._key is not None:
+            self._budgets.waits(self._held, self._key, refuse)
 
     def used(self, uj: int) -> None:
         """So much so far, where that is more than was foreseen: of a generation only the prompt is."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Receipt
+from wattserve_server.errors import WattserveError
 
 TokenIds = NDArray[np.int64]  # [tokens]
 
@@ -96,6 +97,11 @@ class Generation(Protocol):
     @property
     def ended(self) -> Ended:
         """Once the iteration is over."""
+        ...
+
+    def refuse(self, error: WattserveError) -> bool:
+        """It ends with that error if it still waits for its first step, and nothing is charged; whether it
+        does."""
         ...
 
     async def aclose(self) -> None: ...

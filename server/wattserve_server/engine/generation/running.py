@@ -10,21 +10,29 @@ from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.port import Ended, FinishReason, Piece, TokenScore
 from wattserve_server.engine.generation.text import TextStream
 from wattserve_server.engine.queued import Answer, Request
+from wattserve_server.errors import WattserveError
 
 
 class RunningGeneration:
     """Implements `port.Generation`. What has come and was not read is one piece, whatever its size: a slow
     reader gets all of it at once. Lives on the event loop. withdraw: takes it out of where it waits or runs.
+    refuse: see `port.Generation`.
     """
 
     def __init__(
-        self, request: Request, member: Member, text: TextStream, withdraw: Callable[[], None]
+        self,
+        request: Request,
+        member: Member,
+        text: TextStream,
+        withdraw: Callable[[], None],
+        refuse: Callable[[WattserveError], bool],
     ) -> None:
         self.receipt: Receipt = request.receipt
         self.request = request
         self.member = member
         self._text = text
         self._withdraw = withdraw
+        self.refuse = refuse
         self._tokens: list[TokenScore] = []  # that have come and were not read
         self._news = asyncio.Event()
         self._ended: Ended | None = None

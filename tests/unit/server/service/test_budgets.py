@@ -188,7 +188,7 @@ def test_what_is_not_final_counts_with_the_idle_draw_that_final_receipts_have_ha
     held = budgets.hold("shop", "fp32", 200)
     budgets.opened(held, "r2")
     assert budgets.spent_uj("shop", "hour") == 500
-    words = r"used 0 of .*, what runs, .* counts 0\.0005 J, and this would use 0\.00055 J"
+    words = r"used 0 of .*; what runs, .* counts 0\.0005 J, and this would use 0\.00055 J"
     with pytest.raises(SpentError, match=words):
         budgets.check("shop", asks, 220, "fp32")
     budgets.check("shop", asks, 200, "fp32")
@@ -279,6 +279,64 @@ def test_a_generation_that_nobody_reads_counts_too() -> None:
     Running(Mock(spending=spending), Mock(), generation, 0)
     generation.on_used(400)
     assert budgets.spent_uj("shop", "hour") == 400
+
+
+def waiting(budgets: Budgets, asks: ApiKey, foreseen_uj: int = 100, has_begun: bool = False) -> Mock:
+    """A generation that waits, or has begun; what it was told when it was refused."""
+    spending, refuse = Spending(budgets, asks, asks.tenant), Mock(return_value=not has_begun)
+    spending.allow(Foreseeing(foreseen_uj), Hosted, [])  # type: ignore[arg-type]
+    Running(Mock(spending=spending), Mock(), Mock(refuse=refuse), 0)
+    refuse.spending = spending
+    return refuse
+
+
+def test_generations_that_wait_are_refused_once_others_have_used_the_budget_up() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    runs = waiting(budgets, asks, has_begun=True)
+    first, last = waiting(budgets, asks), waiting(budgets, asks)
+    others = waiting(budgets, key("hard 0.001 J/hour", tenant="bank"))
+    runs.spending.used(799)
+    assert not first.called
+    assert not last.called
+    runs.spending.used(850)  # who came last goes, and then the other one has room
+    (error,) = last.call_args.args
+    assert isinstance(error, SpentError)
+    assert "shop has used 0 of 0.001 J/hour; what runs" in str(error)
+    assert not first.called
+    assert budgets.spent_uj("shop", "hour") == 950
+    runs.spending.used(2000)
+    assert first.called
+    assert last.call_count == 1
+    assert budgets.spent_uj("shop", "hour") == 2000
+    assert not others.called
+    for each in (first, last):
+        each.spending.ended(None)
+    assert budgets.spent_uj("shop", "hour") == 2000
+
+
+def test_a_generation_waits_no_longer_once_it_has_ended() -> None:
+    budgets, asks = Rig().made(), key("hard 0.001 J/hour")
+    refuse = waiting(budgets, asks)
+    refuse.spending.ended(None)
+    runs = waiting(budgets, asks, has_begun=True)
+    runs.spending.used(2000)
+    assert not refuse.called
+
+
+def test_what_other_servers_use_refuses_those_that_wait_here_too() -> None:
+    rig = Rig()
+    budgets = rig.made()
+    refuse = waiting(budgets, key("hard 0.001 J/hour"))
+    rig.spent["there", "shop", HOUR] = 900
+    budgets.take(budgets.look())
+    assert refuse.called
+
+
+def test_a_soft_budget_refuses_nobody_who_waits() -> None:
+    budgets, asks = Rig().made(), key("soft 0.001 J/hour")
+    refuse, runs = waiting(budgets, asks), waiting(budgets, asks, has_begun=True)
+    runs.spending.used(2000)
+    assert not refuse.called
 
 
 def test_a_generation_that_is_final_before_its_stream_is_read_counts_once() -> None:

@@ -21,7 +21,7 @@ from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.generation import lane as generating
 from wattserve_server.engine.generation import stepper
 from wattserve_server.engine.generation.cache import BLOCK
-from wattserve_server.engine.generation.lane import StepLane
+from wattserve_server.engine.generation.lane import StepLane, steps_of
 from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
 from wattserve_server.engine.generation.running import RunningGeneration
 from wattserve_server.engine.generation.text import TextStream
@@ -34,7 +34,7 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.phase import decoding_rows
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.errors import ExpiredError, InferenceError, LaneLostError
+from wattserve_server.errors import ExpiredError, InferenceError, LaneLostError, SpentError
 
 CPU = torch.device("cpu")
 LANES = torch.device("cpu", 0), torch.device("cpu", 1)
@@ -226,6 +226,26 @@ async def test_what_it_uses_is_told_step_by_step_though_nobody_reads(rig: Rig) -
     assert len(told) >= 20
     assert told == sorted(set(told))
     assert told[-1] == generation.receipt.energy_uj
+
+
+@pytest.mark.parametrize("rig", [(4096, 2, 32)], indirect=True, ids=["two places"])
+@pytest.mark.parametrize("is_queued", [False, True])
+async def test_one_that_waits_may_be_refused_and_one_that_runs_may_not(rig: Rig, is_queued: bool) -> None:
+    (prompt,) = prompts(1)
+    running = [await rig.generate(prompt, new=200) for _ in range(2)]
+    for generation in running:
+        await anext(generation)
+    waiting = await rig.generate(prompt)
+    while is_queued and not len(steps_of(rig.engine.lanes[CPU])):
+        await asyncio.sleep(0)
+    error = SpentError("the budget is used up", "tenant_budget", 1.0)
+    assert [generation.refuse(error) for generation in (*running, waiting)] == [False, False, True]
+    with pytest.raises(SpentError):
+        await anext(waiting)
+    assert not waiting.receipt.ran
+    assert waiting.receipt.outcome is Outcome.FAILED
+    for generation in running:
+        await generation.aclose()
 
 
 async def test_it_ends_where_it_has_cost_enough(rig: Rig) -> None:
