@@ -141,6 +141,7 @@ class Engine:
         trials = {device: meter.trials for device, meter in metering.items() if meter.trials is not None}
         self.loader = Loader(model, materials, self.roster, self.lanes, rules, trials)
         self._arrivals: dict[Request, None] = {}  # to be queued soon
+        self._arriving = 0  # sequences of theirs
         self._expiries = Alarms(self._expire_waiting)  # the lane looks between two batches only
         self._open_requests = 0
         self.abandoned = 0  # sequences computed for callers who had left
@@ -305,10 +306,10 @@ class Engine:
         if not self._open_requests:
             self._idle.clear()
         self._open_requests += 1
-        self._queue_soon(request)
         leaves_ns = request.leaves_ns
         if leaves_ns is not None:
             request.expiry = self._expiries.set(request, leaves_ns)
+        self._queue_soon(request)
 
     async def _run(self, request: Request) -> Answer:
         """Queue it, and wait for its answer."""
@@ -370,21 +371,28 @@ class Engine:
     def _queue_soon(self, request: Request) -> None:
         """Queue it once the event loop is at rest. Among its work may be more requests: one by one, each
         would wake the lane's thread, to fight the event loop for the interpreter's lock over a batch of
-        one."""
+        one. More than the queue holds is queued at once: whoever comes after them finds it full before
+        anything is done for him."""
         if not self._arrivals:
             now_ns = time.monotonic_ns()
-            self._loop.call_soon(self._queue_arrivals, now_ns, now_ns, 0)
+            self._loop.call_soon(self._queue_at_rest, now_ns, now_ns, 0)
         self._arrivals[request] = None
+        self._arriving += request.remaining
+        if self._arriving > self.limits.max_queue:
+            self._queue_arrivals(time.monotonic_ns())
 
-    def _queue_arrivals(self, first_ns: int, last_pass_ns: int, rests: int) -> None:
+    def _queue_at_rest(self, first_ns: int, last_pass_ns: int, rests: int) -> None:
         """first_ns: when the first of them came. last_pass_ns: when the event loop was here last. rests: the
         passes before this one that had nothing else to do."""
         now_ns = time.monotonic_ns()
         rests = 0 if now_ns - last_pass_ns > AT_REST_NS else rests + 1
         if rests < AT_REST_PASSES and now_ns - first_ns < GATHER_NS:
-            self._loop.call_soon(self._queue_arrivals, first_ns, now_ns, rests)
+            self._loop.call_soon(self._queue_at_rest, first_ns, now_ns, rests)
             return
-        arrivals, self._arrivals = self._arrivals, {}
+        self._queue_arrivals(now_ns)
+
+    def _queue_arrivals(self, now_ns: int) -> None:
+        arrivals, self._arrivals, self._arriving = self._arrivals, {}, 0
         by_queue: dict[Batcher, list[Request]] = {}
         for request in arrivals:
             by_queue.setdefault(request.lane.batcher, []).append(request)
@@ -402,6 +410,7 @@ class Engine:
         """Take its sequences out of the queue, or from those to be queued; how many there were."""
         if request in self._arrivals:
             del self._arrivals[request]
+            self._arriving -= request.remaining
             return request.remaining
         return request.lane.batcher.withdraw(request)
 

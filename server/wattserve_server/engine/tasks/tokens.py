@@ -25,6 +25,7 @@ MEAN, FIRST, LAST = "mean", "cls", "lasttoken"  # of a text's tokens; as sentenc
 # Characters of all texts that may wait, the ones under way included: about a second's work.
 MOST_WAITING = 2_000_000
 CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026
+EACH_TEXT = 100  # characters that take as long as a text does, however short: 40 us
 
 HEAD_CHARACTERS = 32  # per token that the model takes, after which a text is looked at
 SPECIAL = 8  # tokens around a text, which may fall away with its end
@@ -106,7 +107,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._longest = longest
         self._most_waiting = most_waiting
-        self.waiting = 0  # characters, those under way included
+        self.waiting = 0  # characters, `EACH_TEXT` included, and those under way
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
 
     async def encode(
@@ -118,7 +119,7 @@ class Tokenizer:
         Raises OverloadedError when too much waits already; InvalidRequest for a text so long that only its
         head was looked at.
         """
-        return await self._run(sum(map(len, texts)), self._encode, list(texts), most, place, remedy)
+        return await self._run(texts, self._encode, list(texts), most, place, remedy)
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]], place: str) -> NDArray[np.int64]:
         """Token ids of a conversation, `role` and `content` each, up to where the model is to answer, by the
@@ -131,14 +132,16 @@ class Tokenizer:
             raise NotPossibleHere(
                 "this model's tokenizer has no chat template: send a prompt to /v1/completions", place
             )
-        characters = sum(len(message["content"]) for message in messages)
-        return await self._run(characters, self._encode_chat, list(messages), place)
+        contents = [message["content"] for message in messages]
+        return await self._run(contents, self._encode_chat, list(messages), place)
 
-    async def _run(self, characters: int, work: Callable[..., T], *arguments: Any) -> T:
+    async def _run(self, texts: Sequence[str], work: Callable[..., T], *arguments: Any) -> T:
+        characters = sum(map(len, texts)) + EACH_TEXT * len(texts)
         if self.waiting and self.waiting + characters > self._most_waiting:
             raise OverloadedError(
                 f"the tokeniser's queue is full: {self.waiting} of {self._most_waiting} characters wait, and "
-                f"this request has {characters}; try again later, or send token ids",
+                f"this request has {characters}, {EACH_TEXT} of them for each text; try again later, or send "
+                "token ids",
                 "tokenizer",
                 self.waiting / CHARACTERS_PER_S,
             )

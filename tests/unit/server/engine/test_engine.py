@@ -22,7 +22,7 @@ from wattserve_server.engine.book import ReceiptBook
 from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
-from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
 from wattserve_server.engine.queued import Order, QueuedSequence, Request
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
@@ -125,6 +125,23 @@ async def test_requests_that_come_together_are_queued_together(rig: Rig) -> None
     gate.is_open.set()
     await running
     assert [(await task).receipt.lines[0].batch_size for task in waiting] == [2, 2]
+
+
+async def test_who_comes_behind_more_than_the_queue_holds_finds_it_full_at_once(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.is_open.clear()
+    fp32 = engine.hosted("fp32")
+    asked = [asyncio.create_task(engine.predict([IDS] * 4, fp32)) for _ in range(3)]
+
+    async def ask() -> None:
+        engine.check_room(fp32, None, NORMAL_PRIORITY, "")
+
+    with pytest.raises(OverloadedError):
+        await asyncio.create_task(ask())  # in the pass of the event loop in which they came
+    gate.is_open.set()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [isinstance(answer, OverloadedError) for answer in answers] == [False, True, True]
+    await engine.until_idle()
 
 
 async def test_requests_are_gathered_until_the_event_loop_has_rested(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from wattserve_server.engine.tasks.tokens import HEAD_CHARACTERS, SPECIAL, Tokenizer
+from wattserve_server.engine.tasks.tokens import EACH_TEXT, HEAD_CHARACTERS, SPECIAL, Tokenizer
 from wattserve_server.errors import InvalidRequest, OverloadedError
 
 LONGEST = 16
@@ -36,22 +36,38 @@ class Words:
 
 async def test_what_waits_is_counted_and_more_is_refused() -> None:
     words = Words()
-    tokenizer = Tokenizer(words, LONGEST, most_waiting=30)
+    one = 10 + EACH_TEXT
+    tokenizer = Tokenizer(words, LONGEST, most_waiting=3 * one)
     words.is_open.clear()
     waiting = [asyncio.create_task(tokenizer.encode(["x" * 10])) for _ in range(3)]
     await asyncio.sleep(0)
-    assert tokenizer.waiting == 30
-    with pytest.raises(OverloadedError, match="30 of 30 characters wait") as caught:
+    assert tokenizer.waiting == 3 * one
+    with pytest.raises(
+        OverloadedError, match="330 of 330 characters wait, and this request has 101, 100 of them for each"
+    ) as caught:
         await tokenizer.encode(["x"])
     assert caught.value.limit == "tokenizer"
     assert caught.value.retry_after_s is not None
     waiting.pop().cancel()
     await asyncio.sleep(0)
-    assert tokenizer.waiting == 20
+    assert tokenizer.waiting == 2 * one
     words.is_open.set()
     await asyncio.gather(*waiting)
     assert tokenizer.waiting == 0
-    await tokenizer.encode(["x" * 31])  # alone it may be as long as a request may
+    await tokenizer.encode(["x" * 331])  # alone it may be as long as a request may
+    tokenizer.close()
+
+
+async def test_many_short_texts_are_much_work_too() -> None:
+    words = Words()
+    tokenizer = Tokenizer(words, LONGEST)
+    words.is_open.clear()
+    first = asyncio.create_task(tokenizer.encode(["hi"] * 19_000))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match="tokeniser's queue is full"):
+        await tokenizer.encode(["hi"] * 1_000)
+    words.is_open.set()
+    await first
     tokenizer.close()
 
 
