@@ -127,15 +127,18 @@ def find_request(request_id: str, wait_until_settled: bool) -> pb.FindReceiptsRe
     return pb.FindReceiptsRequest(request_id=text(request_id, "request_id"), wait_until_settled=wait)
 
 
-def watch_request(receipt_ids: Iterable[str]) -> pb.WatchReceiptsRequest:
-    """The message that asks for these receipts; one bare str would be taken letter by letter."""
+def watch_request(receipt_ids: Iterable[str] | None) -> pb.WatchReceiptsRequest:
+    """The message that asks for these receipts, or for all; one bare str would be taken letter by letter."""
+    if receipt_ids is None:
+        return pb.WatchReceiptsRequest()
     if isinstance(receipt_ids, str | bytes):
         raise TypeError("receipt_ids is one id; it must be a list of ids")
     if not isinstance(receipt_ids, Iterable):
         raise TypeError(f"receipt_ids is {_kind(receipt_ids)}; it must be a list of ids")
-    return pb.WatchReceiptsRequest(
-        receipt_ids=[text(one_id, f"receipt_ids[{place}]") for place, one_id in enumerate(receipt_ids)]
-    )
+    wanted = [text(one_id, f"receipt_ids[{place}]") for place, one_id in enumerate(receipt_ids)]
+    if not wanted:  # the server would take that for all
+        raise ValueError("receipt_ids is empty: name some, or leave it out to watch all receipts")
+    return pb.WatchReceiptsRequest(receipt_ids=wanted)
 
 
 def text(value: object, argument: str) -> str:

@@ -195,7 +195,7 @@ class AsyncClient:
         return await self._call(self._stub.FindReceipts, request, FoundReceipts, timeout_s)
 
     def watch_receipts(
-        self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
+        self, receipt_ids: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> AsyncGenerator[Receipt, None]:
         """Settled receipts as they settle; all as in `Client.watch_receipts`. Needs a running loop."""
         seconds = None if timeout_s is None else self._link.seconds(timeout_s)

@@ -239,9 +239,10 @@ class Client:
         return self._call(self._stub.FindReceipts, request, FoundReceipts, timeout_s)
 
     def watch_receipts(
-        self, receipt_ids: Iterable[str] = (), *, timeout_s: float | None = None
+        self, receipt_ids: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> Generator[Receipt, None, None]:
-        """Settled receipts as they settle: these, until all have come; or without ids all, without end.
+        """Settled receipts as they settle: these, until all have come; or, where `receipt_ids` is left
+        out, all, without end.
 
         The watch starts with the call and has no deadline unless `timeout_s` gives one; leaving the
         loop, or closing the generator, ends it.

@@ -159,11 +159,15 @@ class Batcher:
             ahead = [*self._waiting.everything(), Ahead(variant, sequences, tokens)]
             return self._has_room_behind(ahead, Wanted("", variant, 0, sequences, tokens, first_ns), now_ns)
 
-    def check_room(self, variant: str, priority: int, deadline_ns: int | None, caller: str = "") -> None:
-        """Raises OverloadedError as `put` would for the smallest request."""
+    def check_room(
+        self, variant: str, priority: int, deadline_ns: int | None, caller: str = "", sequences: int = 1
+    ) -> None:
+        """Raises OverloadedError as `put` would for a request of the shortest sequences."""
         if self._waiting:
             with self._changed:
-                self._check(Wanted(caller, variant, priority, 1, 1, deadline_ns), time.monotonic_ns())
+                self._check(
+                    Wanted(caller, variant, priority, sequences, sequences, deadline_ns), time.monotonic_ns()
+                )
 
     def wait_ns(self, now_ns: int) -> float:
         """For how long what waits will take, as far as is known. Any thread."""

@@ -171,12 +171,14 @@ class Engine:
         now_ns = time.monotonic_ns()
         return max(queue.wait_ns(now_ns) for queue in self._queues)
 
-    def check_room(self, hosted: HostedVariant, deadline_ns: int | None, priority: int, caller: str) -> None:
-        """Raises OverloadedError where `predict` would refuse even the smallest request: before anything is
-        done for one."""
+    def check_room(
+        self, hosted: HostedVariant, deadline_ns: int | None, priority: int, caller: str, sequences: int = 1
+    ) -> None:
+        """Raises OverloadedError where `predict` would refuse so many sequences even if they were the
+        shortest: before anything is done for them."""
         if hosted.resident is not None:
             lane = self.lanes[hosted.choice.device]
-            lane.batcher.check_room(hosted.choice.name, priority, deadline_ns, caller)
+            lane.batcher.check_room(hosted.choice.name, priority, deadline_ns, caller, sequences)
 
     def start(self) -> None:
         """Start the devices' threads. What runs on them has to be loaded."""

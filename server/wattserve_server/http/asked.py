@@ -31,16 +31,15 @@ from wattserve_server.service.wishes import Given, Places, check_prompt, wish_of
 ENERGY_HEADER, REQUEST_ID_HEADER = "x-wattserve-energy", "x-request-id"
 STOP = "stop"
 
-_ALWAYS = frozenset({MODEL, "priority", ENERGY, "user"})
+# The last ones say how to keep or bill what is not kept or billed here.
+_ALWAYS = frozenset({
+    MODEL, "priority", ENERGY, "user", "metadata", "prompt_cache_key", "safety_identifier", "service_tier",
+})  # fmt: skip
 _GENERATION = _ALWAYS | {
     "stream", "stream_options", "min_tokens", "max_completion_tokens", "logprobs", *KEYS,
 }  # fmt: skip
 _COMPLETION = _GENERATION | {"prompt"}
-# The last ones say how to keep, bill or cut up what is not kept, billed or cut up here.
-_CHAT = _GENERATION | {
-    "messages", "top_logprobs",
-    "metadata", "parallel_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier",
-}  # fmt: skip
+_CHAT = _GENERATION | {"messages", "top_logprobs", "parallel_tool_calls"}  # of tools, which nobody has here
 _ENCODER = _ALWAYS | {"input", "truncate", "max_energy_uj"}
 
 _NOT_OFFERED: dict[str, Any] = {

@@ -38,6 +38,8 @@ IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
 MOST_CHUNKS = 5000  # of a body: 40 ms of the event loop, whatever is in them
 CLOSING_S = 1  # that connections have which are still open once no call is
 AT_ONCE = 32  # connections are let in before the event loop turns to something else: 10 ms by TLS
+# Behind a request that is being answered; once more has come nobody sees whether its client leaves.
+AHEAD_BYTES = 64 * 1024
 QUEUED = 1024  # more may wait for that
 # Read at once by TLS: a record. asyncio takes 256 KiB for each connection, and where a handshake fails older
 # Pythons keep them until the next full look for garbage.
@@ -100,9 +102,11 @@ class _Coming(h11.Connection):
 
 class Connection(H11Protocol):
     """uvicorn waits for ever for the head of a first request, for one that comes byte by byte, and for who
-    does not read."""
+    does not read; and once anything comes behind a request it reads no more, so that nobody sees who leaves.
+    """
 
     unread_s = UNREAD_S
+    _ahead = 0  # bytes that came behind a whole request, while it is answered
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -117,8 +121,11 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._ahead = self._ahead + len(data) if self.conn.their_state is h11.DONE else 0
         self.conn.receive_data(data)
         self.handle_events()  # a whole head ends the time that there was for it
+        if self.conn.their_state is h11.DONE and self._ahead < AHEAD_BYTES:
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

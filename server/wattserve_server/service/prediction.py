@@ -245,6 +245,9 @@ class AcceptedRequest:
         engine, options = self.host.engine, asked.options
         items, tokenize_ns = asked.items, 0
         cut_tokens: Sequence[int] = ()
+        count = len(asked.texts or items)
+        if count > 1:  # for one there was room when its variant was known
+            engine.check_room(self.hosted, self.deadline_ns, options.priority, self.caller.name, count)
         if asked.texts:
             most = self.host.engine.model.facts.max_tokens if options.truncates else None
             remedy = "; shorten it" if asked.scores else REMEDY

@@ -154,4 +154,5 @@ class ReceiptMethods:
                 yield await self.GetReceipt(pb.GetReceiptRequest(receipt_id=each), context)
             else:
                 await book.until_final(each)
-                yield receipt_message(each, host.sources_of(each))
+                (told,) = await self._told(host, [each])
+                yield told

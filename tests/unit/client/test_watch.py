@@ -32,6 +32,12 @@ def test_a_watch_yields_receipts_and_has_no_deadline_of_its_own(server: Any, cli
     assert 200 < second.seconds_left < 400
 
 
+def test_no_ids_are_not_taken_for_all(server: Any, client: Any) -> None:
+    with pytest.raises(ValueError, match="receipt_ids is empty: name some, or leave it out to watch all"):
+        list(client.watch_receipts([]))
+    assert not server.calls["WatchReceipts"]
+
+
 def test_a_watch_that_the_server_refuses_raises(server: Any, client: Any) -> None:
     server.script["WatchReceipts"] = [Refuse("NOT_FOUND", "no receipt 'r-9'")]
     with pytest.raises(NotFound, match="no receipt 'r-9'"):

@@ -144,6 +144,21 @@ async def test_who_comes_behind_more_than_the_queue_holds_finds_it_full_at_once(
     await engine.until_idle()
 
 
+async def test_room_is_looked_for_before_anything_is_done_for_many_sequences(rig: Rig) -> None:
+    engine, gate, _ = rig
+    gate.is_open.clear()
+    fp32 = engine.hosted("fp32")
+    asked = [asyncio.create_task(engine.predict([IDS] * 2, fp32))]
+    await until_running(gate)
+    asked.append(asyncio.create_task(engine.predict([IDS] * 3, fp32)))
+    await until_queued(engine)
+    engine.check_room(fp32, None, NORMAL_PRIORITY, "")
+    with pytest.raises(OverloadedError, match="3 of 4 sequences wait, and this request has 2"):
+        engine.check_room(fp32, None, NORMAL_PRIORITY, "", 2)
+    gate.is_open.set()
+    await asyncio.gather(*asked)
+
+
 async def test_requests_are_gathered_until_the_event_loop_has_rested(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

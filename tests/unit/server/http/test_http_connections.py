@@ -81,6 +81,45 @@ async def test_who_leaves_while_he_waits_for_a_whole_answer_frees_it_too(desk: D
         await desk.of.generations[0].closed.wait()
 
 
+@pytest.mark.parametrize("behind", [b"\r\n", b"G", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+async def test_who_leaves_with_more_sent_behind_his_request_frees_his_place(
+    desk: Desked, behind: bytes
+) -> None:
+    desk.of.script = Script(pieces=pieces("one"), halt=asyncio.Event())
+    async with fronted(desk) as url:
+        _, writer = await opened(url)
+        body = json.dumps(COMPLETION).encode()
+        writer.write(head(len(body)) + body)
+        await desk.begun.wait()
+        for _ in range(3):
+            writer.write(behind)
+            await asyncio.sleep(0.02)
+        writer.close()
+        await desk.of.generations[0].closed.wait()
+    assert len(desk.of.generations) == 1
+
+
+async def test_what_comes_behind_a_request_is_answered_in_turn_and_kept_within_bounds(desk: Desked) -> None:
+    halt = asyncio.Event()
+    desk.of.script = Script(pieces=pieces("one"), halt=halt)
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        body = json.dumps(COMPLETION).encode()
+        writer.write(head(len(body)) + body)
+        await desk.begun.wait()
+        writer.write(head(len(body)) + body)
+        behind = b"GET /nowhere HTTP/1.1\r\nhost: x\r\npadding: " + b"x" * 8000 + b"\r\n\r\n"
+        writer.write(2000 * behind)  # 16 MB
+        await asyncio.sleep(0.3)
+        assert writer.transport.get_write_buffer_size() > 4_000_000  # is not read
+        halt.set()
+        answers = [await reader.readuntil(b" 200 OK") for _ in range(2)]
+        for _ in range(2000):
+            await reader.readuntil(b" 404 ")
+        assert len(answers) == len(desk.of.generations)
+        writer.close()
+
+
 async def test_a_shutdown_tells_a_stream_that_it_was_cut(desk: Desked) -> None:
     desk.of.script.halt = asyncio.Event()
     async with fronted(desk) as url:

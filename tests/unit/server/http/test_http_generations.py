@@ -116,6 +116,8 @@ async def test_what_is_asked_for_reaches_the_engine(desk: Desked) -> None:
     sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 7, "stop": ["x", "y"], "max_tokens": 5}
     more = {"ignore_eos": True, "stop_token_ids": [9], "max_energy_uj": 10, "logprobs": 2}
     nothing = {"n": 1, "presence_penalty": 0, "logit_bias": {}, "tools": None, "user": "me", "echo": False}
+    nothing |= {"metadata": {"a": "b"}, "service_tier": "auto", "safety_identifier": "me"}
+    nothing |= {"prompt_cache_key": "k"}
     reply = await desk.ask("/v1/completions", COMPLETION | sampling | more | nothing)
     assert reply.json["usage"]["seed"] == 7
     prompt, wish = desk.of.asked[-1]

@@ -154,21 +154,30 @@ async def test_receipts_of_many_sequences_are_fewer_in_an_answer(
     assert found.older_left_out
 
 
+@pytest.mark.parametrize("way", ["found", "watched"])
 async def test_a_long_answer_leaves_the_event_loop_time_for_others_before_the_next(
-    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch
+    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     rests: list[tuple[float, bool]] = []
 
     async def rest(seconds: float) -> None:
         rests.append((seconds, native.telling.locked()))
 
-    ran(host, "one")
-    ran(host, sequences=10 * MOST_LINES)
+    async def ask(receipt: Receipt) -> None:
+        if way == "found":
+            await find(native, receipt.request_id)
+        else:
+            request = pb.WatchReceiptsRequest(receipt_ids=[receipt.receipt_id])
+            assert [told.receipt_id async for told in native.WatchReceipts(request, CONTEXT)]
+
+    short, long = ran(host, "one"), ran(host, sequences=10 * MOST_LINES)
+    for receipt in (short, long):
+        settle(host, receipt)
     monkeypatch.setattr(methods, "sleep", rest)
     monkeypatch.setattr(methods, "LONG_S", 0.005)
-    await find(native, "one")
+    await ask(short)
     assert rests == []
-    await find(native, "mine")
+    await ask(long)
     ((seconds, is_alone),) = rests
     assert seconds >= 3 * methods.LONG_S
     assert is_alone
