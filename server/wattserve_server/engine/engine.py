@@ -366,9 +366,10 @@ class Engine:
 
     def _refuse(self, request: Request, error: WattserveError) -> bool:
         """What of it waits ends with that error; whether any of it did."""
-        count = self._withdraw(request)
+        if not (count := self._withdraw(request)):
+            return False
         self._leave(request, count, error)
-        return count > 0
+        return True
 
     def _queue_soon(self, request: Request) -> None:
         """Queue it once the event loop is at rest. Among its work may be more requests: one by one, each

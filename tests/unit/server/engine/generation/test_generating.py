@@ -245,7 +245,8 @@ async def test_one_that_waits_may_be_refused_and_one_that_runs_may_not(rig: Rig,
     assert not waiting.receipt.ran
     assert waiting.receipt.outcome is Outcome.FAILED
     for generation in running:
-        await generation.aclose()
+        assert await read(generation)
+        assert generation.ended.output_tokens == 200
 
 
 async def test_it_ends_where_it_has_cost_enough(rig: Rig) -> None:
