@@ -227,7 +227,8 @@ QUEUE_CALLERS = _server.add(GAUGE, "wattserve_queue_callers", lambda server: ser
     "Tenants, else peers, of whom something waits, summed over the devices. A full queue of one is that "
     "one's flood.")
 TOKENIZER_QUEUE = _server.add(GAUGE, "wattserve_tokenizer_queue_characters",
-    lambda server: server.tokenizer_characters, "Characters of texts that wait for the tokeniser, and 100 for each text.",
+    lambda server: server.tokenizer_characters,
+    "Characters of texts that wait for the tokeniser, and 100 for each text.",
     absent="without a tokeniser")
 ABANDONED = _server.add(COUNTER, "wattserve_abandoned_sequences_total", lambda server: server.abandoned,
     "Sequences that were computed although their caller had left: he did so while they ran.",

@@ -336,15 +336,13 @@ async def test_what_meets_a_call_that_has_ended_is_no_bug_of_the_servers(
 
     observer = Observer("test")
     calls = observer.method("unary", "Inference", "Predict")
-    with (
-        pytest.raises(asyncio.CancelledError),
-        CountedCall(calls, OpenCalls(), Gate(None, Quotas()), "Predict", Gone()) as call,
-    ):
-        error: Exception = NotFound("no such thing")
-        if sends != "an error":
-            with pytest.raises(grpc.aio.InternalError) as gone:
-                await call.begin_replies()
-            error = gone.value
+    call = CountedCall(calls, OpenCalls(), Gate(None, Quotas()), "Predict", Gone())
+    error: Exception = NotFound("no such thing")
+    if sends != "an error":
+        with pytest.raises(grpc.aio.InternalError) as gone:
+            await call.begin_replies()
+        error = gone.value
+    with pytest.raises(asyncio.CancelledError):
         await call.refuse(error)
     assert not caplog.records
 
