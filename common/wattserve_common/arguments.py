@@ -20,7 +20,7 @@ from wattserve_common.errors import UserError
 
 T = TypeVar("T")
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.ASCII)
 
 
 class Parser(ArgumentParser):
@@ -86,16 +86,32 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def int_of(text: str) -> int:
+    """In the digits 0 to 9; ValueError. Python's `int` also takes `1_0`, and the digits of all scripts."""
+    return int(_plain(text))
+
+
+def float_of(text: str) -> float:
+    """Likewise."""
+    return float(_plain(text))
+
+
+def _plain(text: str) -> str:
+    if "_" in text or not text.isascii():
+        raise ValueError(f"{text!r} is not in plain digits")
+    return text
+
+
 def whole(text: str) -> int:
     try:
-        return int(text)
+        return int_of(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def number(text: str) -> float:
     try:
-        return float(text)
+        return float_of(text)
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is not a number") from None
 
@@ -139,7 +155,9 @@ def host_and_port(address: str) -> tuple[str, int]:
     """The two parts of "host:port" or "[address of IPv6]:port"; ValueError."""
     host, colon, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not (colon and bare and port.isdecimal() and 0 < int(port) < 65536) or (":" in bare and bare == host):
+    if not (colon and bare and port.isascii() and port.isdecimal() and 0 < int(port) < 65536) or (
+        ":" in bare and bare == host
+    ):
         raise ValueError(f"the address {address!r} is not of the form host:port, as in '127.0.0.1:50051'")
     return bare, int(port)
 

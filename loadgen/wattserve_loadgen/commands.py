@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattserve_common.arguments import count, positive, whole
+from wattserve_common.arguments import count, int_of, positive, whole
 from wattserve_loadgen.errors import LoadgenError
 from wattserve_loadgen.option import NUMBER, SWITCH, TEXT, WHOLE, WHOLES, add_options, given, option
 from wattserve_loadgen.sweep_commands import DONE, FAILED, add_command
@@ -38,7 +38,7 @@ answers nothing but canned bytes, and keeps the result: above half of it a point
 def _pixel_shape(text: str) -> tuple[int, ...]:
     """C,H,W."""
     try:
-        channels, height, width = (int(part) for part in text.split(","))
+        channels, height, width = (int_of(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not C,H,W, like 3,224,224") from None
     return channels, height, width

@@ -16,7 +16,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattserve_common.arguments import is_address, is_loopback, meant
+from wattserve_common.arguments import float_of, int_of, is_address, is_loopback, meant
 from wattserve_server.energy.attribution import BUSY_TIME, IDLE_POLICIES
 from wattserve_server.energy.costlaw import SPLIT_RULES
 from wattserve_server.errors import ConfigError
@@ -472,7 +472,7 @@ def parse_bytes(text: str, where: str) -> int:
     number = text.strip().rstrip("BKMGTIibkmgt")
     unit = text.strip()[len(number) :].upper()
     try:
-        amount = float(number) * _UNITS[unit]
+        amount = float_of(number) * _UNITS[unit]
     except (ValueError, KeyError):
         amount = -1.0
     if not 0 <= amount < float("inf"):
@@ -488,12 +488,14 @@ def _converted(kind: type, where: str, value: Any) -> Any:
         if str(value).lower() not in words:
             raise ConfigError(f"{where} {value!r}: must be true or false")
         return words[str(value).lower()]
-    if kind is str and not isinstance(value, str):
-        raise ConfigError(f"{where} {value!r}: must be text")
+    if kind is str:
+        if not isinstance(value, str):
+            raise ConfigError(f"{where} {value!r}: must be text")
+        return value
     try:
         if isinstance(value, bool) or (kind is int and isinstance(value, float)):
             raise ValueError
-        return kind(value)
+        return {int: int_of, float: float_of}[kind](value) if isinstance(value, str) else kind(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(
             f"{where} {value!r}: must be {'a whole number' if kind is int else 'a number'}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from wattserve_common.arguments import float_of
 from wattserve_common.errors import DatasetError
 
 FORMS = "64, uniform:16-64, lognormal:40,0.8 or recorded:FILE"
@@ -62,7 +63,7 @@ def _length(flag: str, text: str, digits: str) -> int:
 
 def _two_numbers(flag: str, text: str, rest: str) -> tuple[float, float]:
     try:
-        median, deviation = (float(part) for part in rest.split(","))
+        median, deviation = (float_of(part) for part in rest.split(","))
     except ValueError:
         raise DatasetError(
             f"{flag} {text!r}: write the median and the deviation, like lognormal:40,0.8"

@@ -18,7 +18,9 @@ TIMES: dict[str, Callable[[Record], float | None]] = {
     "tpot": lambda record: None if record.generation is None else record.generation.time_per_token_ns,
     "latency": lambda record: record.latency_ns,
 }
-_FORM = re.compile(rf"({'|'.join(TIMES)})\s*(<=?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)", re.IGNORECASE)
+_FORM = re.compile(
+    rf"({'|'.join(TIMES)})\s*(<=?)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]*)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ FAILED_LIMIT = 0.01  # of the requests sent
 ACHIEVED_LIMIT = 0.99  # of the rate asked for: below, it was not at that rate
 _NEVER = np.iinfo(np.int64).max  # the latency of a request that was not answered
 _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_FORM = re.compile(r"p(\d+(?:\.\d+)?)\s*(<=?)\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)", re.IGNORECASE)
+_FORM = re.compile(
+    r"p([0-9]+(?:\.[0-9]+)?)\s*(<=?)\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zµ]*)", re.IGNORECASE
+)
 
 Verdict = Literal["met", "broken", "undecided"]
 _WORST: tuple[Verdict, ...] = ("broken", "undecided")

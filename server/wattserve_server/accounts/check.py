@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, func, select
 
+from wattserve_common.arguments import int_of
 from wattserve_server.accounts.chain import BEGINNING, link
 from wattserve_server.accounts.schema import (
     BREAKS,
@@ -49,7 +50,7 @@ class Head(NamedTuple):
     def parse(cls, text: str) -> Head:
         """INSTANCE:NUMBER:HASH. Raises ValueError."""
         instance_id, seq, digits = text.split(":")
-        return cls(instance_id, int(seq), bytes.fromhex(digits))
+        return cls(instance_id, int_of(seq), bytes.fromhex(digits))
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 import wattserve_client.cli
 import wattserve_loadgen.cli
 import wattserve_tools.cli
-from wattserve_common.arguments import Parser
+from wattserve_common.arguments import Parser, duration, host_and_port, number, whole
 from wattserve_common.words import counted, origin
 
 PROGRAMS = (wattserve_client.cli, wattserve_loadgen.cli, wattserve_tools.cli)
@@ -124,3 +124,15 @@ def test_one_is_not_many() -> None:
         "1 layer", "0 layers", "1,200 layers",
     ]  # fmt: skip
     assert counted(2, "other process", "other processes") == "2 other processes"
+
+
+@pytest.mark.parametrize("digits", ["1_0", "\u0661\u0660", "\uff11\uff10", "1\u06600"])
+def test_numbers_are_in_plain_digits(digits: str) -> None:
+    """Python reads all of these as numbers."""
+    assert int(digits)
+    for read in (whole, number, duration):
+        with pytest.raises(argparse.ArgumentTypeError, match="is not a"):
+            read(digits)
+    with pytest.raises(ValueError, match="is not of the form host:port"):
+        host_and_port(f"localhost:{digits}")
+    assert (whole("10"), whole("-10"), number("1e1"), duration("10s")) == (10, -10, 10.0, 10.0)

@@ -145,6 +145,22 @@ def test_no_memory_for_models_is_not_taken_for_no_limit(amount: str, tmp_path: P
     assert read_config({"max_model_memory": "1B"}, {}).max_model_memory == "1B"
 
 
+@pytest.mark.parametrize("digits", ["1_0", "\u0661\u0660"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("port", "must be a whole number"),
+        ("drain_seconds", "must be a number"),
+        ("kv_cache_bytes", "must be an amount of memory"),
+    ],
+)
+def test_numbers_are_in_plain_digits(name: str, words: str, digits: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} '{digits}': {words}"):
+        read_config({name: digits}, {})
+    with pytest.raises(ConfigError, match=f"^WATTSERVE_{name.upper()} '{digits}': {words}"):
+        read_config({}, {f"WATTSERVE_{name.upper()}": digits})
+
+
 def test_a_variable_that_a_flag_overrides_may_be_anothers() -> None:
     """Kubernetes sets this one for a service named wattserve."""
     assert read_config({"port": "1"}, {"WATTSERVE_PORT": "tcp://10.0.0.1:50051"}).port == 1

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattserve_common.arguments import positive
+from wattserve_common.arguments import int_of, positive
 from wattserve_server.config import ServerConfig, add_flags, flag_reader
 from wattserve_server.errors import ConfigError
 
@@ -120,7 +120,7 @@ def _add_number(
 ) -> None:
     def read(text: str) -> int:
         try:
-            number = int(text)
+            number = int_of(text)
         except ValueError:
             number = least - 1
         if number < least:

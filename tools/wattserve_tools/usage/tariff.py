@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 
+from wattserve_common.arguments import float_of
 from wattserve_common.errors import UserError
 
 NONE_GIVEN = "none given"
@@ -50,7 +51,7 @@ class Intensity:
         """A number, or the path of a CSV with the columns `hour` (ISO 8601, with an offset or Z) and
         `g_per_kwh`. Raises UserError, naming `where` it stands and the line."""
         try:
-            constant = float(text)
+            constant = float_of(text)
         except ValueError:
             return cls(None, _read(Path(text), where), text, where)
         if not 0 <= constant < float("inf"):
@@ -143,7 +144,7 @@ def _hours(where: str, lines: csv.DictReader[str]) -> dict[int, float]:
         if seconds % HOUR_S:
             raise UserError(f"{place}: {line['hour']!r} is no whole hour of UTC")
         try:
-            grams = float(line["g_per_kwh"] or "")
+            grams = float_of(line["g_per_kwh"] or "")
         except ValueError:
             grams = -1.0
         if not 0 <= grams < float("inf"):
