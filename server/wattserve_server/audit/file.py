@@ -116,9 +116,7 @@ class BlockReader:
         self._unpacking = zlib.decompressobj()
         self.cut_at: int | None = None
         try:
-            if (
-                path.exists() and not path.is_file()
-            ):  # of a pipe nobody may ever write into, it waits for ever
+            if path.exists() and not path.is_file():  # a pipe may be waited for without end
                 raise ConfigError(f"{path}: is no regular file; give what `wattserve audit record` made")
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None

@@ -150,8 +150,16 @@ def _asked(
 def _options(body: Body, headers: Mapping[str, str]) -> Options:
     if body.get("user") is not None:  # it says nothing here, and a text is all that it may be
         body.text("user")
-    request_id = check_request_id(headers.get(REQUEST_ID_HEADER, ""), REQUEST_ID_HEADER)
+    request_id = check_request_id(_text_of(headers.get(REQUEST_ID_HEADER, "")), REQUEST_ID_HEADER)
     return Options(request_id, body.priority(), body.waits_for_energy(headers.get(ENERGY_HEADER)))
+
+
+def _text_of(header: str) -> str:
+    """Its bytes come as Latin-1; clients mostly write UTF-8."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _given(body: Body, unless_given: Mapping[str, Any]) -> Given:

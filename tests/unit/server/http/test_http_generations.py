@@ -112,6 +112,12 @@ async def test_a_chat_without_a_number_of_tokens_gets_what_the_context_leaves(de
     assert desk.of.asked[-1][1].max_new_tokens == 4
 
 
+@pytest.mark.parametrize("request_id", ["order 7", "caf\N{LATIN SMALL LETTER E WITH ACUTE}-7"])
+async def test_a_request_id_is_the_receipts_as_its_client_wrote_it(desk: Desked, request_id: str) -> None:
+    await desk.ask("/v1/completions", COMPLETION, headers={"x-request-id": request_id})
+    assert desk.of.generations[-1].receipt.request_id == request_id
+
+
 async def test_what_is_asked_for_reaches_the_engine(desk: Desked) -> None:
     sampling = {"temperature": 0.5, "top_p": 0.9, "top_k": 3, "seed": 7, "stop": ["x", "y"], "max_tokens": 5}
     more = {"ignore_eos": True, "stop_token_ids": [9], "max_energy_uj": 10, "logprobs": 2}
