@@ -127,8 +127,10 @@ def count(text: str) -> int:
 def positive(text: str) -> float:
     """More than 0, and finite."""
     value = number(text)
-    if not 0 < value < math.inf:
+    if not value > 0:
         raise ArgumentTypeError(f"{text} must be more than 0")
+    if value == math.inf:
+        raise ArgumentTypeError(f"{text} is not finite")
     return value
 
 

@@ -124,10 +124,15 @@ def recompute(
     run = _Run(made, on_receipt, make_accountant)
     decoder = Decoder()
     for number, block in enumerate(blocks, 2):
+        if made.is_whole:
+            made.fail("a block behind the end, where a server says nothing more")
+            break
         with _sense(path, number):
             for event in decoder.decode(block):
                 run.hear(event)
-    made.cut_at = blocks.cut_at
+    made.cut_at = None if made.is_whole else blocks.cut_at
+    if made.is_whole and blocks.cut_at is not None:
+        made.fail(f"bytes behind the end, from byte {blocks.cut_at:,}, that are not this server's")
     made.open_receipts = len(run.entered)
     if run.behind_end:
         made.fail(f"{counted(run.behind_end, 'event')} behind the end, where a server says nothing more")

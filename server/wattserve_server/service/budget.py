@@ -37,8 +37,10 @@ class Budget(NamedTuple):
                 f"amount in {', '.join(_UJ)}, and {', '.join(PERIODS)}"
             )
         uj = amount * _UJ[found[3]]
-        if not 1 <= uj < _MOST_UJ:
+        if uj < 1:
             raise ConfigError(f"{text!r}: must be more than 0; to refuse a tenant, revoke its keys")
+        if not uj < _MOST_UJ:
+            raise ConfigError(f"{text!r}: is more than any meter counts; leave the budget out for none")
         return cls(found[1], round(uj), found[4])
 
     def __str__(self) -> str:

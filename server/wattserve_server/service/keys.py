@@ -184,7 +184,10 @@ def changing(path: Path) -> Iterator[dict[str, ApiKey]]:
     The file is replaced as a whole, is its owner's alone, and is changed by one at a time. Raises
     ConfigError.
     """
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except RuntimeError:
+        raise ConfigError(f"{path}: symbolic links that lead to each other, and to no file") from None
     try:
         folder = os.open(path.parent, os.O_RDONLY)
     except OSError as error:

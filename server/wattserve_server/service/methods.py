@@ -60,9 +60,11 @@ _GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of grpc's log tells more than that a caller left while grpc sent it a reply. Replies are
-    sent behind the handlers below, so nothing here can catch that; the call is counted as CANCELLED."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+    """Whether a line of grpc's log tells more than that a caller left while grpc sent it a reply, or sent
+    metadata that are no UTF-8: grpc would write them down, keys among them. Nothing here can catch either:
+    replies are sent behind the handlers below, and metadata are read before them."""
+    error = None if record.exc_info is None else record.exc_info[1]
+    return not isinstance(error, grpc.aio.InternalError | UnicodeDecodeError)
 
 
 def handlers(

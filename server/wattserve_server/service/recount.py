@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_server.accounts.check import Recounted
 from wattserve_server.accounts.schema import FIGURES
 from wattserve_server.energy.attribution import NONE
 
@@ -12,9 +13,8 @@ _LENGTHS = ("sequences", "tokens", "output_tokens")
 _ENERGIES = ("accelerator_uj", "host_uj", "accelerator_idle_uj", "host_idle_uj")
 
 
-def recount(body: bytes) -> tuple[str, list[int | None]]:
-    """Its variant, and what it adds, in the order of `FIGURES`; None: it does not tell, as one of unknown
-    energy does not say what of it is known. Raises ValueError for what is no receipt."""
+def recount(body: bytes) -> Recounted:
+    """Raises ValueError for what is no receipt."""
     try:
         told = pb.Receipt.FromString(body)
     except DecodeError:
@@ -39,4 +39,4 @@ def recount(body: bytes) -> tuple[str, list[int | None]]:
     for part in told.parts:
         figures[f"{part.name}_uj"] = part.energy_uj if part.HasField("energy_uj") else None
         figures[f"{part.name}_idle_uj"] = part.idle_share_uj if part.HasField("idle_share_uj") else no_idle
-    return told.variant, [figures[name] for name in FIGURES]
+    return Recounted(told.receipt_id, told.request_id, told.variant, [figures[name] for name in FIGURES])

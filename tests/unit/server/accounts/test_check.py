@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Table, delete, insert, update
 
 from tests.fixtures.account_books import BEGINNING_NS, Bookkeeper, alarms, checked, finished
-from wattserve_server.accounts.check import Head, check
+from wattserve_server.accounts.check import Head, Recounted, check
 from wattserve_server.accounts.schema import CHECKPOINTS, HOURS, INSTANCES, MINUTES, RECEIPTS
 from wattserve_server.accounts.store import open_book
 from wattserve_server.energy.receipt import Outcome
@@ -64,7 +64,9 @@ def test_a_book_that_nobody_touched(filled: Bookkeeper) -> None:
     [
         (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(body=b"q cheaper"), "receipt 6 .* was changed"),
         (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(final_unix_ns=1), "receipt 6 .* was changed"),
-        (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(request_id="p0"), "receipt 6 .* was changed"),
+        (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(request_id="p0"), "receipt 6 .* is listed as"),
+        (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(request_id=""), "of request '', which it is not"),
+        (update(RECEIPTS).where(RECEIPTS.c.seq == 6).values(receipt_id="r"), "is listed as 'r', of request"),
         (delete(RECEIPTS).where(RECEIPTS.c.seq == 6), "receipt 6 is missing"),
         (delete(RECEIPTS).where(RECEIPTS.c.seq < 6), "receipts 4 to 5 are missing"),
         (delete(RECEIPTS).where(RECEIPTS.c.seq > 8), "receipts 9 to 10 are missing at the end"),
@@ -249,7 +251,7 @@ def test_a_server_that_writes_meanwhile_raises_no_alarm(place: str) -> None:
     keeper.answer()
     keeper.writer.write()
 
-    def recounted(body: bytes) -> tuple[str, Sequence[int | None]]:
+    def recounted(body: bytes) -> Recounted:
         keeper.answer()
         keeper.writer.write()
         return recount(body)

@@ -195,6 +195,17 @@ def test_what_stands_behind_the_end_is_refused(tmp_path: Path) -> None:
     assert "3 events behind the end, where a server says nothing more" in recompute(other).failures
 
 
+@pytest.mark.parametrize("behind", [b"x", b"\0" * 4000, b"x" * 4000])
+def test_bytes_behind_the_end_are_refused(tmp_path: Path, behind: bytes) -> None:
+    path = tmp_path / "run.audit"
+    served(path, count=5).end()
+    with path.open("ab") as file:
+        file.write(behind)
+    made = recompute(path)
+    assert (made.is_whole, made.is_proved, made.cut_at) == (True, False, None)
+    assert "behind the end" in made.failures[0]
+
+
 def test_a_receipt_that_was_told_twice_is_refused(tmp_path: Path) -> None:
     path, twice = tmp_path / "run.audit", tmp_path / "twice.audit"
     served(path, count=5).end()

@@ -101,6 +101,16 @@ def test_a_link_goes_on_pointing_to_the_file(tmp_path: Path) -> None:
     assert list(read_keys(path).by_id) == [key.id]
 
 
+def test_links_that_lead_to_each_other_are_no_file(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(tmp_path / "one")
+    with (
+        pytest.raises(ConfigError, match="one: symbolic links that lead to each other"),
+        changing(tmp_path / "one"),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -85,11 +85,12 @@ class Rig:
         served = handlers(PATH, SERVICE, self.servicer, self.observer, Gate(None, Quotas()), self.calls)
         self.server.add_generic_rpc_handlers((served,))
         self.channel: grpc.aio.Channel
+        self.port = 0
 
     async def __aenter__(self) -> Rig:
-        port = self.server.add_insecure_port("127.0.0.1:0")
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
-        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -347,15 +348,34 @@ async def test_what_meets_a_call_that_has_ended_is_no_bug_of_the_servers(
     assert not caplog.records
 
 
-def test_a_reply_that_meets_a_call_which_has_ended_is_no_line_of_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_callers_do_to_grpc_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     handlers(PATH, SERVICE, Servicer(), Observer("test"), Gate(None, Quotas()), OpenCalls())
     log = logging.getLogger("grpc._cython.cygrpc")
-    for error in (grpc.aio.InternalError("Failed execute_batch"), RuntimeError("a bug")):
+    not_utf8 = UnicodeDecodeError("utf-8", b"Bearer \xff", 7, 8, "invalid start byte")
+    for error in (grpc.aio.InternalError("Failed execute_batch"), not_utf8, RuntimeError("a bug")):
         try:
             raise error
         except Exception as raised:
             log.exception("met %s", raised)
     log.error("without an error")
     assert caplog.messages == ["met a bug", "without an error"]
+
+
+def frame(kind: int, flags: int, data: bytes, stream: int = 1) -> bytes:
+    return len(data).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + data
+
+
+async def test_metadata_that_are_no_utf_8_are_not_written_down(caplog: pytest.LogCaptureFixture) -> None:
+    key = b"Bearer wattserve_secret"
+    headers = {
+        b":method": b"POST", b":scheme": b"http", b":path": f"/{PATH}/Predict".encode(), b":authority": b"x",
+        b"content-type": b"application/grpc", b"te": b"trailers", b"authorization": key + b"\xff",
+    }  # fmt: skip
+    block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(it), it) for name, it in headers.items())
+    async with Rig() as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0))
+        writer.write(frame(1, 4, block) + frame(0, 1, bytes(5)))  # a message of nothing
+        await reader.readuntil(b"grpc-status")
+        writer.close()
+    assert "secret" not in caplog.text
