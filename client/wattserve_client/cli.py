@@ -21,7 +21,7 @@ from wattserve_client._servers import DEFAULT_TARGET, Tls
 from wattserve_client.client import Client
 from wattserve_client.errors import WattserveError
 from wattserve_client.keys import VARIABLE
-from wattserve_common.arguments import Parser, check_output, nobody_reads
+from wattserve_common.arguments import Parser, check_output, float_of, int_of, nobody_reads
 from wattserve_common.arguments import address as host_port
 from wattserve_common.errors import UserError, shortage
 from wattserve_common.machine import version_of
@@ -296,14 +296,14 @@ def _addresses(text: str) -> list[str]:
 
 def _ids(text: str) -> list[int]:
     try:
-        return [int(number) for number in text.split(",")]
+        return [int_of(number) for number in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids, like 101,7592,102") from None
 
 
 def _seconds(text: str) -> float:
     try:
-        value = float(text)
+        value = float_of(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:

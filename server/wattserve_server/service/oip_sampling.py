@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wattserve_common.arguments import float_of
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.checks import MAX_SHOWN, shown
 from wattserve_server.service.wishes import MOST_STOP_IDS, Given, Places
@@ -143,7 +144,7 @@ def _number(key: str, value: Any) -> float:
     try:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
-        return float(value)
+        return float_of(value) if isinstance(value, str) else float(value)
     except (ValueError, OverflowError):
         raise InvalidRequest(f"{told(value)} is no number", key) from None
 

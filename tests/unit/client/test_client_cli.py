@@ -272,6 +272,8 @@ def test_the_target_may_come_from_the_environment(
         (["receipt"], "receipt takes ID or --request-id, and only one of them"),
         (["receipt", "r-1", "--request-id", "x"], "receipt takes ID or --request-id, and only one of them"),
         (["predict", "--tokens", "1,x"], "argument --tokens: '1,x' is not a list of token ids"),
+        (["predict", "--tokens", "1_0"], "argument --tokens: '1_0' is not a list of token ids"),
+        (["--timeout", "1_0", "info"], "argument --timeout: '1_0' is not a number of seconds above 0"),
         (["predict", "a", "--priority", "4"], "argument --priority: '4' is unknown; choose from 0, 1, 2"),
         (["predict", "a", "--settld"], "there is no option --settld here; did you mean --settled?"),
         (["predict", "a", "--settle"], "there is no option --settle here; did you"),  # no abbreviation

@@ -157,6 +157,7 @@ async def test_parameters_of_the_request_serve_where_the_tensor_is_left_out(mode
         (TEXT | {"sampling_parameters": {"max_tokens": 0}}, "sampling_parameters[max_tokens]", "at least 1"),
         (TEXT | {"sampling_parameters": {"max_tokens": 99}}, "sampling_parameters[max_tokens]", "leaves 29"),
         (TEXT | {"sampling_parameters": {"max_tokens": 1.5}}, "sampling_parameters[max_tokens]", "no whole"),
+        (TEXT | {"sampling_parameters": {"max_tokens": "1_0"}}, "sampling_parameters[max_tokens]", "no num"),
         (TEXT | {"sampling_parameters": {"top_k": -2}}, "sampling_parameters[top_k]", "top_k -2"),
         (TEXT | {"sampling_parameters": '{"top_p": NaN}'}, "sampling_parameters[top_p]", "top_p nan"),
         (TEXT | {"sampling_parameters": {"temperature": "hot"}}, "sampling_parameters[temperature]", "no n"),
