@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.ledger import ACCOUNTS_UJ, Ledger
 from wattserve_server.energy.receipt import Figures, Outcome, Receipt
 
 
@@ -42,13 +42,6 @@ class Told(NamedTuple):
     receipt: Receipt
     outcome: Outcome
     figures: tuple[Figures, ...]
-
-
-# The accounts of a ledger.
-ACCOUNTS_UJ = (
-    *("measured_uj", "active_uj", "warmup_uj", "idle_uj", "idle_shared_uj", "unattributed_uj", "gap_uj"),
-    "pending_uj",
-)
 
 
 class Closed(NamedTuple):

@@ -17,7 +17,7 @@ from wattserve_server.audit import events
 from wattserve_server.audit.codec import Decoder
 from wattserve_server.audit.file import BlockReader, Header, this_machine
 from wattserve_server.energy.accountant import Accountant
-from wattserve_server.energy.ledger import Ledger
+from wattserve_server.energy.ledger import ACCOUNTS_UJ, Ledger
 from wattserve_server.energy.reading import Energy
 from wattserve_server.energy.receipt import Charge, Figures, Line, Outcome, Receipt
 from wattserve_server.errors import ConfigError
@@ -177,7 +177,7 @@ class _Run:
         elif isinstance(event, events.Told):
             self._compare(event)
         elif isinstance(event, events.Closed):
-            ended_with = {name: int(event.accounts[name]) for name in events.ACCOUNTS_UJ}
+            ended_with = {name: int(event.accounts[name]) for name in ACCOUNTS_UJ}
             self._counters[event.counter].ended_with = ended_with
         elif isinstance(event, events.Ended):
             self._made.is_whole = True

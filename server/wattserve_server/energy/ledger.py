@@ -178,8 +178,12 @@ def total(ledgers: Sequence[Ledger]) -> Ledger:
     )
 
 
-_SUMMED = (
-    *("measured_uj", "pending_uj", "warmup_uj", "idle_uj", "idle_shared_uj", "unattributed_uj", "gap_uj"),
+ACCOUNTS_UJ = (
+    *("measured_uj", "active_uj", "warmup_uj", "idle_uj", "idle_shared_uj", "unattributed_uj", "gap_uj"),
+    "pending_uj",
+)
+_SUMMED = (  # the active energy is by variant
+    *(name for name in ACCOUNTS_UJ if name != "active_uj"),
     *("unknown_lines", "gap_count", "gap_ns", "changes"),
 )
 

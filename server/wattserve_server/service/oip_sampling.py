@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattserve_common.arguments import float_of
+from wattserve_common.strict_json import RepeatedKey, object_of_pairs
 from wattserve_server.errors import InvalidRequest
 from wattserve_server.service.checks import MAX_SHOWN, shown
 from wattserve_server.service.wishes import MOST_STOP_IDS, Given, Places
@@ -61,12 +61,11 @@ def object_of(text: str, field: str) -> dict[str, Any]:
             field,
         )
     try:
-        found = json.loads(text, object_pairs_hook=_of_pairs)
+        found = json.loads(text, object_pairs_hook=object_of_pairs)
     except json.JSONDecodeError as error:
         raise InvalidRequest(f"not JSON: {error}", field) from error
-    except InvalidRequest as error:
-        error.field = field
-        raise
+    except RepeatedKey as error:
+        raise InvalidRequest(f"has the key {shown(error.key)} more than once: leave one", field) from error
     except ValueError as error:
         most = sys.get_int_max_str_digits()
         raise InvalidRequest(f"not JSON that is read here: a number of over {most} digits", field) from error
@@ -74,15 +73,6 @@ def object_of(text: str, field: str) -> dict[str, Any]:
         raise InvalidRequest("not JSON that is read here: lists or objects too deep", field) from error
     if not isinstance(found, dict):
         raise InvalidRequest(f"{kind_of(found)} is no object of JSON", field)
-    return found
-
-
-def _of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Python would take the last value of a key, and say nothing of the others."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        (often, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise InvalidRequest(f"has the key {shown(often)} more than once: leave one", "")
     return found
 
 
