@@ -78,7 +78,7 @@ NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
 ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
 LN_2 = math.log(2.0)
-LEAST = 0.05  # a batch is never predicted to cost less than this part of what the smooth part says
+LEAST = 0.05  # a batch is never predicted to cost less than this part of what its law's smooth part says
 
 # Bounds between the classes of rest, in seconds since the last batch; the first class holds work itself.
 REST_S = (0.25, 1.0, 4.0, 16.0)
@@ -273,4 +273,4 @@ def _cost_j(view: LawView, window: Window) -> float | None:
     if law is None or window.variant in view.uncertain:
         return None
     more = view.after_rest[rest_class(window.rested_ns / 1e9)] + view.for_time.get(window.variant, 0.0)
-    return law.cost_j(features_of(window)) * (1 + more)
+    return law.cost_j(features_of(window)) * max(1 + more, LEAST)

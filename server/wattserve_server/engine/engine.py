@@ -341,7 +341,7 @@ class Engine:
     def _finish_step(self, result: StepResult) -> None:
         window = result.window
         lane = result.members[0].request.lane
-        costs = list(zip(*(provisional_uj(laws.law, window) for laws in lane.laws.values()), strict=True))
+        costs = _foreseen(lane, window)
         for request in {member.request for member in result.members}:
             request.ran_in(window)
         for index, member in enumerate(result.members):
@@ -490,7 +490,7 @@ class Engine:
     def _finish(self, result: BatchResult) -> None:
         window = result.window
         lane = result.sequences[0].request.lane
-        costs = list(zip(*(provisional_uj(laws.law, window) for laws in lane.laws.values()), strict=True))
+        costs = _foreseen(lane, window)
         padded = (
             split_exact(window.computed_tokens, window.lengths)
             if window.packed_rows
@@ -517,3 +517,15 @@ class Engine:
             if is_over:
                 self._end(request)
         self._on_batch(window, result.rows is None, result.not_finite)
+
+
+def _foreseen(lane: Lane, window: Window) -> list[tuple[int | None, ...]]:
+    """What each sequence cost by the law of each part, before the meter has said so. A bug in a law costs
+    this figure, and nobody's answer."""
+    try:
+        return list(zip(*(provisional_uj(laws.law, window) for laws in lane.laws.values()), strict=True))
+    except Exception:
+        log.exception(
+            "no provisional energy for a batch of variant %r: a bug in its cost law", window.variant
+        )
+        return [(None,) * len(lane.parts)] * len(window.lengths)

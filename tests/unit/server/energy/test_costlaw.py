@@ -17,6 +17,7 @@ from wattserve_server.energy.costlaw import (
     LawView,
     correction_covariance,
     factors_of,
+    foreseen_uj,
     of_rows,
     provisional_uj,
     split_weights,
@@ -104,6 +105,14 @@ def test_provisional_shares_sum_to_what_the_law_says_of_the_batch() -> None:
 def test_a_batch_after_a_rest_is_told_what_such_batches_cost_more(rested_ms: int, more: float) -> None:
     (share,) = provisional_uj(VIEW, window(0, 10, lengths=(100,), rested_ms=rested_ms))
     assert share == round((2000 + 30 * 100) * (1 + more))
+
+
+@pytest.mark.parametrize(("for_time", "part"), [(-0.4, 0.7), (-1.1, LEAST), (-1.7, LEAST)])
+def test_a_batch_costs_something_however_quick_its_variant_is_lately(for_time: float, part: float) -> None:
+    """A pace learned as 1.5, of batches that take a tenth of what they should, says less than nothing."""
+    view, batch = replace(VIEW, for_time={"fp32": for_time}), window(0, 10, lengths=(100,), rested_ms=251)
+    assert provisional_uj(view, batch) == [round((2000 + 30 * 100) * part)]
+    assert foreseen_uj(view, batch) == round((2000 + 30 * 100) * part)
 
 
 def test_where_cpu_time_is_counted_a_batch_costs_what_it_took_of_that() -> None:

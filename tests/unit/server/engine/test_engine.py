@@ -342,6 +342,21 @@ async def test_a_batch_that_fails_fails_its_requests_and_is_charged(rig: Rig) ->
     assert (await engine.predict([IDS], engine.hosted("fp32"))).receipt.outcome is Outcome.COMPLETED
 
 
+async def test_a_bug_in_a_cost_law_costs_the_figure_and_nobodys_answer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("cannot share a negative amount")
+
+    monkeypatch.setattr("wattserve_server.engine.engine.provisional_uj", fail)
+    engine, _, run_log = rig
+    answer = await engine.predict([IDS, IDS], engine.hosted("fp32"))
+    assert len(answer.rows) == 2
+    assert answer.receipt.provisional_uj is None
+    assert [window.lengths for window in run_log.drain()[0]] == [(4, 4)]  # for the meter to charge
+    assert "a bug in its cost law" in caplog.text
+
+
 async def test_nan_is_an_error_and_never_an_answer(rig: Rig) -> None:
     engine, gate, _ = rig
     gate.spoil = True
