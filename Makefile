@@ -10,7 +10,7 @@ NATIVE := wattserve_proto/v1/inference.proto
 OIP    := wattserve_proto/oip/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-llm demo-model demo-llm-model serve test test-worlds test-language-models test-docs test-accounts test-verify test-fuzz test-stack test-kubernetes test-ray test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload bench-memory bench-generation bench-openai bench-peers test-gpu image image-test clean
+.PHONY: help setup demo demo-llm demo-model demo-llm-model serve test test-integration test-worlds test-language-models test-docs test-accounts test-verify test-fuzz test-stack test-kubernetes test-ray test-clients check fmt size proto docs cover bench bench-engines bench-policy bench-attribution bench-energy bench-metrics bench-overload bench-memory bench-generation bench-openai bench-peers test-gpu image image-test clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -39,8 +39,11 @@ demo-llm-model: $(READY) ## Train demo-llm again, in 20 minutes, and hold it aga
 serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --variants ...")
 	$(BIN)/wattserve serve $(ARGS)
 
-test: $(READY) ## Run the tests that need no GPU (ARGS="tests/unit -n 0": one process)
-	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
+test: $(READY) ## Run the tests that need neither a GPU nor a server of their own (ARGS="tests/unit -n 0": one process)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore tests/integration $(ARGS)
+
+test-integration: $(READY) ## Start servers and commands, and hold what they answer, meter and show together
+	$(BIN)/python -m pytest -n 4 --dist loadfile tests/integration $(ARGS)
 
 test-worlds: $(READY) ## Hold attribution and statistics against simulated worlds with a known truth, in a minute
 	$(BIN)/python -m pytest -n 2 -m long tests/unit/bench tests/unit/loadgen tests/unit/server/energy $(ARGS)

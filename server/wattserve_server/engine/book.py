@@ -240,14 +240,19 @@ class ReceiptBook:
             self._residuals_uj[counter] = active_uj - self._charged_uj.get(counter, 0)
 
     def _charge(self, counter: str, part: str, charges: Sequence[Charge]) -> None:
-        """Write charges on their receipts."""
-        for charge in charges:
-            receipt = charge.line.receipt
-            receipt.charge(charge, part)
-            if not charge.line.is_overhead:
-                self._charged_uj[counter] = self._charged_uj.get(counter, 0) + (charge.energy_uj or 0)
-            if receipt.is_final:
-                self._keep(receipt)
+        """Write charges on their receipts. Whether one is final is asked once for all of its lines."""
+        charged: dict[Receipt, None] = {}
+        try:
+            for charge in charges:
+                receipt = charge.line.receipt
+                receipt.charge(charge, part)
+                charged[receipt] = None
+                if not charge.line.is_overhead:
+                    self._charged_uj[counter] = self._charged_uj.get(counter, 0) + (charge.energy_uj or 0)
+        finally:
+            for receipt in charged:
+                if receipt.is_final:
+                    self._keep(receipt)
 
     def share_idle(self, part: str, shares: Sequence[IdleShare]) -> None:
         """What requests that have ended are told of a counter's idle draw, where that is shared by time."""

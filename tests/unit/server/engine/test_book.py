@@ -241,6 +241,43 @@ def test_a_receipt_that_is_charged_before_its_request_ends_is_final_then() -> No
     assert final == [receipt]
 
 
+def many(receipts: ReceiptBook, sequences: int) -> Receipt:
+    receipt = receipts.open("", "fp32", "cpu")
+    receipt.lines += [Line(receipt, 5, batch_size=1, windows=1) for _ in range(sequences)]
+    receipt.end(Outcome.COMPLETED)
+    receipts.ended(receipt)
+    return receipt
+
+
+def test_the_work_of_charging_a_request_grows_with_its_sequences() -> None:
+    asked = 0
+
+    class Counted(Line):
+        @property
+        def is_settled(self) -> bool:
+            nonlocal asked
+            asked += 1
+            return True
+
+    final: list[Receipt] = []
+    receipts = book(Clock(), final=final)
+    receipt = many(receipts, 500)
+    receipt.lines = [Counted(receipt, 5, batch_size=1, windows=1) for _ in receipt.lines]
+    receipts.settle("cpu", ACCELERATOR, [Charge(line, 100, 0.0, 10) for line in receipt.lines], 50_000)
+    assert final == [receipt]
+    assert asked == 500
+
+
+def test_a_charge_that_is_refused_loses_none_before_it() -> None:
+    final: list[Receipt] = []
+    receipts = book(Clock(), final=final)
+    first, second = many(receipts, 1), many(receipts, 1)
+    charge = Charge(first.lines[0], 100, 0.0, 10)
+    with pytest.raises(ValueError, match="charged twice"):
+        receipts.settle("cpu", ACCELERATOR, [charge, charge, Charge(second.lines[0], 100, 0.0, 10)], 100)
+    assert final == [first]
+
+
 async def test_a_waiter_is_woken_by_the_charge() -> None:
     receipts = book(Clock())
     receipt = ran(receipts, settled=False)
