@@ -46,6 +46,10 @@ class Wire:
         CancelledError where the client leaves meanwhile."""
         if "content-length" in self.headers and "transfer-encoding" in self.headers:  # proxies may differ
             raise InvalidRequest("has both content-length and transfer-encoding: send one", "body")
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            self.status = 415
+            raise InvalidRequest(f"content-encoding {encoding[:80]!r}: send it uncompressed", "body")
         if int(self.headers.get("content-length", 0)) > self._most_bytes:
             raise self._too_large()
         body = bytearray()

@@ -64,7 +64,9 @@ def check_request_id(request_id: str, field: str) -> str:
             f"{len(request_id)} characters; at most {MAX_REQUEST_ID} are kept and echoed", field
         )
     if "\0" in request_id:
-        raise InvalidRequest("holds the character NUL, which PostgreSQL does not keep", field)
+        raise InvalidRequest(
+            "holds the character NUL: leave it out, not every account book can keep it", field
+        )
     return request_id
 
 

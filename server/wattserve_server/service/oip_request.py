@@ -264,10 +264,10 @@ def _raw(tensor: Tensor, data: bytes, index: int) -> GivenTensor:
 def _typed(tensor: Tensor, index: int) -> GivenTensor:
     field = _field(tensor, index)
     name = _CONTENTS.get(tensor.datatype, "")
-    filled = [found.name for found, _ in tensor.contents.ListFields()]
-    if name and filled not in ([], [name]):
+    others = [found.name for found, _ in tensor.contents.ListFields() if found.name != name]
+    if name and others:
         raise InvalidRequest(
-            f"{tensor.datatype} is given in {name}, not in {', '.join(filled)}", f"{field}.contents"
+            f"{tensor.datatype} is given in {name}, not in {', '.join(others)}", f"{field}.contents"
         )
     data: Any = getattr(tensor.contents, name) if name else ()
     if tensor.datatype == "FP32":  # they are packed: the end of the message is the array

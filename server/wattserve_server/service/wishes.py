@@ -115,17 +115,17 @@ def _sampling_of(given: Given, places: Places) -> Sampling:
     # What is no number is in no range.
     if not 0 <= given.temperature <= MOST_TEMPERATURE:
         raise InvalidRequest(
-            f"temperature {given.temperature:g}; from 0, the likeliest token always, to {MOST_TEMPERATURE:g}",
+            f"temperature {given.temperature:.9g}; from 0, the likeliest token, to {MOST_TEMPERATURE:g}",
             places.temperature,
         )
     if given.top_k < 0:
         raise InvalidRequest(f"top_k {given.top_k}; at least 1, or 0 for all tokens", places.top_k)
     if not 0 < given.top_p <= 1:
-        raise InvalidRequest(f"top_p {given.top_p:g}; above 0, and 1, for all, at the most", places.top_p)
+        raise InvalidRequest(f"top_p {given.top_p:.9g}; above 0, and 1, for all, at the most", places.top_p)
     if not 0 < given.repetition_penalty <= MOST_PENALTY:
         raise InvalidRequest(
-            f"repetition_penalty {given.repetition_penalty:g}; above 0, and {MOST_PENALTY:g} at the most; 1 "
-            "is none",
+            f"repetition_penalty {given.repetition_penalty:.9g}; above 0, and {MOST_PENALTY:g} at the most; "
+            "1 is none",
             places.repetition_penalty,
         )
     if given.seed is not None and not 0 <= given.seed <= MOST_SEED:

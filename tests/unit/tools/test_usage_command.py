@@ -200,6 +200,7 @@ def test_a_spreadsheet_gets_rows_and_accounts(place: str, capsys: pytest.Capture
         (("--pue", "1e308"), "to less than 10"),
         (("--carbon", "/dev/zero"), "is longer than 64 MiB"),
         (("--embodied", "-1"), "must be 0 or more"),
+        (("--pue", "inf"), "must be 0 or more, and finite"),
         (("--price", "dear"), "such as 0.30EUR"),
         (("--account-book", "/nowhere/book"), "there is no such file"),
         (("--account-book", "/"), "is no regular file"),

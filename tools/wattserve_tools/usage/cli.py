@@ -177,7 +177,7 @@ def _number(text: str, where: str) -> float:
     except argparse.ArgumentTypeError as error:
         raise UserError(f"{where} {text}: {error}") from None
     if not 0 <= value < float("inf"):
-        raise UserError(f"{where} {text}: must be 0 or more")
+        raise UserError(f"{where} {text}: must be 0 or more, and finite")
     return value
 
 

@@ -104,6 +104,14 @@ async def test_it_is_refused_by_its_field_and_nothing_runs(desk: Desked, name: s
     assert reply.headers["x-should-retry"] == "false"
 
 
+async def test_a_compressed_body_is_told_that_none_is_taken(desk: Desked) -> None:
+    reply = await desk.ask("/v1/completions", COMPLETION, headers={"content-encoding": "gzip"})
+    assert reply.status == 415
+    assert "content-encoding 'gzip': send it uncompressed" in reply.error["message"]
+    plain = await desk.ask("/v1/completions", COMPLETION, headers={"content-encoding": "identity"})
+    assert plain.status == 200
+
+
 @pytest.mark.parametrize("body", BODIES, ids=BODIES.values())
 async def test_a_body_that_is_no_request_says_why(desk: Desked, body: bytes) -> None:
     reply = await desk.ask("/v1/completions", body)

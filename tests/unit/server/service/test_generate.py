@@ -131,6 +131,7 @@ def tokens(*ids: int, **fields: Any) -> pb.GenerateRequest:
         (sampling(temperature=math.inf), "sampling.temperature", "temperature inf"),
         (sampling(top_p=0), "sampling.top_p", "top_p 0; above 0"),
         (sampling(top_p=math.nan), "sampling.top_p", "top_p nan"),
+        (sampling(top_p=1.0000001), "sampling.top_p", "top_p 1.0000001; above 0"),
         (sampling(repetition_penalty=0), "sampling.repetition_penalty", "above 0"),
         (sampling(repetition_penalty=-1), "sampling.repetition_penalty", "above 0"),
         (sampling(seed=2**63), "sampling.seed", "from 0 to"),
