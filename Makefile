@@ -40,9 +40,9 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need neither a GPU nor a server of their own (ARGS="tests/unit -n 0": one process)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore tests/integration $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/integration $(ARGS)
 
-test-integration: $(READY) ## Start servers and commands, and hold what they answer, meter and show together
+test-integration: $(READY) ## Start servers, commands and whole sweeps, and hold what they answer, meter and show together
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/integration $(ARGS)
 
 test-worlds: $(READY) ## Hold attribution and statistics against simulated worlds with a known truth, in a minute
