@@ -21,7 +21,7 @@ class UsageRow:
     unknown: int  # whose energy is not known in full
     sequences: int
     tokens: int
-    output_tokens: int  # of these, those that were generated
+    output_tokens: int  # of `tokens`, those that were generated
     accelerator_uj: int  # active energy, as is host_uj
     host_uj: int
     accelerator_idle_uj: int  # idle draw that receipts show as theirs, as is host_idle_uj

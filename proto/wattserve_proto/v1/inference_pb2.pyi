@@ -1862,6 +1862,7 @@ class UsageRow(google.protobuf.message.Message):
     """whose energy is not known in full"""
     sequences: builtins.int
     tokens: builtins.int
+    """that were given and read, and those that were generated"""
     output_tokens: builtins.int
     """of these, those that were generated"""
     accelerator_uj: builtins.int

@@ -35,11 +35,11 @@ def count(figures: list[int], receipt: Receipt) -> None:
     for line in receipt.lines:
         if not line.windows or line.is_overhead:
             continue
-        figures[5] += line.tokens
-        if line.role is Role.OUTPUT:
-            figures[6] += line.tokens
-        else:
+        figures[5] += line.chosen
+        figures[6] += line.chosen
+        if line.role is not Role.OUTPUT:  # its tokens are those that were chosen, but for the last one
             figures[4] += 1
+            figures[5] += line.tokens
         for part, tally in zip(receipt.parts, line.tallies, strict=True):
             energy, idle = _ENERGIES[part]
             figures[energy] += tally.booked_uj

@@ -128,7 +128,10 @@ class Writer:
         self._thread.join(CLOSING_S)
         if self._thread.is_alive() or self._last_error:
             lost = self.status.waiting
-            log.error("%d receipts could not be written to the account book %s", lost, self._book.name)
+            log.error(
+                "account book %s: its end could not be written; %d receipts, and what counters gained since, "
+                "are a break in it", self._book.name, lost,
+            )  # fmt: skip
         self._scribe.close()
         self._book.close()
 

@@ -112,6 +112,7 @@ class Line:
     windows: int = 0  # that it has entered
     tallies: tuple[Tally, ...] = ()  # one for each of the receipt's parts
     role: Role | None = None  # of a generation's lines
+    chosen: int = 0  # next tokens that its windows have chosen
 
     def __post_init__(self) -> None:
         self.tallies = tuple([Tally() for _ in self.receipt.parts])

@@ -347,6 +347,8 @@ class Engine:
         for index, member in enumerate(result.members):
             request, line = member.request, window.lines[index]
             line.ran(window.lengths[index], window.duration_ns, costs[index])
+            line.tokens += window.lengths[index]
+            line.chosen += len(result.chosen[index])
             self.abandoned += request.answer.cancelled()
             running = self._generations.get(member)
             if running is not None:

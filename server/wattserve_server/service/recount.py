@@ -20,16 +20,17 @@ def recount(body: bytes) -> Recounted:
     except DecodeError:
         raise ValueError("it is no receipt") from None
     lines = [line for line in told.lines if line.batch_size and line.role != pb.LINE_ROLE_RECOMPUTED]
-    output = [line for line in lines if line.role == pb.LINE_ROLE_OUTPUT]
+    given = [line for line in lines if line.role != pb.LINE_ROLE_OUTPUT]
+    chosen = told.generation.output_tokens
     figures: dict[str, int | None] = dict.fromkeys(FIGURES, 0)
     figures |= {
         "requests": 1,
         "failed": int(told.outcome == pb.OUTCOME_FAILED),
         "cancelled": int(told.outcome == pb.OUTCOME_CANCELLED),
         "unknown": int(not told.HasField("energy_uj")),
-        "sequences": len(lines) - len(output),
-        "tokens": sum([line.tokens for line in lines]),
-        "output_tokens": sum([line.tokens for line in output]),
+        "sequences": len(given),
+        "tokens": sum([line.tokens for line in given]) + chosen,
+        "output_tokens": chosen,
     }
     if not all(line.compute_ns for line in lines):  # it may have left again what it entered
         figures |= dict.fromkeys(_LENGTHS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wattserve_server.energy.receipt import Outcome, Receipt, Role, State
+from wattserve_server.energy.receipt import Receipt, Role, State
 
 
 class Spent(NamedTuple):
-    prompt_tokens: int
+    prompt_tokens: int  # that were read
     output_tokens: int  # that were chosen
     recomputed_tokens: int
     energies: dict[str, int | float | None]  # by their names on the wire; None while not known
@@ -16,18 +16,16 @@ class Spent(NamedTuple):
 
 def spent_on(receipt: Receipt) -> Spent:
     """Of one that has lines with roles. All its energies but the overhead are of `Receipt.energy_uj`."""
-    tokens = dict.fromkeys(Role, 0)
+    tokens, chosen = dict.fromkeys(Role, 0), 0
     for line in receipt.lines:
         if line.role is not None:
             tokens[line.role] += line.tokens
+            chosen += line.chosen
     whole = receipt.whole
     energy_uj = None if whole.state is State.UNKNOWN else whole.energy_uj
     prompt_uj, output_uj = (
         None if energy_uj is None else _of_role(receipt, role) for role in (Role.PROMPT, Role.OUTPUT)
     )
-    # The first token comes of the prompt's steps: others, or a good end, tell that it did.
-    has_first = tokens[Role.OUTPUT] > 0 or receipt.outcome is Outcome.COMPLETED
-    chosen = tokens[Role.OUTPUT] + has_first
     energies: dict[str, int | float | None] = {
         "prompt_energy_uj": prompt_uj,
         "output_energy_uj": output_uj,

@@ -88,21 +88,19 @@ class Member(QueuedSequence):
         whole = np.concatenate([self.prompt[begin:], self.produced[max(0, begin - len(self.prompt)) :]])
         return np.asarray(whole[:count], dtype=np.int64)
 
-    def line_for(self, count: int) -> Line:
-        """Which of its lines the next so many tokens charge."""
+    def next_line(self) -> Line:
+        """Which of its lines the tokens charge that are computed next; it counts them once they have been."""
         assert self.cache is not None
         receipt = self.request.receipt
         if self.cache.length < self._computed:
             if self.again is None:
                 self.again = Line(receipt, 0, role=Role.RECOMPUTED)
                 receipt.lines.append(self.again)
-            self.again.tokens += count
             return self.again
         if self.is_decoding:
             if self.output is None:
                 self.output = Line(receipt, 0, role=Role.OUTPUT)
                 receipt.lines.append(self.output)
-            self.output.tokens += count
             return self.output
         return self.line
 
@@ -168,7 +166,7 @@ class Member(QueuedSequence):
 
 def member_of(request: Request, prompt: TokenIds, longest: int) -> Member:
     """One more sequence of a request that runs in steps. longest: tokens that it is queued for."""
-    line = Line(request.receipt, len(prompt), role=Role.PROMPT)
+    line = Line(request.receipt, 0, role=Role.PROMPT)
     request.receipt.lines.append(line)
     turn = turn_ns(request.accepted_ns, request.priority)
     index = len(request.sequences)

@@ -131,7 +131,7 @@ class StepBatcher(Batcher):
             parts = self._parts(self._members[variant])
             if parts:  # then the others come first now
                 self._members[variant] = self._members.pop(variant)
-                return Step(variant, [Part(*part, part[0].line_for(part[1])) for part in parts])
+                return Step(variant, [Part(*part, part[0].next_line()) for part in parts])
         return None
 
     def make_room(self, members: Iterable[Member]) -> None:

@@ -187,6 +187,7 @@ def test_figures_of_receipts_of_all_kinds() -> None:
     assert figures(outcome=Outcome.FAILED) == plain | {"failed": 1}
     assert figures(outcome=Outcome.CANCELLED) == plain | {"cancelled": 1}
     assert figures(output_tokens=7) == plain | {"tokens": 12, "output_tokens": 7}
+    assert figures(output_tokens=1) == plain | {"tokens": 6, "output_tokens": 1}
     assert figures(host_uj=30) == plain | {"host_uj": 30, "host_idle_uj": 10}
     # One counter's joules are on the bill, although the sum is not known.
     known = {"requests": 1, "unknown": 1, "sequences": 1, "tokens": 5}

@@ -52,6 +52,8 @@ def any_receipt(chance: random.Random) -> Receipt:
                 idle_uj = None if policy == NONE or uj is None else chance.choice([None, 0, 5, 5, 5])
                 reason = "no reading" if uj is None else ""
                 receipt.charge(Charge(line, uj, 0.0, 0 if policy == BY_TIME else idle_uj, reason), part)
+        if line.windows and line.role in (Role.PROMPT, Role.OUTPUT):
+            line.chosen = chance.randrange(4)
         if chance.random() < 0.2:
             line.enter(2)
             line.left()

@@ -35,6 +35,7 @@ from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.phase import decoding_rows
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.errors import ExpiredError, InferenceError, LaneLostError, SpentError
+from wattserve_server.service.spent import spent_on
 
 CPU = torch.device("cpu")
 LANES = torch.device("cpu", 0), torch.device("cpu", 1)
@@ -133,6 +134,7 @@ async def test_one_generates_what_transformers_does_and_says_how_it_ended(rig: R
     assert [(line.role, line.tokens) for line in generation.receipt.lines] == [
         (Role.PROMPT, len(prompt)), (Role.OUTPUT, 19)
     ]  # fmt: skip
+    assert [line.chosen for line in generation.receipt.lines] == [1, 19]
     assert rig.held_bytes == 0
 
 
@@ -193,6 +195,21 @@ async def test_who_leaves_frees_his_place_at_once_and_is_charged_for_what_ran(ri
     assert leaving.receipt.outcome is Outcome.CANCELLED
     assert leaving.receipt.ran
     assert rig.held_bytes == 0
+
+
+@pytest.mark.parametrize("rig", [(4096, 8, 4)], indirect=True)
+async def test_who_leaves_while_his_prompt_is_read_is_told_the_tokens_that_were(rig: Rig) -> None:
+    prompt = np.resize(prompts(1)[0], 200)
+    leaving = await rig.generate(prompt)
+    line = leaving.receipt.lines[0]
+    while not line.tokens:  # noqa: ASYNC110 - it is told to nobody
+        await asyncio.sleep(0.001)
+    await leaving.aclose()
+    await rig.engine.until_idle()
+    assert (leaving.receipt.outcome, line.chosen) == (Outcome.CANCELLED, 0)
+    assert line.tokens == line.padded_tokens == sum(sum(window.lengths) for window in rig.run_log.drain()[0])
+    assert 0 < line.tokens < len(prompt)
+    assert spent_on(leaving.receipt)[:2] == (line.tokens, 0)
 
 
 async def test_who_has_no_time_left_is_told_so_and_what_had_come_is_his(rig: Rig) -> None:

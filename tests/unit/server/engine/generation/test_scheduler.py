@@ -47,6 +47,8 @@ def test_whoever_stays_is_answered_within_what_a_step_and_the_cache_hold(
             assert len(member.produced) == member.wish.max_new_tokens  # type: ignore[union-attr]
             tokens = {line.role: line.tokens for line in member.request.receipt.lines}
             assert tokens.get(Role.OUTPUT, 0) == len(member.produced) - 1
+            assert tokens[Role.PROMPT] == len(member.prompt)  # each token once, whatever was read again
+            assert sum(line.chosen for line in member.request.receipt.lines) == len(member.produced)
         else:
             assert is_leaving
     assert all(pool.used_bytes == 0 for pool in world.pools.values())
