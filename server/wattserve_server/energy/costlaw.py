@@ -78,7 +78,7 @@ NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
 ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
 LN_2 = math.log(2.0)
-LEAST = 0.05  # a batch is never predicted to cost less than this part of what its law's smooth part says
+LEAST = 0.05  # its correction, and then rest and pace, leave at least this part of a batch's cost
 
 # Bounds between the classes of rest, in seconds since the last batch; the first class holds work itself.
 REST_S = (0.25, 1.0, 4.0, 16.0)

@@ -105,7 +105,7 @@ class Line:
     step of a sequence that runs in steps. Each charges it once for every part of the machine."""
 
     receipt: Receipt
-    tokens: int
+    tokens: int  # of the sequence; where it runs in steps, those that have run
     padded_tokens: int = 0  # of all its windows, as is compute_ns
     batch_size: int = 0  # of the last window that it entered; 0: it never ran
     compute_ns: int = 0

@@ -341,7 +341,7 @@ class Engine:
     def _finish_step(self, result: StepResult) -> None:
         window = result.window
         lane = result.members[0].request.lane
-        costs = _foreseen(lane, window)
+        costs = _provisional(lane, window)
         for request in {member.request for member in result.members}:
             request.ran_in(window)
         for index, member in enumerate(result.members):
@@ -492,7 +492,7 @@ class Engine:
     def _finish(self, result: BatchResult) -> None:
         window = result.window
         lane = result.sequences[0].request.lane
-        costs = _foreseen(lane, window)
+        costs = _provisional(lane, window)
         padded = (
             split_exact(window.computed_tokens, window.lengths)
             if window.packed_rows
@@ -521,7 +521,7 @@ class Engine:
         self._on_batch(window, result.rows is None, result.not_finite)
 
 
-def _foreseen(lane: Lane, window: Window) -> list[tuple[int | None, ...]]:
+def _provisional(lane: Lane, window: Window) -> list[tuple[int | None, ...]]:
     """What each sequence cost by the law of each part, before the meter has said so. A bug in a law costs
     this figure, and nobody's answer."""
     try:
