@@ -63,6 +63,7 @@ class AsyncClient:
         key = ApiKey(api_key, api_key_file)
         link = self._link = Link(target, timeout_s, retry, tls, key)
         self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the channel
         self._open_stub: inference_pb2_grpc.InferenceAsyncStub | None = None
         self._streams: weakref.WeakSet[Any] = weakref.WeakSet()
         self._closed = False
@@ -256,10 +257,13 @@ class AsyncClient:
     def _open_channel(self) -> grpc.aio.Channel:
         if self._closed:
             raise RuntimeError("this client is closed")
+        loop = asyncio.get_running_loop()
         if self._channel is None:
             # Not in __init__: grpc.aio binds a channel to the loop that is running when it is made.
-            self._channel = self._link.open_async()
+            self._channel, self._loop = self._link.open_async(), loop
             self._open_stub = inference_pb2_grpc.InferenceStub(self._channel)
+        elif self._loop is not loop:
+            raise RuntimeError("this client belongs to another event loop: make one within each asyncio.run")
         return self._channel
 
     @property

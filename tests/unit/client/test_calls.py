@@ -271,6 +271,18 @@ def test_an_async_client_may_be_made_before_there_is_an_event_loop(server: Scrip
     assert asyncio.run(use()) == "positive"
 
 
+def test_an_async_client_in_a_second_event_loop_is_told_what_to_do(server: ScriptedServer) -> None:
+    client = AsyncClient(server.target)
+
+    async def ask() -> str:
+        return (await client.predict("a film")).label
+
+    assert asyncio.run(ask()) == "positive"
+    with pytest.raises(RuntimeError, match="another event loop: make one within each"):
+        asyncio.run(ask())
+    asyncio.run(client.close())
+
+
 @pytest.mark.parametrize("kind", BOTH, ids=["sync", "async"])
 def test_a_closed_client_refuses_new_calls_and_the_docs_say_so(server: ScriptedServer, kind: Any) -> None:
     with kind(server.target) as client:
