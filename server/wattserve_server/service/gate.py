@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ TENANT_HEADER = "x-wattserve-tenant"
 
 # Messages that take no longer to be read than a call takes to be refused: 0.6 ms, whatever they are made of.
 SHORT_BYTES = 4096
+
+MOST_TOLD = 50  # ids of keys, in a line of the log
 
 # What a method needs. OPEN: nothing, not even a key. ANY: a key that is known, whatever it may.
 OPEN, ANY = "", "any"
@@ -88,7 +91,7 @@ class KeyFile:
 
     def look(self) -> frozenset[str]:
         """Take what the file says now, if it has changed: the ids of the keys that open calls must not go on
-        with. Of a file that is no good nothing is taken."""
+        with. Of a file that is no good nothing is taken. Any thread, one at a time."""
         if not self._changes.are_there():
             return frozenset()
         try:
@@ -107,10 +110,16 @@ class KeyFile:
             self._path,
             owner.st_uid,
             len(keys.by_id),
-            ", ".join(sorted(keys.by_id.keys() - before.keys())) or "none",
-            ", ".join(sorted(gone)) or "none",
+            _some(keys.by_id.keys() - before.keys()),
+            _some(gone),
         )
         return gone
+
+
+def _some(ids: Set[str]) -> str:
+    """For a line of the log."""
+    told = ", ".join(sorted(ids)[:MOST_TOLD]) or "none"
+    return f"{told} and {len(ids) - MOST_TOLD:,} more" if len(ids) > MOST_TOLD else told
 
 
 class Gate:

@@ -26,7 +26,16 @@ from wattserve_server.service.gate import (
     Gate,
     KeyFile,
 )
-from wattserve_server.service.keys import ADMIN, PREDICT, READ_ALL, READ_OWN, RIGHTS, changing, new_key
+from wattserve_server.service.keys import (
+    ADMIN,
+    PREDICT,
+    READ_ALL,
+    READ_OWN,
+    RIGHTS,
+    ApiKey,
+    changing,
+    new_key,
+)
 from wattserve_server.service.quota import Quotas
 
 REMOTE = "ipv4:192.0.2.7:40000"
@@ -273,6 +282,20 @@ def test_a_changed_file_is_read_again_and_says_whose_calls_must_end(
     assert list(watched.keys.by_id) == [stays.split("_")[1], new.split("_")[1]]
     assert f"2 keys; new: {new.split('_')[1]}; revoked or changed: {gone_id}" in caplog.text
     assert f", of user {os.getuid()}, has changed" in caplog.text
+
+
+def test_a_change_of_thousands_of_keys_is_a_line_that_can_be_read(
+    file: File, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file.add("shop", PREDICT)
+    watched = KeyFile(str(file.path))
+    with changing(file.path) as keys:
+        for number in range(53):
+            keys[f"{number:012x}"] = ApiKey(f"{number:012x}", "0" * 64, "shop", (PREDICT,))
+    assert watched.look() == frozenset()
+    assert "54 keys; new: 000000000000, " in caplog.text
+    assert "000000000031 and 3 more; revoked or changed: none" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["broken", "gone", "writable", "empty", "blank"])
