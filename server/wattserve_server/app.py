@@ -52,8 +52,9 @@ CLOSING_S = 1.0  # for how long a drained server waits for streams that have not
 YOUNG_OBJECTS = 5000
 
 
-async def serve(config: ServerConfig, audit: Path | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Raises ConfigError or MeterError at start-up.
+async def serve(config: ServerConfig, audit: Path | None = None) -> int:
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain: the exit code. Raises ConfigError or MeterError at
+    start-up.
 
     audit: the file to make of all that its accountants are told; None: there is none."""
     stopping = asyncio.Event()
@@ -149,8 +150,10 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> None:
             loop.remove_signal_handler(number)
         await drain(config, serving, host, listener)
         is_building = host.engine.loader.is_building
+    code = 0 if plan.has_kept_all else 1
     if is_building:
-        os._exit(0)  # on a thread that cannot be cancelled, for nobody any more
+        os._exit(code)  # on a thread that cannot be cancelled, for nobody any more
+    return code
 
 
 def _open_front(
@@ -184,7 +187,7 @@ async def _look_at_keys(keys: KeyFile, listener: Listener, observer: Observer, b
     """Take up what changes in the file, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_AT_KEYS_S)
-        listener.revoke(keys.look())
+        listener.revoke(await asyncio.to_thread(keys.look))  # thousands of keys take a second to read
         if budgets_need and (held := keys.first_with_budgets()):
             log.error("BUDGETS ARE NOT KEPT: key %s %s", held, budgets_need)
         observer.declare_tenants(keys.keys.tenants)

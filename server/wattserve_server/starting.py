@@ -68,6 +68,14 @@ class ServingPlan:
     account_book: AccountBook | None
     recorder: Recorder | None
 
+    @property
+    def has_kept_all(self) -> bool:
+        """Of a server that has ended: whether account book and audit file, where there are any, were written
+        to their ends."""
+        state = None if self.account_book is None else self.account_book.state
+        is_booked = state is None or state.is_writing
+        return is_booked and (self.recorder is None or self.recorder.is_recording)
+
     def most_bytes(self, config: ServerConfig) -> int:
         """Of a message that comes."""
         return config.max_message_bytes or (MESSAGE_BYTES if self.task.takes_text else IMAGE_MESSAGE_BYTES)

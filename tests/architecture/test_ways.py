@@ -106,7 +106,7 @@ async def test_a_prediction_executes_few_files(tmp_path: Path, capsys: pytest.Ca
     assert len(files) <= MOST_FILES, "\n".join(sorted(files))
 
 
-async def started(serving: asyncio.Task[None], capsys: pytest.CaptureFixture[str]) -> str:
+async def started(serving: asyncio.Task[int], capsys: pytest.CaptureFixture[str]) -> str:
     """The address of a server that says that it is ready."""
     while not serving.done():
         if matches := READY.search(capsys.readouterr().out):

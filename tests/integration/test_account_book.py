@@ -216,6 +216,16 @@ def test_a_server_without_an_account_book_says_so(capsys: pytest.CaptureFixture[
     assert "start it with --account-book" in capsys.readouterr().err
 
 
+def test_a_server_that_could_not_write_its_book_to_the_end_says_so_and_ends_with_1(tmp_path: Path) -> None:
+    place = tmp_path / "book.sqlite3"
+    with running_server(*serving(place)) as server, Client(server.address) as client:
+        place.rename(tmp_path / "moved.sqlite3")
+        client.predict("a good film", wait_for_settled_energy=True)
+        assert server.terminate() == 1
+    assert "drained: " in server.error_text
+    assert "its end could not be written; 1 receipt, and what" in server.error_text
+
+
 @pytest.mark.long
 def test_a_second_server_on_one_file_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "book.sqlite3"

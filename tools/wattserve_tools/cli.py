@@ -98,8 +98,7 @@ def _serve(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
     for name in unknown_variables():
         print(f"wattserve: {name} is no setting, and is ignored; see wattserve serve --help", file=sys.stderr)
-    asyncio.run(serve(config, arguments.audit))
-    return 0
+    return asyncio.run(serve(config, arguments.audit))
 
 
 def _demo_model(config: ServerConfig, arguments: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from wattserve_common.words import counted
 from wattserve_server.accounts.batch import Attempt, Row, Scribe, TakenName
 from wattserve_server.accounts.rollups import MINUTE_NS, Rollups, amounts_of
 from wattserve_server.accounts.store import Book, in_words
@@ -126,11 +127,13 @@ class Writer:
         self._stopping.set()
         self._minutes.join()
         self._thread.join(CLOSING_S)
-        if self._thread.is_alive() or self._last_error:
+        if self._thread.is_alive():
+            self._last_error = f"not within {CLOSING_S:g} s"
+        if self._last_error:
             lost = self.status.waiting
             log.error(
-                "account book %s: its end could not be written; %d receipts, and what counters gained since, "
-                "are a break in it", self._book.name, lost,
+                "account book %s: its end could not be written; %s, and what counters gained since, "
+                "are a break in it", self._book.name, counted(lost, "receipt"),
             )  # fmt: skip
         self._scribe.close()
         self._book.close()

@@ -21,9 +21,10 @@ Three programs: [`wattserve`](#wattserve) serves and inspects models, [`loadgen`
 [`wattserve-client`](#wattserve-client) asks one. Each says the same with `--help`.
 
 Exit codes: 0 done; 2 a mistake in the arguments, the settings or the input, told in one line; 130 Ctrl-C
-(`wattserve serve` drains and ends with 0). `loadgen run` and `loadgen sweep` end with 1 when the server was
-lost or answered nothing, `loadgen validate` and `wattserve audit recompute` with 1 when a check fails,
-`wattserve-client` with 1 when the server refused, is out of reach, or a line of a file failed.
+(`wattserve serve` drains and ends with 0, or with 1 where its account book or audit file could not be
+written to the end). `loadgen run` and `loadgen sweep` end with 1 when the server was lost or answered
+nothing, `loadgen validate` and `wattserve audit recompute` with 1 when a check fails, `wattserve-client`
+with 1 when the server refused, is out of reach, or a line of a file failed.
 
 Settings that `wattserve`'s commands share are explained in [Configuration](configuration.md). What stands in
 square brackets may be left out.
