@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, delete, func, insert, select, text, update
@@ -293,15 +294,7 @@ class Scribe:
         """Add these to what the rollup holds."""
         if not rows:
             return
-        maker: Any = sqlite.insert if self._book.is_sqlite else postgresql.insert
-        statement = maker(table)
-        keys = [column.name for column in table.primary_key]
-        sums = {
-            column.name: column + statement.excluded[column.name]
-            for column in table.columns
-            if column.name not in keys
-        }
-        connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=sums), list(rows))
+        connection.execute(_adding(table, self._book.is_sqlite), list(rows))
 
     def _id_of(self, connection: Connection, table: Table, name: str) -> int:
         known = self._ids.setdefault(table, {})
@@ -392,3 +385,16 @@ class Scribe:
         maker: Any = sqlite.insert if self._book.is_sqlite else postgresql.insert
         row = {"instance": instance, "seq": seq, "hash": link, "unix_ns": unix_ns, "kind": kind}
         return bool(connection.execute(maker(CHECKPOINTS).values(row).on_conflict_do_nothing()).rowcount)
+
+
+@cache
+def _adding(table: Table, is_sqlite: bool) -> Any:
+    """The statement that adds rows to what a rollup holds. Making it takes longer than running it."""
+    statement: Any = (sqlite.insert if is_sqlite else postgresql.insert)(table)
+    keys = [column.name for column in table.primary_key]
+    sums = {
+        column.name: column + statement.excluded[column.name]
+        for column in table.columns
+        if column.name not in keys
+    }
+    return statement.on_conflict_do_update(index_elements=keys, set_=sums)

@@ -9,10 +9,10 @@ from wattserve_server.errors import NotPossibleHere
 from wattserve_server.service.caller import CALLER
 from wattserve_server.service.keys import READ_ALL
 from wattserve_server.service.methods import check_unread
-from wattserve_server.service.prediction import Serving
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command `wattserve usage` imports this, and no model
     from wattserve_server.accounts.usage import Usage
+    from wattserve_server.service.prediction import Serving
 
 
 class UsageMethods:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import date, datetime, timedelta
@@ -25,9 +28,9 @@ HOUR_NS = 3600 * 10**9
 SPAN = ("--since", "2027-01-15", "--until", "2027-01-17")  # it begins at 2027-01-15T08:00Z
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    keeper = Bookkeeper(str(tmp_path / "book.sqlite3"))
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> str:
+    keeper = Bookkeeper(str(tmp_path_factory.mktemp("books") / "book.sqlite3"))
     for at in range(24):
         keeper.answer(uj=10**6 + at, tenant=("shop", "")[at % 2], host_uj=None, output_tokens=3)
         keeper.writer.write()
@@ -36,6 +39,18 @@ def place(tmp_path: Path) -> str:
     keeper.ledger.to_warmup(4_000_000)
     keeper.end()
     return keeper.place
+
+
+@pytest.fixture
+def place(made: str, tmp_path: Path) -> str:
+    return shutil.copy(made, str(tmp_path / "book.sqlite3"))
+
+
+def test_the_command_waits_for_no_library_of_models() -> None:
+    code = (
+        "import sys, wattserve_server.service.usage; print([name for name in sys.modules if name == 'torch'])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def told(capsys: pytest.CaptureFixture[str], place: str, *arguments: str) -> str:
