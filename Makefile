@@ -46,7 +46,8 @@ test-integration: $(READY) ## Start servers, commands and whole sweeps, and hold
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/integration $(ARGS)
 
 test-worlds: $(READY) ## Hold attribution and statistics against simulated worlds with a known truth, in a minute
-	$(BIN)/python -m pytest -n 2 -m long tests/unit/bench tests/unit/loadgen tests/unit/server/energy $(ARGS)
+	$(BIN)/python -m pytest -n 2 -m long tests/unit/bench tests/unit/loadgen tests/unit/server/energy \
+	  tests/unit/server/engine $(ARGS)
 
 test-language-models: $(READY) ## Try language models: their servers, sweeps, perplexity and OpenAI's client
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/unit/tools tests/integration/test_generation.py \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,8 @@ def _joined(readings: Sequence[_Reading]) -> MeterReadings:
     return MeterReadings(first.target, first.device or "", seconds, joules, idle[-1] if idle else None)
 
 
-def render(results: Results, records: Records, meters: Sequence[MeterReadings] = ()) -> str:
-    """The page. Everything that came from outside is escaped; only our own SVG is not."""
-    results, records = marked(results, records)
+@cache
+def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("wattserve_loadgen.report"),
         autoescape=True,
@@ -79,11 +79,17 @@ def render(results: Results, records: Records, meters: Sequence[MeterReadings] =
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    return environment.get_template("report.html.j2")
+
+
+def render(results: Results, records: Records, meters: Sequence[MeterReadings] = ()) -> str:
+    """The page. Everything that came from outside is escaped; only our own SVG is not."""
+    results, records = marked(results, records)
     twins = [arm.name for arm in results.plan.arms if arm.twin_of]
     looks = ink.looks([arm.name for arm in results.main_arms], twins)
     first, loads = scene.table_loads(results), scene.loads_of(results)
     sheet = Sheet(results, records, meters, looks)
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         results=results,
         text=text,
         tables=tables,

@@ -99,9 +99,9 @@ def test_two_devices_and_the_host_that_they_share(
     keeper = recorder(path)
     machine = Machine(["a", "b"], monkeypatch, keeper, policy)
     leave = machine.wait("b")
-    receipts = machine.serve(3.0)
+    receipts = machine.serve(1.5)
     leave()
-    receipts += machine.serve(3.0)
+    receipts += machine.serve(1.5)
     keeper.close()
     told: dict[str, Sequence[Figures]] = {}
     made = recompute(path, [lambda receipt, _, figures: told.update({receipt.receipt_id: figures})])

@@ -180,6 +180,7 @@ def misplaced(history: History, off_s: float, seed: int) -> History:
     return disturbed(history, np.diff(late_j))
 
 
+@pytest.mark.long
 def test_what_is_drawn_right_after_work_is_not_taken_for_work() -> None:
     """A longer ramp beside a lower idle draw explains much the same. What the device draws at work and in the
     second after it is known to be alike; without, one of 24 calibrations is 8 W off."""

@@ -40,6 +40,7 @@ def beside_the_well_behaved_ns() -> int:
     return p99(device.latencies_ns["victim"][FIRST:])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("connections", "deadline_ns"), [(1, None), (4, 2_000_000_000)])
 def test_a_flood_at_ten_times_capacity_costs_a_victim_little_and_none_of_its_calls(
     beside_the_well_behaved_ns: int, connections: int, deadline_ns: int | None
