@@ -319,16 +319,18 @@ class Lane:
         lines: tuple[Line, ...] = (),
         is_first_run: bool = False,
         works: Sequence[TaskWork | None] = (),
+        packs: bool = True,
     ) -> Ran:
         """Run one batch, on this lane's thread. Its window has still to be put into the run log.
 
-        lines, is_first_run: see Window. works: the tasks that serve its sequences.
+        lines, is_first_run: see Window. works: the tasks that serve its sequences. packs: whether these may
+        share rows.
         """
         lengths = tuple(variant.model.task.length(item) for item in items)
         window = Window(variant.name, 0, 0, lengths, max(lengths), lines, is_first_run)
 
         def prepare(window: Window) -> tuple[Window, Batch]:
-            batch = variant.prepare(items)
+            batch = variant.prepare(items, packs)
             return replace(window, padded_length=batch.length, packed_rows=batch.packed_rows), batch
 
         return Ran(*self.measure(window, variant.device, prepare, variant.run, works))
@@ -428,11 +430,33 @@ class Lane:
                 worked.append(tokens)
                 rate = result.window.duration_ns / tokens
                 self._ns_per_token[variant.name] = min(rate, self._ns_per_token.get(variant.name, rate))
-            parts.pop()
             self.run_log.finish(result.window)
+            if result.not_finite and result.window.packed_rows:
+                result = self._apart(variant, result)
+            parts.pop()
             self._on_done(replace(result, warning=warning))
         if failed:
             self._limits.learn(variant.name, failed, worked)
+
+    def _apart(self, variant: Variant, result: BatchResult) -> BatchResult:
+        """The mask between sequences of a row multiplies with 0, which a NaN or an infinity outlives: one of
+        them spoils its whole row. So those without a finite answer run again, in rows of their own. They have
+        paid for the batch; what this draws is warm-up."""
+        assert result.rows is not None
+        rows, sequences = result.rows.copy(), result.sequences
+        left = sorted(np.flatnonzero(~result.finite).tolist(), key=lambda index: -sequences[index].length)
+        while left:
+            count = max(1, result.window.computed_tokens // sequences[left[0]].length)
+            some, left = left[:count], left[count:]
+            items = [sequences[index].item for index in some]
+            window, again, failure = self.run(variant, items, is_first_run=True, packs=False)
+            self.run_log.finish(window)
+            if again is None:
+                log.error("variant %s failed on a batch run again", variant.name, exc_info=failure)
+                check_answers(variant.device)
+                break
+            rows[some] = again
+        return replace(result, rows=rows, finite=_finite(rows))
 
     def _run_part(
         self, variant: Variant, part: list[QueuedSequence], is_told: bool
@@ -456,7 +480,10 @@ class Lane:
                 log.error("variant %s failed on a batch of %d", variant.name, len(part), exc_info=failure)
             check_answers(variant.device)
             error = InferenceError(f"variant {variant.name!r} failed on a batch: {type(failure).__name__}")
-        finite: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
-        if rows is not None:
-            finite = np.asarray(np.isfinite(rows).all(axis=1))
+        finite = np.zeros(0, dtype=np.bool_) if rows is None else _finite(rows)
         return BatchResult(part, window, rows, finite, error), shortage
+
+
+def _finite(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Of each row, whether it holds neither NaN nor infinity."""
+    return np.asarray(np.isfinite(rows).all(axis=1))

@@ -60,8 +60,8 @@ class Variant:
         """Of one number between its layers."""
         return self._input_dtype.itemsize
 
-    def prepare(self, items: Sequence[Item]) -> Batch:
-        """A batch of items as this variant takes it, still on the host."""
+    def prepare(self, items: Sequence[Item], packs: bool = True) -> Batch:
+        """A batch of items as this variant takes it, still on the host. packs: whether they may share rows."""
         task = self.model.task
         inputs = {
             name: tensor.to(self._input_dtype) if tensor.is_floating_point() else tensor
@@ -70,7 +70,7 @@ class Variant:
         if self.device.type == "cuda":  # else the copy to the device would wait for a pinned one of its own
             inputs = {name: tensor.pin_memory() for name, tensor in inputs.items()}
         lengths = [task.length(item) for item in items]
-        layout = None if self.packing is None else self.packing.layout(lengths)
+        layout = None if self.packing is None or not packs else self.packing.layout(lengths)
         return Batch(inputs, max(lengths) if layout is None else layout.length, layout)
 
     @contextmanager

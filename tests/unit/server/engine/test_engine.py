@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from wattserve_server.engine.engine import Engine, EngineLimits, Metering
 from wattserve_server.engine.lane import RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import NORMAL_PRIORITY, BatchLimits
-from wattserve_server.engine.queued import Order, QueuedSequence, Request
+from wattserve_server.engine.queued import Answer, Order, QueuedSequence, Request
 from wattserve_server.engine.roster import LoadingRules
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
@@ -363,6 +364,51 @@ async def test_nan_is_an_error_and_never_an_answer(rig: Rig) -> None:
     with pytest.raises(InferenceError, match="answered with NaN or infinity for sequence 0") as caught:
         await engine.predict([IDS], engine.hosted("fp32"))
     assert engine.book.get(caught.value.receipt_id).outcome is Outcome.FAILED
+
+
+@pytest.fixture
+def broken_id(rig: Rig) -> Iterator[int]:
+    """A token id that the variant answers with NaN."""
+    resident = rig[0].hosted("fp32").resident
+    assert resident is not None
+    module: Any = resident.variant.built.module
+    weight = module.get_input_embeddings().weight
+    before = weight[7].clone()
+    with torch.no_grad():
+        weight[7] = torch.inf
+    yield 7
+    with torch.no_grad():
+        weight[7] = before
+
+
+async def test_a_nan_spoils_no_answer_of_those_in_its_row(
+    rig: Rig, broken_id: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, gate, run_log = rig
+    hosted = engine.hosted("fp32")
+    good, bad = np.full(24, 5, dtype=np.int64), np.array([2, broken_id, 4, 4, 3], dtype=np.int64)
+    alone = await engine.predict([good], hosted)
+    gate.is_open.clear()
+    gate.entered.clear()
+    first = asyncio.create_task(engine.predict([IDS, IDS], hosted))
+    await until_running(gate)
+    run_log.drain()
+    together = [asyncio.create_task(engine.predict([ids], hosted)) for ids in (bad, good)]
+    await until_queued(engine)
+    gate.is_open.set()
+    failed, answered = await asyncio.gather(*together, return_exceptions=True)
+    await first
+    assert isinstance(failed, InferenceError)
+    assert isinstance(answered, Answer)
+    np.testing.assert_allclose(answered.rows[0], alone.rows[0], atol=1e-5)
+    assert answered.receipt.outcome is Outcome.COMPLETED
+    _, shared, *apart = run_log.drain()[0]
+    assert (shared.packed_rows, set(shared.lengths), len(shared.lines)) == (1, {5, 24}, 2)
+    assert [(window.lengths, window.lines, window.is_first_run) for window in apart] == [
+        ((24,), (), True),
+        ((5,), (), True),
+    ]
+    assert not caplog.records
 
 
 async def test_a_request_larger_than_a_batch_gets_all_its_rows_in_order(rig: Rig, model: LoadedModel) -> None:
