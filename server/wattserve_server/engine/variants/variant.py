@@ -61,7 +61,8 @@ class Variant:
         return self._input_dtype.itemsize
 
     def prepare(self, items: Sequence[Item], packs: bool = True) -> Batch:
-        """A batch of items as this variant takes it, still on the host. packs: whether they may share rows."""
+        """A batch of items as this variant takes it, still on the host. packs: whether they may share
+        rows."""
         task = self.model.task
         inputs = {
             name: tensor.to(self._input_dtype) if tensor.is_floating_point() else tensor
