@@ -42,6 +42,8 @@ class Recounted(NamedTuple):
     figures: Sequence[int | None]
 
 
+NO_NAME = "(none)"
+
 Recount = Callable[[bytes], Recounted]  # raises ValueError for what is no receipt
 
 # Server, unix hour, tenant, variant; None: of none that is known.
@@ -119,9 +121,10 @@ def check(book: Book, recount: Recount, heads: Sequence[Head] = ()) -> tuple[lis
             connection.execution_options(isolation_level="REPEATABLE READ")
         check_values(book, connection, [RECEIPTS])
         instances = connection.execute(
-            select(INSTANCES, SERVERS.c.name).join(SERVERS).order_by(INSTANCES.c.id)
+            select(INSTANCES, SERVERS.c.name).outerjoin(SERVERS).order_by(INSTANCES.c.id)
         ).all()
         chains = [_chain(connection, each, heads, recount, receipts) for each in instances]
+        chains += _without_instance(connection)
         sums = _sums(connection, receipts)
     known = {each.instance_id for each in chains}
     for head in heads:
@@ -140,7 +143,9 @@ def _chain(
     receipts: dict[Key, _Here],
 ) -> Chain:
     """receipts: to which those that are here are added."""
-    found = Chain(instance.name, instance.instance_id, instance.receipts)
+    found = Chain(instance.name or NO_NAME, instance.instance_id, instance.receipts)
+    if instance.name is None:
+        found.wrong.append(f"it is of server {instance.server}, which the book does not name")
     marks = connection.execute(select(CHECKPOINTS).where(CHECKPOINTS.c.instance == instance.id)).all()
     removed = max((mark for mark in marks if mark.kind == RETENTION), key=lambda mark: mark.seq, default=None)
     seq = 0 if removed is None else removed.seq
@@ -189,6 +194,16 @@ def _chain(
     return found
 
 
+def _without_instance(connection: Connection) -> Iterator[Chain]:
+    """Receipts that no chain is known of."""
+    unknown = RECEIPTS.c.instance.not_in(select(INSTANCES.c.id))
+    counted = select(RECEIPTS.c.instance, func.count()).where(unknown).group_by(RECEIPTS.c.instance)
+    for instance, present in connection.execute(counted):
+        found = Chain(NO_NAME, NO_NAME, 0, present)
+        found.wrong.append(f"receipts are of instance {instance}, of which the book holds nothing")
+        yield found
+
+
 def _named(first: int, last: int) -> str:
     return f"receipt {first} is" if first == last else f"receipts {first} to {last} are"
 
@@ -211,7 +226,7 @@ def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
     missing = ((key, [0] * len(FIGURES)) for each in (receipts, minutes) for key in list(each))
     for key, row in chain(_rows(connection, HOURS, HOURS.c.hour), missing):
         server, hour, tenant, variant = key
-        sums, here = found.setdefault(server, Sums("(none)")), receipts.pop(key, _Here())
+        sums, here = found.setdefault(server, Sums(NO_NAME)), receipts.pop(key, _Here())
         for name, parts in (("receipts", here), ("minutes", minutes.pop(key, _Here()))):
             if wrong := ", ".join(parts.contradictions(row)):
                 when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(hour * HOUR_S))
@@ -222,6 +237,8 @@ def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
         requests[server] += row[0]
     written, left_out = _by_server(connection, INSTANCES), _by_server(connection, BREAKS)
     for server, sums in found.items():
+        if sums.server == NO_NAME:
+            sums.wrong.append(f"they are of server {server}, which the book does not name")
         known = written.get(server, 0) + left_out.get(server, 0)
         if requests[server] != known:
             sums.wrong.append(f"its hours add up {requests[server]:,} requests, of {known:,} receipts")

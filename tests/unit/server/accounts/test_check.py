@@ -112,6 +112,25 @@ def test_values_that_no_server_writes_are_named(tmp_path: Path, statement: str, 
         checked(place)
 
 
+@pytest.mark.parametrize(
+    ("table", "chain_words", "sums_words"),
+    [
+        ("servers", "it is of server 1, which the book does not name", "they are of server 1, which"),
+        ("instances", "receipts are of instance 1, of which the book holds nothing", "of 0 receipts"),
+    ],
+)
+def test_no_row_that_is_taken_out_takes_a_chain_with_it(
+    filled: Bookkeeper, table: str, chain_words: str, sums_words: str
+) -> None:
+    with closing(sqlite3.connect(filled.place)) as connection:
+        connection.execute("UPDATE receipts SET body = zeroblob(length(body)) WHERE seq > 6")
+        connection.execute(f"DELETE FROM {table}")
+        connection.commit()
+    (chain,), (sums,) = checked(filled.place)
+    assert chain_words in chain.wrong[0]
+    assert sums_words in "; ".join(sums.wrong)
+
+
 def test_who_rewrites_all_of_the_book_is_found_by_the_log(filled: Bookkeeper) -> None:
     logged = Head(filled.instance_id, 10, filled.scribe._hash)
     last = RECEIPTS.c.seq == 10
