@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from wattserve_server.accounts.batch import Scribe, default_name
 from wattserve_server.accounts.lookup import Lookup
@@ -26,6 +27,7 @@ from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.book import Run
 from wattserve_server.errors import ConfigError, UnavailableError
 from wattserve_server.service.budgets import Budgets
+from wattserve_server.service.caller import CALLER
 from wattserve_server.service.keys import ApiKey
 from wattserve_server.service.stored import Sees
 from wattserve_server.telemetry.state import AccountBookState
@@ -51,10 +53,11 @@ class AccountBook:
         self._name = config.account_name or ("server" if self._book.is_sqlite else default_name(config.port))
         self._readable = open_book(place, for_writing=False)
         self.lookup = Lookup(self._readable)
-        # One question of each kind at a time: who asks often waits for himself, and whoever looks for a
-        # receipt does not wait for who adds up a year.
+        # One question of each kind at a time, and of each caller: who asks often waits for himself, and
+        # whoever looks for a receipt does not wait for who adds up a year.
         self._finding = ThreadPoolExecutor(1, thread_name_prefix="wattserve-account-book")
         self._adding = ThreadPoolExecutor(1, thread_name_prefix="wattserve-account-sums")
+        self._turns: WeakValueDictionary[tuple[str, ThreadPoolExecutor], asyncio.Lock] = WeakValueDictionary()
         self._writer: Writer | None = None
         self._run: Run | None = None
         self._set_by_ns = 0  # the wall clock, since the run began
@@ -150,7 +153,9 @@ class AccountBook:
         self._book.close()
 
     async def _ask(self, executor: ThreadPoolExecutor, question: Callable[[], T]) -> T:
+        turn = self._turns.setdefault((CALLER.get().name, executor), asyncio.Lock())
         try:
-            return await asyncio.get_running_loop().run_in_executor(executor, question)
+            async with turn:
+                return await asyncio.get_running_loop().run_in_executor(executor, question)
         except ConfigError as error:  # in words, of the database
             raise UnavailableError(f"the account book does not answer: {error}") from error
