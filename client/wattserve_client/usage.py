@@ -73,7 +73,7 @@ class UsageReport:
     since_unix_s: int
     until_unix_s: int
     rows: tuple[UsageRow, ...]
-    of_all_tenants: bool  # and the meter's accounts and breaks are told
+    of_all_tenants: bool  # and the accounts of the meter are told, and breaks that are over
     counters: tuple[CounterUsage, ...]
     breaks: tuple[AccountBreak, ...]
     sources: tuple[str, ...] = ()  # of the joules: "accelerator of cuda:0: measured by nvml:GPU-5f"

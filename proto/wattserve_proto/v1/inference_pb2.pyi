@@ -1991,7 +1991,7 @@ class UsageReport(google.protobuf.message.Message):
     """whole minutes; whole hours where minutes have left the book"""
     until_unix_s: builtins.int
     of_all_tenants: builtins.bool
-    """and the meter's accounts and breaks are told"""
+    """and the accounts of the meter are told, and breaks that are over"""
     @property
     def rows(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___UsageRow]: ...
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from wattserve_server.accounts.schema import (
     FIGURES,
     HOUR_OF_MINUTE,
     HOURS,
+    INSTANCES,
     MINUTES,
     SERVERS,
     TENANTS,
@@ -25,6 +27,10 @@ from wattserve_server.accounts.store import Book
 from wattserve_server.errors import ConfigError, InvalidRequest
 
 MINUTE_S = 60
+
+# A server writes twice a second, and tries again after 10 s at the latest.
+BEHIND_NS = 30 * 10**9
+NOT_WRITTEN = "nothing was written since, and the server has not ended: what it used is not in the book"
 
 LAST_UNIX_S = 7_258_118_400  # the year 2200: as nanoseconds, databases hold it
 
@@ -74,14 +80,14 @@ class Break:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Of a span in whole minutes, its end not included. `counters` and `breaks` are of all tenants together:
-    None for who may not read of all."""
+    who may not read of all gets None, and only breaks that are not over."""
 
     since_unix_s: int
     until_unix_s: int
     rows: Sequence[UsageRow]
     sources: Sequence[str]  # of the joules: "accelerator of cpu: simulated"
     counters: Sequence[CounterRow] | None
-    breaks: Sequence[Break] | None
+    breaks: Sequence[Break]
 
 
 def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
@@ -105,7 +111,7 @@ def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, 
                 "it does not name; `wattserve audit check` tells what else is wrong"
             ) from None
         counters = _counters(connection, span)
-        breaks = _breaks(connection, span) if sees_all else None
+        breaks = [*(_breaks(connection, span) if sees_all else ()), *_open_breaks(connection, span)]
     sources = list(dict.fromkeys(each.counter for each in counters))
     bounds = span.first * MINUTE_S, span.end * MINUTE_S
     return Usage(*bounds, rows, sources, counters if sees_all else None, breaks)
@@ -217,4 +223,22 @@ def _breaks(connection: Connection, span: _Span) -> list[Break]:
     return [
         Break(row.name, row.from_unix_ns, row.until_unix_ns, row.reason, row.receipts)
         for row in connection.execute(question)
+    ]
+
+
+def _open_breaks(connection: Connection, span: _Span) -> list[Break]:
+    """Of servers that cannot write now, or were killed and have not come back."""
+    now_ns = time.time_ns()
+    first_ns, end_ns = span.first * MINUTE_S * 10**9, min(span.end * MINUTE_S * 10**9, now_ns)
+    c = INSTANCES.c
+    question = (
+        select(SERVERS.c.name, c.written_unix_ns)
+        .join(SERVERS, SERVERS.c.id == c.server)
+        .where(c.ended_unix_ns.is_(None), c.written_unix_ns < min(end_ns, now_ns - BEHIND_NS))
+        .order_by(c.written_unix_ns)
+    )
+    return [
+        Break(server, max(written_ns, first_ns), end_ns, NOT_WRITTEN, None)
+        for server, written_ns in connection.execute(question)
+        if first_ns < end_ns
     ]

@@ -52,7 +52,7 @@ def usage_message(used: Usage) -> pb.UsageReport:
     for each in used.counters or ():
         amounts = dict(zip(AMOUNTS, each.amounts, strict=True))
         message.counters.add(server=each.server, counter=each.counter, **amounts)
-    for span_lost in used.breaks or ():
+    for span_lost in used.breaks:
         message.breaks.add(
             server=span_lost.server,
             from_unix_ns=span_lost.from_unix_ns,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import delete
@@ -129,7 +130,7 @@ def test_a_tenant_sees_its_own_and_nothing_of_the_meter(filled: str) -> None:
 
     used = asked(filled, BEGINNING_S, BEGINNING_S + 7200, by=By(tenant=True), sees=sees, sees_all=False)
     assert set(energy(used)) == {("shop", None, None)}
-    assert (used.counters, used.breaks) == (None, None)
+    assert (used.counters, used.breaks) == (None, [])
     assert used.sources == ["accelerator of cpu: simulated"]
     nobody = asked(filled, BEGINNING_S, BEGINNING_S + 7200, sees=lambda tenant: False, sees_all=False)
     assert nobody.rows == []
@@ -140,9 +141,38 @@ def test_breaks_are_told(filled: str) -> None:
     first.vanish()
     Bookkeeper(filled, now_ns=first.now_ns + MINUTE_NS).end()
     used = asked(filled, BEGINNING_S, BEGINNING_S + 24 * 3600)
-    assert used.breaks is not None
     assert [(each.server, each.receipts) for each in used.breaks] == [("server", None)]
     assert asked(filled, BEGINNING_S, BEGINNING_S + 7200).breaks == []
+
+
+@pytest.mark.parametrize("sees_all", [True, False])
+def test_a_bill_says_from_when_on_nothing_was_written(
+    place: str, monkeypatch: pytest.MonkeyPatch, sees_all: bool
+) -> None:
+    """As where the disk is full, or the server was killed and has not come back."""
+    keeper = Bookkeeper(place)
+    keeper.answer()
+    keeper.writer.write()
+    keeper.vanish()
+    written_s = BEGINNING_S
+
+    def open_breaks(now_s: int, since_s: int = BEGINNING_S) -> list[tuple[str, int, int]]:
+        monkeypatch.setattr(module, "time", SimpleNamespace(time_ns=lambda: now_s * 10**9))
+        used = asked(place, since_s, BEGINNING_S + 7200, sees_all=sees_all)
+        return [
+            (each.server, each.from_unix_ns // 10**9, each.until_unix_ns // 10**9)
+            for each in used.breaks
+            if each.reason == module.NOT_WRITTEN
+        ]
+
+    assert open_breaks(written_s + 20) == []
+    until_s = written_s + 100
+    assert open_breaks(until_s) == [("server", written_s, until_s)]
+    assert open_breaks(until_s, until_s + 60) == []
+    later_s = BEGINNING_S + 7200
+    assert open_breaks(later_s + 50, until_s + 20) == [("server", until_s + 20, later_s)]
+    Bookkeeper(place, now_ns=until_s * 10**9).end()
+    assert open_breaks(later_s) == []
 
 
 def test_spans_that_cannot_be(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
