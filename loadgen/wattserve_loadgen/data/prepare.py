@@ -21,7 +21,7 @@ from wattserve_loadgen.data.tables import TextRow, TextTable, read_rows
 from wattserve_loadgen.data.tokenizing import check_seed, load_config, load_tokenizer, row_limit
 
 _BATCH = 1024
-_INTEGER = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"[+-]?\d{1,4000}")  # Python reads no integer of more than 4,300 digits
 _LARGEST_LABEL = 2**31 - 1
 _SHOWN = 10  # label names in an error
 MOST_TOKENS = 2**31  # the protocol's token ids are int32

@@ -17,6 +17,8 @@ from typing import Any
 from wattserve_common.errors import DatasetError
 from wattserve_common.strict_json import check_characters, json_of
 
+MOST_CELL_CHARACTERS = 2**30  # the csv module's own is 131,072; of a text only a head is looked at
+
 Records = Iterator[tuple[str, dict[str, Any]]]  # place, and value by column
 
 
@@ -134,20 +136,27 @@ def _jsonl(path: Path, text_column: str, label_column: str) -> Records:
 
 
 def _csv(path: Path, text_column: str, label_column: str) -> Records:
+    csv.field_size_limit(MOST_CELL_CHARACTERS)
     reader = csv.reader(read_lines(path), strict=True)
-    rows = filter(None, reader)
+    ended = 0  # the line on which the row before ended
+    header: list[str] = []
     try:
-        header = next(rows, [])
-        _check_once(path, header)
-        for cells in rows:
+        for cells in reader:
+            ended = reader.line_num
+            if not cells:
+                continue
+            if not header:
+                header = cells
+                _check_once(path, header)
+                continue
             if len(cells) != len(header):
                 raise DatasetError(
                     f"{path}: line {reader.line_num}: {len(cells)} fields, but the header has {len(header)};"
                     " quote commas"
                 )
             yield f"line {reader.line_num}", dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise DatasetError(f"{path}: line {reader.line_num + 1}: {error}") from None
+    except csv.Error as error:  # in which line of its row is not known
+        raise DatasetError(f"{path}: the row that begins on line {ended + 1}: {error}") from None
 
 
 def _parquet(path: Path, text_column: str, label_column: str) -> Records:

@@ -53,6 +53,9 @@ def _against(stored: Point | None, made: Point) -> str:
         return "its cells have run, and it is not there"
     if stored.figures is not None and made.figures is None:
         return f"published, although {'; '.join(one.text for one in made.verdicts)}"
+    told = {one.code for one in stored.verdicts}
+    if unsaid := [one.text for one in made.verdicts if one.code not in told]:
+        return f"without the verdict {unsaid[0]}"
     counts = (_difference(getattr(stored, one), getattr(made, one), one) for one in _COUNTS)
     return next(filter(None, counts), "") or _difference(stored.shown, made.shown, "")
 

@@ -167,6 +167,11 @@ def test_long_rows_are_cut_and_counted(tmp_path: Path, model: Path) -> None:
     assert found.description["truncated_rows"] == 1
 
 
+def test_a_text_may_be_longer_than_pythons_own_cells(tmp_path: Path, model: Path) -> None:
+    source = write(tmp_path, "r.csv", f"text,label\n{'good ' * 40_000},positive\n")
+    assert [len(row) for row in prepare(source, tmp_path / "out", model, max_length=8).rows] == [8]
+
+
 def test_a_limit_takes_the_first_rows_and_looks_at_no_more(tmp_path: Path, model: Path) -> None:
     source = write(tmp_path, "r.csv", CSV + ",negative\n")
     assert len(prepare(source, tmp_path / "out", model, limit=2).rows) == 2
@@ -192,6 +197,14 @@ BAD: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "line 2: 3 fields, but the header has 2; quote commas",
     ),
+    (
+        "r.csv",
+        'text,label\ngood,positive\n"a"b,positive\nbad,negative\n',
+        {},
+        "the row that begins on line 3: ',' expected after '\"'",
+    ),
+    ("r.csv", 'text,label\n\n"a,positive\nb,negative\n', {}, "the row that begins on line 3: unexpected end"),
+    ("r.csv", f"text,label\ngood,{'9' * 4301}\n", {}, "line 2: unknown label '999"),
     ("r.csv", "text,label\n", {}, "no rows in it"),
     ("r.csv", "", {}, "no rows in it"),
     ("r.csv", CSV, {"text_column": "review"}, "line 2: no column 'review'; it has text, label"),

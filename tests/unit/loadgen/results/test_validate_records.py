@@ -169,6 +169,17 @@ def test_a_point_that_its_cells_withhold_is_not_published() -> None:
     assert (found.passed, "fp32 under concurrency 1: published, although" in found.text) == (False, True)
 
 
+def test_a_verdict_that_was_taken_out_is_found() -> None:
+    results, records = small_sweep()
+    assert check("points agree", results, records).passed
+    first, second = results.points
+    assert first.verdicts
+    changed = replace(results, points=[replace(first, verdicts=first.verdicts[1:]), second])
+    found = check("points agree", changed, records)
+    assert found.passed is False
+    assert found.text == f"fp32 under concurrency 1: without the verdict {first.verdicts[0].text}"
+
+
 def test_accuracy_that_no_record_bears_out_is_found() -> None:
     results, records = small_sweep()
     accuracy = replace(results.accuracy["fp32"], correct=0)
