@@ -115,10 +115,10 @@ def _load_images(folder: Path) -> Dataset:
 
 def _load_tokens(folder: Path) -> Dataset:
     missing = [name for name in TENSOR_FILES if not (folder / name).is_file()]
+    optional = NEW_TOKENS_FILE, DESCRIPTION_FILE
+    if odd := [name for name in (*missing, *optional) if _is_odd(folder / name)]:
+        raise DatasetError(f"{folder}: {', '.join(odd)}: is no regular file")
     if missing:
-        odd = [name for name in missing if (folder / name).exists()]
-        if odd:
-            raise DatasetError(f"{folder}: {', '.join(odd)}: is no regular file")
         raise DatasetError(f"{folder}: {', '.join(missing)} missing; make the folder with `loadgen prepare`")
     ids, mask, labels = (read_tensor(folder / name) for name in TENSOR_FILES)
     _check_shapes(folder, ids, mask)
@@ -267,6 +267,11 @@ def _check_ids(path: Path, ids: torch.Tensor, mask: torch.Tensor) -> None:
         row = int(bad.to(torch.int8).argmax())
         value = next(int(token) for token in real[row].tolist() if not 0 <= token <= _INT32_MAX)
         raise DatasetError(f"{path}: row {row} holds {value}; token ids are 0 or more and fit int32")
+
+
+def _is_odd(path: Path) -> bool:
+    """Such as a pipe, of which reading would wait for who writes it."""
+    return path.exists() and not path.is_file()
 
 
 def _read_description(path: Path) -> dict[str, Any]:

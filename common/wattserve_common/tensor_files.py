@@ -17,6 +17,7 @@ from wattserve_common.errors import DatasetError
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 NO_LABEL = -1
+MOST_REPEATED_BYTES = 2**30  # of a tensor that is larger than what its file holds
 
 
 def read_tensor(path: Path, *, mapped: bool = False) -> torch.Tensor:
@@ -42,7 +43,12 @@ def read_tensor(path: Path, *, mapped: bool = False) -> torch.Tensor:
         raise DatasetError(f"{path}: must be a dense tensor, found {kind}, {value.dtype}")
     if value.is_meta:
         raise DatasetError(f"{path}: holds a shape without contents (a meta tensor); save real values")
-    return value.detach()
+    if value.nbytes > max(MOST_REPEATED_BYTES, value.untyped_storage().nbytes()):
+        raise DatasetError(
+            f"{path}: {list(value.shape)} by repeating what it holds (an expanded tensor); save "
+            "what `contiguous` makes of it, or fewer rows"
+        )
+    return value.detach().resolve_neg()
 
 
 def check_labels(path: Path, labels: torch.Tensor, rows: int) -> npt.NDArray[np.int64]:

@@ -160,6 +160,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"labels": torch.zeros(3, dtype=torch.int64, device="meta")},
         "{folder}/labels.pt: holds a shape without contents (a meta tensor); save real values",
     ),
+    (
+        {"input_ids": torch.zeros(1, 1, dtype=torch.int64).expand(200_000, 200_000)},
+        "{folder}/input_ids.pt: [200000, 200000] by repeating what it holds (an expanded tensor); save "
+        "what `contiguous` makes of it, or fewer rows",
+    ),
     ({"labels": b"hello"}, "{folder}/labels.pt: is not a file that torch.save wrote, or it is damaged"),
     ({"labels": b""}, "{folder}/labels.pt: is not a file that torch.save wrote, or it is damaged"),
 ]
@@ -185,6 +190,23 @@ class _Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.path),)
+
+
+def test_a_tensor_that_repeats_itself_or_is_a_view_of_negatives_is_read_as_it_is(tmp_path: Path) -> None:
+    plain = dataset.load(write_tensors(tmp_path / "plain", labels=torch.tensor([1, 1, 1])))
+    repeated = dataset.load(write_tensors(tmp_path / "repeated", labels=torch.tensor([1]).expand(3)))
+    negative = dataset.load(
+        write_tensors(tmp_path / "negative", labels=torch.tensor([-1, -1, -1])._neg_view())
+    )
+    assert [each.labels.tolist() for each in (plain, repeated, negative)] == [[1, 1, 1]] * 3
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "max_new_tokens.pt", "labels.pt"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    folder = write_tensors(tmp_path)
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert refusal(folder) == f"{folder}: {name}: is no regular file"
 
 
 def test_pickled_objects_are_refused_and_never_run(tmp_path: Path) -> None:
