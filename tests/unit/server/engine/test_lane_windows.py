@@ -32,7 +32,7 @@ class GpuVariant:
         self._gpu = gpu
         self._failure = failure
 
-    def prepare(self, items: list[Any]) -> Any:
+    def prepare(self, items: list[Any], packs: bool) -> Any:
         return SimpleNamespace(length=max(map(len, items)), packed_rows=0)
 
     def run(self, batch: Any, timed: AbstractContextManager[object]) -> Any:
