@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Table, func, select
 
 from wattserve_common.arguments import int_of
+from wattserve_common.words import counted
 from wattserve_server.accounts.chain import BEGINNING, link
 from wattserve_server.accounts.schema import (
     BREAKS,
@@ -197,10 +198,11 @@ def _chain(
 def _without_instance(connection: Connection) -> Iterator[Chain]:
     """Receipts that no chain is known of."""
     unknown = RECEIPTS.c.instance.not_in(select(INSTANCES.c.id))
-    counted = select(RECEIPTS.c.instance, func.count()).where(unknown).group_by(RECEIPTS.c.instance)
-    for instance, present in connection.execute(counted):
-        found = Chain(NO_NAME, NO_NAME, 0, present)
-        found.wrong.append(f"receipts are of instance {instance}, of which the book holds nothing")
+    question = select(RECEIPTS.c.instance, func.count()).where(unknown).group_by(RECEIPTS.c.instance)
+    for instance, present in connection.execute(question):
+        found = Chain(NO_NAME, NO_NAME, 0)
+        told = counted(present, "receipt")
+        found.wrong.append(f"the book holds {told} of instance {instance}, and nothing else of it")
         yield found
 
 

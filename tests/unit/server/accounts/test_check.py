@@ -116,7 +116,7 @@ def test_values_that_no_server_writes_are_named(tmp_path: Path, statement: str, 
     ("table", "chain_words", "sums_words"),
     [
         ("servers", "it is of server 1, which the book does not name", "they are of server 1, which"),
-        ("instances", "receipts are of instance 1, of which the book holds nothing", "of 0 receipts"),
+        ("instances", "receipts of instance 1, and nothing else of it", "of 0 receipts"),
     ],
 )
 def test_no_row_that_is_taken_out_takes_a_chain_with_it(
