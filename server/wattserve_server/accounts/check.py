@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table, func, select
 from wattserve_common.arguments import int_of
 from wattserve_common.words import counted
 from wattserve_server.accounts.chain import BEGINNING, link
+from wattserve_server.accounts.rollups import MINUTE_NS
 from wattserve_server.accounts.schema import (
     BREAKS,
     CHECKPOINTS,
@@ -47,7 +48,7 @@ NO_NAME = "(none)"
 
 Recount = Callable[[bytes], Recounted]  # raises ValueError for what is no receipt
 
-# Server, unix hour, tenant, variant; None: of none that is known.
+# Server, unix hour or minute, tenant, variant; None: of none that is known.
 Key = tuple[int, int, str | None, str | None]
 
 
@@ -105,18 +106,31 @@ class _Here:
         """Every receipt is one request. No time is asked for: clocks are set."""
         return self.figures[0] == row[0]
 
-    def contradictions(self, row: Sequence[int]) -> Iterator[str]:
-        """Part of a sum is never more than it; all of it is never less."""
-        is_all = self.is_all_of(row)
+    def contradictions(self, row: Sequence[int], is_all: bool = False) -> Iterator[str]:
+        """Part of a sum is never more than it; all of it is never less. is_all: it is known to be all."""
+        is_all = is_all or self.is_all_of(row)
         for name, here, whole in zip(FIGURES, self.figures, row, strict=True):
             if here > whole or (is_all and here < whole and name not in self.untold):
                 yield f"{name} {whole:,} for {here:,}"
 
 
+@dataclass
+class _Receipts:
+    """What those that are here add up to."""
+
+    by_hour: dict[Key, _Here] = field(default_factory=dict)
+    by_minute: dict[Key, _Here] = field(default_factory=dict)
+
+    def add(self, server: int, final_unix_ns: int, tenant: str, told: Recounted) -> None:
+        minute = final_unix_ns // MINUTE_NS
+        for sums, period in ((self.by_hour, minute // 60), (self.by_minute, minute)):
+            sums.setdefault((server, period, tenant, told.variant), _Here()).add(told.figures)
+
+
 def check(book: Book, recount: Recount, heads: Sequence[Head] = ()) -> tuple[list[Chain], list[Sums]]:
     """Recompute the chain of every instance, in the order in which they began, and hold the sums of every
     server against its receipts. Raises ConfigError for what cannot be read."""
-    receipts: dict[Key, _Here] = {}
+    receipts = _Receipts()
     with book.reading() as connection:
         if not book.is_sqlite:  # whose transactions see one state of the book
             connection.execution_options(isolation_level="REPEATABLE READ")
@@ -141,7 +155,7 @@ def _chain(
     instance: Any,
     heads: Sequence[Head],
     recount: Recount,
-    receipts: dict[Key, _Here],
+    receipts: _Receipts,
 ) -> Chain:
     """receipts: to which those that are here are added."""
     found = Chain(instance.name or NO_NAME, instance.instance_id, instance.receipts)
@@ -187,8 +201,7 @@ def _chain(
                 f"receipt {seq} ({told.receipt_id}) is listed as {row.receipt_id!r}, of request "
                 f"{row.request_id!r}, which it is not"
             )
-        key = instance.server, row.final_unix_ns // (HOUR_S * 10**9), row.tenant_name, told.variant
-        receipts.setdefault(key, _Here()).add(told.figures)
+        receipts.add(instance.server, row.final_unix_ns, row.tenant_name, told)
     last = max([instance.receipts, *expected])
     if seq < last:
         found.wrong.append(f"{_named(seq + 1, last)} missing at the end")
@@ -220,23 +233,32 @@ def _receipts(connection: Connection, instance: int) -> Iterable[Any]:
     return connection.execute(question.execution_options(yield_per=1000))
 
 
-def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
+def _sums(connection: Connection, receipts: _Receipts) -> list[Sums]:
     """receipts: those that are here."""
     servers = connection.execute(select(SERVERS).order_by(SERVERS.c.id))
     found, requests = {each.id: Sums(each.name) for each in servers}, Counter[int]()
+    by_hour, complete = receipts.by_hour, set[Key]()
     minutes = {key: _Here(row) for key, row in _rows(connection, MINUTES, HOUR_OF_MINUTE)}
-    missing = ((key, [0] * len(FIGURES)) for each in (receipts, minutes) for key in list(each))
+    missing = ((key, [0] * len(FIGURES)) for each in (by_hour, minutes) for key in list(each))
     for key, row in chain(_rows(connection, HOURS, HOURS.c.hour), missing):
         server, hour, tenant, variant = key
-        sums, here = found.setdefault(server, Sums(NO_NAME)), receipts.pop(key, _Here())
+        sums, here = found.setdefault(server, Sums(NO_NAME)), by_hour.pop(key, _Here())
         for name, parts in (("receipts", here), ("minutes", minutes.pop(key, _Here()))):
             if wrong := ", ".join(parts.contradictions(row)):
-                when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(hour * HOUR_S))
-                sums.wrong.append(f"{when}, {tenant or '(none)'}, {variant}: not as its {name}: {wrong}")
+                sums.wrong.append(f"{_place(hour * HOUR_S, tenant, variant)}: not as its {name}: {wrong}")
+        if here.is_all_of(row):
+            complete.add(key)
         is_held = here.is_all_of(row) and not here.untold
         sums.held += is_held
         sums.left += not is_held
         requests[server] += row[0]
+    for key, row in _rows(connection, MINUTES, MINUTES.c.minute):
+        server, minute, tenant, variant = key
+        here = receipts.by_minute.get(key, _Here())
+        is_all = (server, minute // 60, tenant, variant) in complete
+        if wrong := ", ".join(here.contradictions(row, is_all)):
+            sums = found.setdefault(server, Sums(NO_NAME))
+            sums.wrong.append(f"minute {_place(minute * 60, tenant, variant)}: not as its receipts: {wrong}")
     written, left_out = _by_server(connection, INSTANCES), _by_server(connection, BREAKS)
     for server, sums in found.items():
         if sums.server == NO_NAME:
@@ -245,6 +267,11 @@ def _sums(connection: Connection, receipts: dict[Key, _Here]) -> list[Sums]:
         if requests[server] != known:
             sums.wrong.append(f"its hours add up {requests[server]:,} requests, of {known:,} receipts")
     return list(found.values())
+
+
+def _place(unix_s: int, tenant: str | None, variant: str | None) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_s))
+    return f"{when}, {tenant or '(none)'}, {variant}"
 
 
 def _rows(connection: Connection, table: Table, hour: Any) -> Iterator[tuple[Key, list[int]]]:

@@ -91,8 +91,8 @@ class Usage:
 
 
 def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
-    """Waits for the database. Instants are taken by the minute; where a minute has left the book, by the hour
-    around it, and the answer's bounds say so. Raises InvalidRequest for a span that is none, or has too many
+    """Waits for the database. Instants are taken by the minute; where minutes of an hour have left the book,
+    it counts in the span in which it begins, and the answer's bounds say so. Raises InvalidRequest for a span that is none, or has too many
     rows; ConfigError where the book does not answer, or is damaged."""
     for name, instant_s in (("since_unix_s", since_unix_s), ("until_unix_s", until_unix_s)):
         if not 0 <= instant_s <= LAST_UNIX_S:
@@ -125,12 +125,13 @@ class _Span(NamedTuple):
 
     @classmethod
     def of(cls, connection: Connection, first: int, end: int) -> _Span:
-        """With whole hours for a bound in an hour of which minutes have left the book."""
-        if first % 60 and not _has_minutes(connection, first // 60):
-            first -= first % 60
-        if end % 60 and not _has_minutes(connection, end // 60):
-            end += -end % 60
-        return cls(first, end)
+        """An hour of which minutes have left the book counts in the span in which it begins, so that bills of
+        adjoining spans hold it once."""
+        bounds = (
+            bound if not bound % 60 or _has_minutes(connection, bound // 60) else bound - bound % 60 + 60
+            for bound in (first, end)
+        )
+        return cls(*bounds)
 
     def pieces(self, hours: Table, minutes: Table) -> list[Any]:
         """Of which tables, where."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -101,6 +102,9 @@ def _usage(config: ServerConfig, arguments: argparse.Namespace) -> int:
         show.as_tables(bill, wide_console())
     else:
         print({"csv": show.as_csv, "json": show.as_json}[arguments.format](bill).rstrip("\n"))
+    if arguments.format == "csv":  # has no place for them
+        for words in show.breaks(bill):
+            print(f"wattserve: {words}", file=sys.stderr)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,14 +34,19 @@ def as_tables(bill: Bill, console: Console) -> None:
     console.print(Group(*parts))
     for words in _figures(bill):
         console.print(words, highlight=False, markup=False)
-    for each in report.breaks:
+    for words in breaks(bill):
+        console.print(words, highlight=False, markup=False)
+
+
+def breaks(bill: Bill) -> Iterator[str]:
+    """In words."""
+    for each in bill.report.breaks:
         told = "" if each.receipts is None else f" ({each.receipts} receipts)"
         begin, end = (
             instant(at_ns / 1e9, bill.zone, in_seconds=True)
             for at_ns in (each.from_unix_ns, each.until_unix_ns)
         )
-        words = f"break of {each.server}, {begin} to {end}: {each.reason}{told}"
-        console.print(words, highlight=False, markup=False)
+        yield f"break of {each.server}, {begin} to {end}: {each.reason}{told}"
 
 
 def as_json(bill: Bill) -> str:
@@ -69,16 +74,24 @@ def as_json(bill: Bill) -> str:
 
 
 def as_csv(bill: Bill) -> str:
-    """A row for each line, then, for who sees all, one for each account that is nobody's."""
+    """A row for each line, then, for who sees all, one for each account that is nobody's. Each says of what
+    span it is, where its joules come from, and by which tariff."""
     file = io.StringIO()
-    names = [*bill.by, "account", *COUNTS, *ENERGIES, "energy_uj", "kwh", "cost", "carbon_g"]
+    made_of = {
+        "since_unix_s": bill.report.since_unix_s,
+        "until_unix_s": bill.report.until_unix_s,
+        "sources": "; ".join(bill.report.sources),
+        "tariff": "; ".join(f"{name}: {words}" for name, words in bill.tariff.named.items()),
+    }
+    names = [*bill.by, "account", *COUNTS, *ENERGIES, "energy_uj", "kwh", "cost", "carbon_g", *made_of]
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
     for line in bill.lines:
-        writer.writerow(_plain(bill, line) | {"account": "requests"})
+        writer.writerow(_plain(bill, line) | {"account": "requests"} | made_of)
     if bill.report.of_all_tenants:
         for account, energy_uj in bill.nobodys.items():
-            writer.writerow({"account": account, "energy_uj": energy_uj, "kwh": energy_uj / UJ_PER_KWH})
+            row = {"account": account, "energy_uj": energy_uj, "kwh": energy_uj / UJ_PER_KWH}
+            writer.writerow(row | made_of)
     return file.getvalue()
 
 

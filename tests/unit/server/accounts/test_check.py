@@ -194,6 +194,17 @@ def test_a_sum_of_nobody_that_is_known_is_found(tmp_path: Path, of_nobody: dict[
     assert any("accelerator_uj 1 for 0" in words for sums in found for words in sums.wrong)
 
 
+def test_joules_that_were_moved_to_another_minute_are_found(filled: Bookkeeper) -> None:
+    """Bills of the last days are made of minutes."""
+    with closing(sqlite3.connect(filled.place)) as connection:
+        (last,) = connection.execute("SELECT MAX(minute) FROM minutes").fetchone()
+        connection.execute("UPDATE minutes SET minute = minute + 1 WHERE minute = ?", (last,))
+        connection.commit()
+    _, (sums,) = checked(filled.place)
+    assert len(sums.wrong) == 1
+    assert re.fullmatch(r"minute .* UTC, shop, fp32: not as its receipts: requests 7 for 0, .*", sums.wrong[0])
+
+
 def test_sums_whose_receipts_are_gone_are_only_counted(filled: Bookkeeper) -> None:
     """What is not protected: an old hour, in both tables."""
     first = BEGINNING_NS // HOUR_NS

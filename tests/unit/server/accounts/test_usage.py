@@ -93,13 +93,16 @@ def test_spans_that_are_no_whole_hours(filled: str, since_min: int, until_min: i
     assert bounds == (60 * since_min, 60 * until_min)
 
 
-def test_minutes_that_have_left_the_book_widen_the_span(filled: str) -> None:
+def test_an_hour_without_minutes_counts_in_the_span_in_which_it_begins(filled: str) -> None:
     later = Bookkeeper(filled, now_ns=BEGINNING_NS + 15 * 24 * 60 * MINUTE_NS)
     later.answer(uj=10**6)
     later.end()
     used = asked(filled, BEGINNING_S + 600, BEGINNING_S + 4000)
-    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S, BEGINNING_S + 7200)
-    assert sum(energy(used).values()) == 4095
+    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S + 3600, BEGINNING_S + 7200)
+    assert sum(energy(used).values()) == 4032
+    before = asked(filled, BEGINNING_S - 1800, BEGINNING_S + 600)
+    assert sum(energy(before).values()) == 63, "adjoining spans hold it once"
+    assert asked(filled, BEGINNING_S + 600, BEGINNING_S + 1200).rows == []
 
 
 @pytest.mark.parametrize("kept_of", [30, 90])
@@ -113,8 +116,8 @@ def test_an_hour_of_which_minutes_have_left_is_a_whole_one(filled: str, kept_of:
     book.close()
     used = asked(filled, BEGINNING_S + 600, BEGINNING_S + 3600 + 2700)
     until_s = 3600 + 2700 if kept_of == 30 else 7200
-    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S, BEGINNING_S + until_s)
-    assert sum(energy(used).values()) == (2**11 - 1 if kept_of == 30 else 4095)
+    assert (used.since_unix_s, used.until_unix_s) == (BEGINNING_S + 3600, BEGINNING_S + until_s)
+    assert sum(energy(used).values()) == (1984 if kept_of == 30 else 4032)
 
 
 def test_rows_are_bounded_as_they_are_told(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
