@@ -92,8 +92,8 @@ class Usage:
 
 def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, sees_all: bool) -> Usage:
     """Waits for the database. Instants are taken by the minute; where minutes of an hour have left the book,
-    it counts in the span in which it begins, and the answer's bounds say so. Raises InvalidRequest for a span that is none, or has too many
-    rows; ConfigError where the book does not answer, or is damaged."""
+    it counts in the span in which it begins, and the answer's bounds say so. Raises InvalidRequest for a
+    span that is none, or has too many rows; ConfigError where the book does not answer, or is damaged."""
     for name, instant_s in (("since_unix_s", since_unix_s), ("until_unix_s", until_unix_s)):
         if not 0 <= instant_s <= LAST_UNIX_S:
             raise InvalidRequest(f"{instant_s} is not between 1970 and 2200, in seconds", name)

@@ -78,7 +78,9 @@ NODES = LAST_NODE - FIRST_NODE + 1
 SIZE = SMOOTH + NODES
 ALIKE_OVER = 4.0  # doublings of the token count over which corrections stay alike
 LN_2 = math.log(2.0)
-LEAST = 0.05  # its correction, and then rest and pace, leave at least this part of a batch's cost
+# Its correction, and then rest and pace, leave at least this part of a batch's cost; and who shared a step
+# has at least this of an equal part by tokens.
+LEAST = 0.05
 
 # Bounds between the classes of rest, in seconds since the last batch; the first class holds work itself.
 REST_S = (0.25, 1.0, 4.0, 16.0)
@@ -198,7 +200,8 @@ SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] 
 def _step_shapley(law: Coefficients, work: Sequence[Work]) -> list[float]:
     """Of a step, where nothing is padded: an equal part of what is fixed, and what a sequence adds while the
     step grows evenly to its size (the value of Aumann and Shapley). Without a correction that is the same in
-    every company."""
+    every company. A law that is young, or off its sizes, may say that more tokens
+    cost less: then they cost nothing, and nobody who computed any is left without a part."""
     whole = of_step(work)
     mean, first_j = law.mean_correction(whole.tokens), law.base[0] * law.corrections[0]
     added = [own + mean * base for own, base in zip(law.smooth, law.base, strict=True)]
@@ -206,9 +209,11 @@ def _step_shapley(law: Coefficients, work: Sequence[Work]) -> list[float]:
     # The correction itself changes with the tokens.
     changed_j = based_j * law.correction(whole.tokens) - first_j - mean * (based_j - law.base[0])
     added[TOKENS] += changed_j / whole.tokens
-    adding = Coefficients.of(added, law.base, law.corrections)
-    equal_j = (law.fixed_j + first_j) / len(work)
-    return [max(equal_j + adding.step_j(each), 0.0) for each in work]
+    adding = Coefficients.of([max(each, 0.0) for each in added], law.base, law.corrections)
+    equal_j = max(law.fixed_j + first_j, 0.0) / len(work)
+    weights = [equal_j + adding.step_j(each) for each in work]
+    least = LEAST * math.fsum(weights) / whole.tokens
+    return [max(weight, least * each.computed) for weight, each in zip(weights, work, strict=True)]
 
 
 # The same rules for steps.

@@ -98,17 +98,21 @@ def _usage(parser: argparse.ArgumentParser) -> str:
         if isinstance(each, argparse._SubParsersAction):
             words.append("COMMAND ..." if each.required else "[COMMAND ...]")
         elif not each.option_strings:
-            words.append(f"[{each.metavar} ...]" if each.nargs == "*" else str(each.metavar))
+            words.append(f"[{_value(each)} ...]" if each.nargs == "*" else _value(each))
     return " ".join(words)
 
 
+def _value(action: argparse.Action) -> str:
+    if action.choices and not action.metavar:
+        return "{" + ",".join(map(str, action.choices)) + "}"
+    return str(action.metavar or action.dest.upper())
+
+
 def _shown(action: argparse.Action) -> str:
-    name = ", ".join(action.option_strings) or str(action.metavar)
+    value = _value(action)
+    name = ", ".join(action.option_strings) or value
     if action.nargs == 0 or not action.option_strings:
         return name
-    value = action.metavar or action.dest.upper()
-    if action.choices and not action.metavar:
-        value = "{" + ",".join(map(str, action.choices)) + "}"
     return f"{name} [{value}]" if action.nargs == "?" else f"{name} {value}"
 
 

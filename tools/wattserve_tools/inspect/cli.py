@@ -83,8 +83,8 @@ def add_inspection_commands(commands: Any) -> None:
         help="documents separated by empty lines; or .jsonl, one a line in the field `text`",
     )
     _add_number(perplexity, "--documents", None, "the first N documents only", least=1)
-    _add_number(perplexity, "--window", None, "tokens seen at once (default: what the model takes)", least=2)
-    _add_number(perplexity, "--stride", None, "tokens by which a window moves on (default: half)", least=1)
+    _add_number(perplexity, "--window", None, "tokens seen at once", least=2, shown="what the model takes")
+    _add_number(perplexity, "--stride", None, "tokens by which a window moves on", least=1, shown="half")
     add("kernels", _kernels, "the kernels that each variant runs, as the profiler sees them")
     _add_bench(commands)
 
@@ -116,8 +116,15 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_number(
-    parser: argparse.ArgumentParser, flag: str, default: int | None, words: str, least: int = 0
+    parser: argparse.ArgumentParser,
+    flag: str,
+    default: int | None,
+    words: str,
+    least: int = 0,
+    shown: str = "all",
 ) -> None:
+    """shown: what None stands for."""
+
     def read(text: str) -> int:
         try:
             number = int_of(text)
@@ -127,8 +134,8 @@ def _add_number(
             raise ConfigError(f"{flag} {text!r}: must be a whole number, {least} or more")
         return number
 
-    shown = "all" if default is None else default
-    parser.add_argument(flag, type=read, default=default, metavar="N", help=f"{words} (default: {shown})")
+    told = shown if default is None else default
+    parser.add_argument(flag, type=read, default=default, metavar="N", help=f"{words} (default: {told})")
 
 
 def _layers(config: ServerConfig, arguments: argparse.Namespace) -> int:

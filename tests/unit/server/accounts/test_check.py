@@ -202,7 +202,9 @@ def test_joules_that_were_moved_to_another_minute_are_found(filled: Bookkeeper) 
         connection.commit()
     _, (sums,) = checked(filled.place)
     assert len(sums.wrong) == 1
-    assert re.fullmatch(r"minute .* UTC, shop, fp32: not as its receipts: requests 7 for 0, .*", sums.wrong[0])
+    assert re.fullmatch(
+        r"minute .* UTC, shop, fp32: not as its receipts: requests 7 for 0, .*", sums.wrong[0]
+    )
 
 
 def test_sums_whose_receipts_are_gone_are_only_counted(filled: Bookkeeper) -> None:

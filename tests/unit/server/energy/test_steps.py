@@ -90,6 +90,23 @@ def test_what_a_correction_adds_is_shared_by_those_whose_tokens_add_it() -> None
     assert shares[0] > 1.1 * split_weights(LawView({"fp32": straight}), step(0, 10, SIX))[0]
 
 
+def test_nobody_who_computed_tokens_is_left_without_a_part() -> None:
+    """By a law that says that more tokens cost less, as a young one may."""
+    falling = Coefficients.of(
+        (0.004, 2e-5, 1e-8, 1e-4, 2e-7),
+        (0.02, 0.0, 0.0, 0.0, 0.0),
+        tuple(0.4 if node == 0 else -0.6 for node in range(NODES)),
+    )
+    work = (*[Work(computed=1, chosen=1, read=20)] * 6, Work(computed=6, pairs=21, chosen=1, begins=True))
+    *decoding, prompt = split_weights(LawView({"fp32": falling}), step(0, 10, work))
+    assert 0.9 * max(decoding) < prompt < 2 * min(decoding)
+    nothing_but_choosing = Coefficients(0.0, -1e-3, per_chosen_j=0.1)
+    one, other = split_weights(
+        LawView({"fp32": nothing_but_choosing}), step(0, 10, (Work(10, chosen=1), Work(10, 55)))
+    )
+    assert other / one == pytest.approx(0.025)
+
+
 @pytest.mark.parametrize(("rule", "first"), [("stand-alone", 0.0047046), ("tokens", 30.0)])
 def test_a_step_is_split_by_the_rule_that_receipts_name(rule: str, first: float) -> None:
     weights = split_weights(replace(VIEW, split_rule=rule), step(0, 10, MIXED))
