@@ -74,9 +74,9 @@ class Api:
 
     async def _generate(self, exchange: Exchange, read: Read, form: type[Told]) -> None:
         wire, call, body = exchange
-        if body.truth("stream"):
-            call.hold()
         with self._predictor.accept(None, CALLER.get()) as prediction:
+            if body.truth("stream"):
+                call.hold()
             host = prediction.host
             if not host.engine.model.task.generates:
                 raise _not_its_task(host)
@@ -108,9 +108,9 @@ class Api:
 
     async def embeddings(self, exchange: Exchange) -> None:
         form = exchange.body.get("encoding_format", "float")
-        if form not in ("float", "base64"):
-            raise InvalidRequest(f"{told_of(form)}; either 'float' or 'base64'", "encoding_format")
         with self._predictor.accept(None, CALLER.get()) as prediction:
+            if form not in ("float", "base64"):
+                raise InvalidRequest(f"{told_of(form)}; either 'float' or 'base64'", "encoding_format")
             host = prediction.host
             if host.engine.model.task.generates or host.engine.model.scoring is not None:
                 raise _not_its_task(host)

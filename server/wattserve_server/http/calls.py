@@ -81,7 +81,12 @@ class Endpoint:
                 call.limit()
                 body = Body({})
                 if self._reads:
-                    body = call.read(object_of, await wire.read(call.hold_bytes), is_held=True)
+                    try:
+                        data = await wire.read(call.hold_bytes)
+                    except Exception:
+                        call.refused_unread()
+                        raise
+                    body = call.read(object_of, data, is_held=True)
                 with wire.watched():
                     await self._behaviour(Exchange(wire, call, body))
                 return

@@ -57,10 +57,15 @@ def begun_hour(period: str, unix_s: float) -> int:
     return int(now.timestamp()) // 3600
 
 
-def seconds_left(period: str, unix_s: float) -> float:
-    """Until the next one begins."""
+def end_hour(period: str, unix_s: float) -> int:
+    """The unix hour in which the next one begins."""
     hours = {HOUR: 1, DAY: 24}.get(period)
     if hours is None:
         now = datetime.fromtimestamp(unix_s, UTC)
         hours = 24 * calendar.monthrange(now.year, now.month)[1]
-    return (begun_hour(period, unix_s) + hours) * 3600 - unix_s
+    return begun_hour(period, unix_s) + hours
+
+
+def seconds_left(period: str, unix_s: float) -> float:
+    """Until the next one begins."""
+    return end_hour(period, unix_s) * 3600 - unix_s

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import SpentError
-from wattserve_server.service.budget import PERIODS, SOFT, Budget, begun_hour, seconds_left
+from wattserve_server.service.budget import PERIODS, SOFT, Budget, begun_hour, end_hour, seconds_left
 from wattserve_server.service.keys import ApiKey
 
 # A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
@@ -95,12 +95,12 @@ class Budgets:
         self.begin()
 
     def begin(self) -> None:
-        """Read what was used before this server began. Waits for the book."""
+        """Read what was used before this server began, also in hours of a period that lie ahead: its clock
+        may have been set back. Waits for the book."""
         now_s = self._unix_s()
-        hour = int(now_s) // 3600
         for name, period in self._periods.items():
             period.begun_hour = begun_hour(name, now_s)
-            for (server, tenant), uj in self._spent_by(period.begun_hour, hour + 1).items():
+            for (server, tenant), uj in self._spent_by(period.begun_hour, end_hour(name, now_s)).items():
                 if server == self._server:
                     period.own_uj[tenant] += uj
         self.take(self.look())
@@ -112,7 +112,7 @@ class Budgets:
         for name in PERIODS:
             first = begun_hour(name, now_s)
             others: defaultdict[str, int] = defaultdict(int)
-            for (server, tenant), uj in self._spent_by(first, int(now_s) // 3600 + 1).items():
+            for (server, tenant), uj in self._spent_by(first, end_hour(name, now_s)).items():
                 if server != self._server:
                     others[tenant] += uj
             found[name] = first, others

@@ -478,6 +478,10 @@ class CountedCall:
             self._count(is_refused=True)
             raise
 
+    def refused_unread(self) -> None:
+        """Its message was refused before it had come. Raises OverloadedError."""
+        self._count(is_refused=True)
+
     def _count(self, is_refused: bool) -> None:
         """A message of its."""
         is_first, self._has_read = not self._has_read, True

@@ -121,12 +121,13 @@ class Member(QueuedSequence):
         assert self.cache is not None
         if not np.isfinite(logits).all():
             return None
-        begin = self.cache.length
+        begin, computed = self.cache.length, self._computed
         self.cache.advance(count)
         self._computed = max(self._computed, self.cache.length)
         if self.wish is None:
-            following = self.prompt[begin + 1 : begin + count + 1]
-            self.likelihoods.append(log_likelihoods(logits[: len(following)], following))
+            if begin >= computed:  # what a lost place has computed again is known
+                following = self.prompt[begin + 1 : begin + count + 1]
+                self.likelihoods.append(log_likelihoods(logits[: len(following)], following))
             return []
         if self.pending:
             return []

@@ -30,6 +30,7 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import Request
 from wattserve_server.errors import ExpiredError, WattserveError
 
+MOST_WAIT_S = 3600.0  # at a time: Python waits for no deadline that is centuries away
 LATELY = 0.9  # weight of the past in how long a member holds its place
 
 OnLeft = Callable[[Member, WattserveError | None], object]
@@ -117,7 +118,8 @@ class StepBatcher(Batcher):
                 if self._chores:
                     return self._next_chore()
                 first_ns = self._waiting.first_leaves_ns
-                self._changed.wait(None if first_ns is None else max(0.0, (first_ns - now_ns) / 1e9))
+                until_s = MOST_WAIT_S if first_ns is None else (first_ns - now_ns) / 1e9
+                self._changed.wait(min(max(0.0, until_s), MOST_WAIT_S))
             return None
 
     def plan(self, now_ns: int) -> Step | None:

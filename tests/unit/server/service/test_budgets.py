@@ -105,6 +105,16 @@ def test_a_clock_that_is_set_back_forgets_nothing_and_delays_no_period() -> None
     assert budgets.spent_uj("shop", "month") == 0
 
 
+def test_a_restart_with_the_clock_set_back_forgets_nothing_of_the_day_and_the_month() -> None:
+    later = {
+        ("here", "shop", HOUR + 2): 300,
+        ("there", "shop", HOUR + 1): 40,
+        ("here", "shop", HOUR + 900): 7,
+    }
+    budgets = Rig(later).made()
+    assert [budgets.spent_uj("shop", period) for period in ("hour", "day", "month")] == [0, 340, 340]
+
+
 def test_a_soft_budget_warns() -> None:
     budgets = Rig({("here", "shop", HOUR): 300}).made()
     assert budgets.check("shop", key("soft 0.0004 J/hour"), 200) == (

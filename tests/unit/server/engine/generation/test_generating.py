@@ -337,6 +337,26 @@ async def test_a_seed_draws_the_same_in_any_company(rig: Rig) -> None:
     assert len({tuple(each) for each in alone}) == 4
 
 
+@pytest.mark.parametrize("rig", [(4 * BLOCK, 4, 12)], indirect=True)
+async def test_a_score_that_lost_its_place_is_told_as_one_that_did_not(rig: Rig) -> None:
+    (text,) = (np.resize(prompts(1, seed=13)[0], 2 * BLOCK - 8),)
+    prompt = np.resize(text, BLOCK - 10)
+    hosted = rig.engine.hosted("fp32")
+    alone = (await rig.engine.score([text], hosted, Order())).rows[0]
+    lost = False
+    for _ in range(20):
+        running = [await rig.generate(prompt, new=40) for _ in range(2)]
+        for each in running:  # the score is admitted behind them
+            await anext(aiter(each))
+        scored = await rig.engine.score([text], hosted, Order())
+        await asyncio.gather(*map(read, running))
+        assert scored.rows[0] == pytest.approx(alone, abs=1e-4)
+        lost = lost or any(line.role is Role.RECOMPUTED for line in scored.receipt.lines)
+        if lost:
+            break
+    assert lost, "the cache has room for all"
+
+
 async def test_texts_are_scored_as_the_model_reads_them(rig: Rig) -> None:
     given = prompts(3, seed=13, longest=60)
     answer = await rig.engine.score(given, rig.engine.hosted("fp32"), Order())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -174,6 +176,19 @@ def test_who_leaves_or_has_no_time_left_is_let_go_before_the_next_step(is_leavin
     assert (error is None) == is_leaving
     assert is_leaving or "after 5 of its tokens" in str(error)
     assert world.pools["fp32"].used_bytes == 0
+
+
+def test_a_deadline_centuries_away_ends_no_lane() -> None:
+    """Longer than Python waits: it stays the first to leave after its request has been answered."""
+    world = StepWorld()
+    world.ask(4, 1, deadline_ns=10**20)
+    world.run()
+    with ThreadPoolExecutor(1) as lane:
+        waiting = lane.submit(world.queue.next_work)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+        world.queue.close()
+        assert waiting.result(30) is None
 
 
 def both(members: int = 8, blocks: int = 64) -> list[StepWorld]:
