@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from tests.fixtures.http_front import CHAT, COMPLETION, MOST_BYTES, Desked, chatty_world
 from wattserve_server.errors import InvalidRequest, OverloadedError, SpentError
 from wattserve_server.http.body import object_of
+from wattserve_server.service.gate import Gate, KeyFile
+from wattserve_server.service.keys import changing, new_key
+from wattserve_server.service.quota import Quotas
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 STRANGER = {"role": "tool", "content": "a"}
@@ -230,6 +234,30 @@ async def test_who_finds_no_room_is_told_when_to_come_again(desk: Desked) -> Non
     assert (reply.status, reply.error["type"]) == (429, "rate_limit_error")
     assert (reply.headers["retry-after-ms"], reply.headers["retry-after"]) == ("2500", "3")
     assert reply.headers["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (COMPLETION | {"stream": "x"}, {}, 400),
+        (COMPLETION, {"content-encoding": "gzip"}, 415),
+        (b" " * (MOST_BYTES + 1), {}, 413),
+        (b"{", {}, 400),
+    ],
+)
+async def test_what_is_refused_counts_for_the_requests_of_its_key(
+    tmp_path: Path, body: Any, headers: dict[str, str], status: int
+) -> None:
+    shown, key = new_key("shop", ("predict",), 1.0, 0, ())
+    with changing(tmp_path / "keys.toml") as keys:
+        keys[key.id] = key
+    quotas = Quotas(lambda: 0.0)
+    gate = Gate(KeyFile(str(tmp_path / "keys.toml")), quotas)
+    desk = Desked(chatty_world(), gate, quotas=quotas)
+    given = {"authorization": f"Bearer {shown}", **headers}
+    assert [(await desk.ask("/v1/completions", body, headers=given)).status for _ in range(3)] == [
+        status, 429, 429
+    ]  # fmt: skip
 
 
 async def test_who_has_spent_his_budget_is_not_told_to_wait_for_its_end(desk: Desked) -> None:
