@@ -51,8 +51,8 @@ VARIANTS = ("fp32", "bf16")
 
 KEPT_RECEIPTS = 200
 OBJECTS = 30_000
-"""By so many may what the server keeps have grown: receipts, and series and statistics of a first time. Beside other
-load it is 22,000 after 12,000 calls."""
+"""By so many may what the server keeps have grown: receipts, and series and statistics of a first time.
+Beside other load it is 22,000 after 12,000 calls."""
 
 MEMORY_BYTES = 250_000_000
 SERIES = 3000
