@@ -91,6 +91,9 @@ def load(folder: Path) -> Dataset:
     """The dataset in `folder`; DatasetError when it cannot be replayed exactly as it stands."""
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such dataset folder; make one with `loadgen prepare`")
+    names = (PIXELS_FILE, *TENSOR_FILES, NEW_TOKENS_FILE, DESCRIPTION_FILE)
+    if odd := [name for name in names if _is_odd(folder / name)]:
+        raise DatasetError(f"{folder}: {', '.join(odd)}: is no regular file")
     return _load_images(folder) if (folder / PIXELS_FILE).is_file() else _load_tokens(folder)
 
 
@@ -115,9 +118,6 @@ def _load_images(folder: Path) -> Dataset:
 
 def _load_tokens(folder: Path) -> Dataset:
     missing = [name for name in TENSOR_FILES if not (folder / name).is_file()]
-    optional = NEW_TOKENS_FILE, DESCRIPTION_FILE
-    if odd := [name for name in (*missing, *optional) if _is_odd(folder / name)]:
-        raise DatasetError(f"{folder}: {', '.join(odd)}: is no regular file")
     if missing:
         raise DatasetError(f"{folder}: {', '.join(missing)} missing; make the folder with `loadgen prepare`")
     ids, mask, labels = (read_tensor(folder / name) for name in TENSOR_FILES)

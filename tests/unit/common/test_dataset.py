@@ -209,6 +209,14 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None
     assert refusal(folder) == f"{folder}: {name}: is no regular file"
 
 
+def test_a_pipe_beside_images_is_refused_too(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    dataset.save_images(folder, np.zeros((2, 3, 4, 4), np.float32), [0, 1], {})
+    (folder / "dataset.json").unlink()
+    os.mkfifo(folder / "dataset.json")
+    assert refusal(folder) == f"{folder}: dataset.json: is no regular file"
+
+
 def test_pickled_objects_are_refused_and_never_run(tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
     message = refusal(write_tensors(tmp_path / "data", labels=_Trap(trap)))
