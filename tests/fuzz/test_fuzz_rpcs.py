@@ -50,9 +50,8 @@ MODELS = ("text", "images") if INPUTS >= 5000 else ("text",)
 VARIANTS = ("fp32", "bf16")
 
 KEPT_RECEIPTS = 200
-OBJECTS = 30_000
-"""By so many may what the server keeps have grown: receipts, and series and statistics of a first time.
-Beside other load it is 22,000 after 12,000 calls."""
+OBJECTS = 20_000
+"""By so many may what the server keeps have grown: receipts, and series and statistics of a first time."""
 
 MEMORY_BYTES = 250_000_000
 SERIES = 3000

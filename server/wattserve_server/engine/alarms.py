@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import Context
 from typing import Generic, TypeVar
 
 # An alarm may ring so much later than it should: 2 to that power, in nanoseconds (8 ms), or, of what is far
@@ -33,7 +34,8 @@ class Alarms(Generic[T]):
         held = self._slots.get(slot)
         if held is None:
             held = self._slots[slot] = {}
-            asyncio.get_running_loop().call_at(slot / 1e9, self._due, slot)
+            # Else the timer would keep all that the first of these calls holds until it rings.
+            asyncio.get_running_loop().call_at(slot / 1e9, self._due, slot, context=Context())
         held[what] = None
         return slot
 

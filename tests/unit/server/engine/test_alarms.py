@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -30,6 +33,24 @@ async def test_what_is_due_rings_once_and_what_has_ended_never() -> None:
     alarms.clear("early", slots["early"])  # which has rung
 
 
+async def test_a_timer_keeps_nothing_of_the_call_that_needed_it_first() -> None:
+    class Call:
+        pass
+
+    of_call: ContextVar[Call] = ContextVar("call")
+    alarms = Alarms[int](lambda what: None)
+
+    async def call() -> weakref.ref[Call]:
+        of_call.set(Call())
+        alarms.clear(1, alarms.set(1, time.monotonic_ns() + 600 * 10**9))
+        return weakref.ref(of_call.get())
+
+    held = await asyncio.create_task(call())
+    await asyncio.sleep(0)
+    gc.collect()
+    assert held() is None
+
+
 async def test_many_share_few_timers_and_none_rings_early_or_much_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -37,8 +58,8 @@ async def test_many_share_few_timers_and_none_rings_early_or_much_too_late(
     timers: list[asyncio.TimerHandle] = []
     call_at = loop.call_at
 
-    def kept(*arguments: Any) -> asyncio.TimerHandle:
-        timers.append(call_at(*arguments))
+    def kept(*arguments: Any, **named: Any) -> asyncio.TimerHandle:
+        timers.append(call_at(*arguments, **named))
         return timers[-1]
 
     monkeypatch.setattr(loop, "call_at", kept)
