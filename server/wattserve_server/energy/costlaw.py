@@ -200,8 +200,8 @@ SPLIT_RULES: Mapping[str, Callable[[Coefficients, Sequence[int]], list[float]]] 
 def _step_shapley(law: Coefficients, work: Sequence[Work]) -> list[float]:
     """Of a step, where nothing is padded: an equal part of what is fixed, and what a sequence adds while the
     step grows evenly to its size (the value of Aumann and Shapley). Without a correction that is the same in
-    every company. A law that is young, or off its sizes, may say that more tokens
-    cost less: then they cost nothing, and nobody who computed any is left without a part."""
+    every company. A law that is young, or off its sizes, may say that more tokens cost less: then they cost
+    nothing, and nobody who computed any is left without a part."""
     whole = of_step(work)
     mean, first_j = law.mean_correction(whole.tokens), law.base[0] * law.corrections[0]
     added = [own + mean * base for own, base in zip(law.smooth, law.base, strict=True)]

@@ -479,7 +479,7 @@ class CountedCall:
             raise
 
     def refused_unread(self) -> None:
-        """Its message was refused before it had come. Raises OverloadedError."""
+        """Its message was refused before it had come: it counts as `read` has it."""
         self._count(is_refused=True)
 
     def _count(self, is_refused: bool) -> None:
