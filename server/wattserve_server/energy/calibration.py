@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from wattserve_server.energy.costlaw import (
     SIZE,
     SMOOTH,
     Array,
+    Features,
     correction_covariance,
     factors_of,
 )
@@ -67,13 +69,25 @@ class Fit:
     covariance: Array  # of the values
 
 
+class PastBatch(NamedTuple):
+    """What is read of a batch that is long settled: not its lines, which would keep its receipts."""
+
+    law: str
+    start_s: float
+    end_s: float
+    features: Features
+
+
 class History:
     """The last intervals between good edges, and the batches in them. Times in seconds."""
 
     def __init__(self, most_intervals: int, most_batches: int) -> None:
         # Each with its seconds in each class of rest. They follow each other without a hole.
         self.intervals: deque[tuple[CounterInterval, Array]] = deque(maxlen=most_intervals)
-        self.batches: deque[TimedWindow] = deque(maxlen=most_batches)
+        self.batches: deque[PastBatch] = deque(maxlen=most_batches)
+
+    def hear(self, batch: TimedWindow) -> None:
+        self.batches.append(PastBatch(batch.law, batch.start_s, batch.end_s, batch.features))
 
     def arrays(self) -> Arrays | None:
         """None when there is too little of it."""
@@ -91,7 +105,7 @@ class Arrays:
     """A history as arrays."""
 
     def __init__(
-        self, intervals: Sequence[tuple[CounterInterval, Array]], batches: Sequence[TimedWindow]
+        self, intervals: Sequence[tuple[CounterInterval, Array]], batches: Sequence[PastBatch]
     ) -> None:
         self.edges_s = np.array([intervals[0][0].start_s, *(item.end_s for item, _ in intervals)])
         self.energy_j = np.array([item.energy_uj / 1e6 for item, _ in intervals])

@@ -143,7 +143,9 @@ class Calibrator:
     ) -> Arrays | None:
         """What was heard of the trials, once nothing of the first runs can be in it."""
         history = History(MOST_HELD, CALIBRATION_BATCHES)
-        history.batches.extend(batch for batch in warm_up if not batch.is_lawless)
+        for batch in warm_up:
+            if not batch.is_lawless:
+                history.hear(batch)
         first_runs = [batch.end_s for batch in warm_up if batch.is_lawless]
         first_s = max(first_runs) + echo_s if first_runs else 0.0
         remaining = deque(warm_up)
@@ -183,7 +185,7 @@ class Calibrator:
         if batch.is_lawless:
             self._lawless_s = max(self._lawless_s, batch.end_s)
         else:
-            self._recent.batches.append(batch)
+            self._recent.hear(batch)
 
     def listen_again(self, laws: Estimate) -> None:
         """The response once more, when it is due: what the laws say of each batch of late, by law."""

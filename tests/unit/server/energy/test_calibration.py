@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.fixtures.windows import receipt
 from wattserve_server.energy.calibration import (
     LEAST_INTERVALS,
     Arrays,
@@ -25,7 +27,7 @@ from wattserve_server.energy.costlaw import CLASSES, SIZE, Array, of_rows
 from wattserve_server.energy.device import Response, rest_times
 from wattserve_server.energy.estimate import CORRECTION, IDLE, Estimate
 from wattserve_server.energy.openbatches import TimedWindow
-from wattserve_server.energy.receipt import Window
+from wattserve_server.energy.receipt import Line, Window
 
 IDLE_W = 60.0
 LAWS = {"fp32": (1.0, 0.02, 1e-4), "bf16": (0.4, 0.01, 0.0)}
@@ -39,7 +41,7 @@ def cost_j(variant: str, tokens: int, length: int) -> float:
 
 def add_batch(history: History, variant: str, start_s: float, end_s: float, tokens: int, length: int) -> None:
     window = Window(variant, round(start_s * 1e9), round(end_s * 1e9), (length,) * (tokens // length), length)
-    history.batches.append(TimedWindow(window, start_s, end_s))
+    history.hear(TimedWindow(window, start_s, end_s))
 
 
 def add_interval(history: History, start_s: float, end_s: float, energy_j: float, rest_s: Array) -> None:
@@ -124,9 +126,9 @@ def test_a_law_of_any_form_leaves_the_response_alone() -> None:
     history = History(1024, 4096)
     plain = warm_up(Response(0.05, 0.02))
     history.batches.extend(plain.batches)
-    large = [item for item in plain.batches if item.window.computed_tokens == 1024]
+    large = [item for item in plain.batches if item.features.tokens == 1024]
     starts, ends = np.array([(item.start_s, item.end_s) for item in large]).T
-    more_j = np.array([3 * cost_j(item.window.variant, 1024, 64) for item in large])
+    more_j = np.array([3 * cost_j(item.law, 1024, 64) for item in large])
     for interval, rest_s in plain.intervals:
         until, since = (
             Response(0.05, 0.02).counted(at_s, starts, ends) for at_s in (interval.end_s, interval.start_s)
@@ -205,6 +207,16 @@ def test_a_misplaced_edge_is_nothing_at_random() -> None:
     """What one interval lacks the next one has: edges are 3 ms off."""
     truth = Response(0.02, 0.025)
     assert at_random(misplaced(warm_up(truth), 0.003, seed=0), truth) == 0.0
+
+
+def test_a_history_keeps_nothing_of_whom_its_batches_answered() -> None:
+    history = History(100, 100)
+    answered = Line(receipt(), 8)
+    batch = TimedWindow(Window("fp32", 0, 10, (8,), 8, (answered,)), 0.0, 1e-8)
+    history.hear(batch)
+    del batch
+    gc.collect()
+    assert not [each for each in gc.get_referrers(answered) if isinstance(each, tuple)]
 
 
 def test_a_response_that_explains_as_well_as_any_is_kept() -> None:
