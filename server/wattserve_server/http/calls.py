@@ -15,6 +15,7 @@ from wattserve_server.errors import ForbiddenError
 from wattserve_server.http.body import Body, object_of
 from wattserve_server.http.errors import told
 from wattserve_server.http.wire import Wire
+from wattserve_server.service.gate import SHORT_BYTES
 from wattserve_server.service.methods import CUT_S, CountedCall, Desk
 
 # As browsers tell it of a page that is not this server's own: whoever visits it may be on this machine.
@@ -40,6 +41,7 @@ class Context:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.told: Any = None  # the code of the failure that the caller was told of
+        self._when_done: list[Callable[[object], None]] = []
 
     def time_remaining(self) -> None:
         return None
@@ -55,6 +57,14 @@ class Context:
     def code(self) -> Any:
         return self.told or 0
 
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self._when_done.append(callback)
+
+    def done(self) -> None:
+        """Nothing waits to be written any more."""
+        for callback in self._when_done:
+            callback(self)
+
 
 class Endpoint:
     """An ASGI application."""
@@ -68,11 +78,17 @@ class Endpoint:
         self._counted = desk.observer.method("server_stream" if reads else "unary", SERVICE, method)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wire = Wire(scope, receive, send, self._desk.most_bytes)
+        context = Context(wire)
         with suppress(asyncio.CancelledError):  # he has left; nobody waits for this task
-            await self._handle(Wire(scope, receive, send, self._desk.most_bytes))
+            try:
+                await self._handle(wire, context)
+                await wire.end()
+            finally:
+                context.done()
 
-    async def _handle(self, wire: Wire) -> None:
-        desk, context = self._desk, Context(wire)
+    async def _handle(self, wire: Wire, context: Context) -> None:
+        desk = self._desk
         with CountedCall(self._counted, desk.calls, desk.gate, self._method, context) as call:
             try:
                 call.admit()
@@ -89,6 +105,8 @@ class Endpoint:
                     body = call.read(object_of, data, is_held=True)
                 with wire.watched():
                     await self._behaviour(Exchange(wire, call, body))
+                if wire.reply_bytes > SHORT_BYTES:
+                    call.will_reply(wire.reply_bytes)
                 return
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()

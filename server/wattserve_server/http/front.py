@@ -102,7 +102,8 @@ class _Coming(h11.Connection):
 
 class Connection(H11Protocol):
     """uvicorn waits for ever for the head of a first request, for one that comes byte by byte, and for who
-    does not read; and once anything comes behind a request it reads no more, so that nobody sees who leaves.
+    does not read a reply; and once anything comes behind a request it reads no more, so that nobody sees who
+    leaves.
     """
 
     unread_s = UNREAD_S
@@ -133,9 +134,14 @@ class Connection(H11Protocol):
         else:  # its reply has begun, or is over: uvicorn would fail
             self.transport.close()
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(CLOSING_S, self.transport.abort)
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._look_again(self.transport.get_write_buffer_size())
+        # asyncio would wait for ever, also of a connection that is being closed
+        self._unread = self.loop.call_later(self.unread_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         self._is_read()
@@ -145,18 +151,6 @@ class Connection(H11Protocol):
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
-
-    def _look_again(self, left: int) -> None:
-        """left: bytes that wait to be read."""
-        self._is_read()
-        self._unread = self.loop.call_later(self.unread_s, self._is_unread, left)
-
-    def _is_unread(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left < before:
-            self._look_again(left)
-        else:  # asyncio would wait for ever, also of one that is being closed
-            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -201,7 +195,8 @@ class Front:
             server_header=False,
             backlog=AT_ONCE,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=CLOSING_S,
+            timeout_graceful_shutdown=2
+            * CLOSING_S,  # never reached: uvicorn would cancel, and call that a fault
         )
         config.load()
         if tls:

@@ -40,6 +40,7 @@ class Wire:
         self._has_come = False  # the whole body
         self.streams = False  # events are going back
         self.is_over = False
+        self.reply_bytes = 0  # of a whole reply
 
     async def read(self, hold: Callable[[int], None]) -> bytes:
         """hold: told how many bytes have come, part by part; it may raise. Raises InvalidRequest;
@@ -99,8 +100,18 @@ class Wire:
             watching.cancel()
 
     async def reply(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        await JSONResponse(content, status, headers)(self.scope, self._receive, self._send)
+        """All of it; `end` has to follow."""
+        response = JSONResponse(content, status, headers)
+        body = bytes(response.body)
+        await self._send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
+        await self._send(_body(body, more=True))
+        self.reply_bytes = len(body)
         self.is_over = True
+
+    async def end(self) -> None:
+        """Wait until the client has read the whole reply, but for what the system holds, or has left."""
+        if self.reply_bytes:
+            await self._send(_body(b"", more=False))
 
     async def refuse(self, content: Any, status: int, headers: Mapping[str, str]) -> None:
         """As `reply`; the body may not have been read."""

@@ -173,7 +173,9 @@ def _unary(
                 call.admit()
                 call.limit()
                 reply = write(await behaviour(_read_one(parse, call, data), context))
-                call.will_reply(len(reply))
+                if len(reply) > SHORT_BYTES:
+                    call.will_reply(len(reply))
+                    _end_unread(context)
                 return reply
             except asyncio.CancelledError:
                 ended: Exception = call.why_cut()
@@ -183,6 +185,14 @@ def _unary(
             return None
 
     return handle
+
+
+def _end_unread(context: Any) -> None:
+    """grpc would wait for ever for who does not read the reply of this call."""
+    task = asyncio.current_task()
+    assert task is not None
+    ending = asyncio.get_running_loop().call_later(UNREAD_S, task.cancel)
+    context.add_done_callback(lambda _: ending.cancel())
 
 
 def _streaming(
@@ -510,19 +520,10 @@ class CountedCall:
             self._gate.messages.add_reply(self._holder, size)
 
     def will_reply(self, size: int) -> None:
-        """Its reply, of so many bytes, waits in grpc until its caller reads it."""
-        task = asyncio.current_task()
-        if size <= SHORT_BYTES or task is None:
-            return
+        """Its reply, of so many bytes, waits in its transport until its caller reads it."""
         name, messages = CALLER.get().name, self._gate.messages
         messages.add_reply(name, size)
-        ending = asyncio.get_running_loop().call_later(UNREAD_S, task.cancel)
-
-        def written(_: object) -> None:
-            ending.cancel()
-            messages.add_reply(name, -size)
-
-        self._context.add_done_callback(written)
+        self._context.add_done_callback(lambda _: messages.add_reply(name, -size))
 
     def warn(self, name: str, text: str) -> None:
         """Tell the caller something beside the answer."""
