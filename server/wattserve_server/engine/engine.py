@@ -343,7 +343,7 @@ class Engine:
         lane = result.members[0].request.lane
         costs = _provisional(lane, window)
         for request in {member.request for member in result.members}:
-            request.ran_in(window)
+            request.ran_in(window, result.warning)
         for index, member in enumerate(result.members):
             request, line = member.request, window.lines[index]
             line.ran(window.lengths[index], window.duration_ns, costs[index])
@@ -499,9 +499,7 @@ class Engine:
             else [window.padded_length] * len(window.lengths)
         )
         for request in {sequence.request for sequence in result.sequences}:
-            if result.warning and result.warning not in request.receipt.warnings:
-                request.receipt.warnings.append(result.warning)
-            request.ran_in(window)
+            request.ran_in(window, result.warning)
         finite = result.finite.tolist()
         for position, sequence in enumerate(result.sequences):
             line, request = sequence.line, sequence.request

@@ -125,8 +125,10 @@ class Request:
         self.tokens += length
         self.remaining += 1
 
-    def ran_in(self, window: Window) -> None:
-        """A batch has run that held sequences of it."""
+    def ran_in(self, window: Window, warning: str) -> None:
+        """A batch has run that held sequences of it. warning: see BatchResult."""
+        if warning and warning not in self.receipt.warnings:
+            self.receipt.warnings.append(warning)
         if window.start_ns > self._last_started_ns:
             self._last_started_ns, self._last_compute_ns = window.start_ns, window.duration_ns
         self._compute_ns += window.duration_ns

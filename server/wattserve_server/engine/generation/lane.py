@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Window, Work
-from wattserve_server.engine.generation import stepper
+from wattserve_server.engine.generation import scheduler, stepper
 from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.port import TokenScore
 from wattserve_server.engine.generation.scheduler import Step, StepBatcher
 from wattserve_server.engine.generation.stepper import Part, Prepared
-from wattserve_server.engine.lane import Lane
-from wattserve_server.engine.out_of_memory import check_answers, free_unused, memory_shortage
+from wattserve_server.engine.lane import SPLIT_FAILURE, Lane
+from wattserve_server.engine.out_of_memory import check_answers, free_unused, memory_shortage, most_splits
 from wattserve_server.engine.variants.variant import Variant
 from wattserve_server.engine.worktime import TaskWork
 from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
@@ -35,13 +35,14 @@ class StepResult:
     chosen: list[list[TokenScore]]
     errors: list[WattserveError | None]
     has_ended: list[bool]
+    warning: str = ""  # for their receipts; empty when there is nothing to say
 
 
 class StepLane(Lane):
     """`on_done` gets StepResults."""
 
     batcher: StepBatcher
-    _running: tuple[list[Member], Window] | None = None  # a step, of which no time is known yet
+    _running: Sequence[scheduler.Part] = ()  # of a step, those of whom nobody has been told
 
     def run_step(
         self,
@@ -62,27 +63,48 @@ class StepLane(Lane):
         return self.measure(window, variant.device, lambda known: (known, stepper.prepare(parts)), run, works)
 
     def _run_batch(self, batch: Any) -> None:
-        step: Step = batch
+        """Tell of the step, or, where the model raises, of its parts one by one: who fails alone ends nobody
+        else's generation."""
+        whole: Step = batch
+        waiting, splits, warning = [whole], 0, ""
+        while waiting:
+            step = waiting[-1]
+            self._running = [part for each in waiting for part in each.parts]
+            window, logits, failure = self._run_parts(step)
+            if failure is not None and self._makes_room(step, window, failure):
+                waiting.pop()
+                continue
+            if failure is not None:
+                device = step.parts[0].member.request.resident.on(self.device).device
+                if not splits:
+                    log.error(
+                        "variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure
+                    )
+                check_answers(device)
+                if len(step.parts) > 1 and splits < most_splits(len(whole.parts)):
+                    # Its lines belong to the windows of the halves: each is charged once.
+                    self.run_log.finish(replace(window, lines=(), work=(), is_first_run=True))
+                    splits += 1
+                    warning = SPLIT_FAILURE
+                    waiting.pop()
+                    waiting[:0] = _halves(step)  # after all others: the largest are split first
+                    continue
+            self.run_log.finish(window)
+            waiting.pop()
+            self._on_done(self._result(step, window, logits, failure, warning))
+        self._running = []
+
+    def _run_parts(self, step: Step) -> tuple[Window, list[NDArray[np.float32]] | None, Exception | None]:
+        """As `run_step`."""
         variant = step.parts[0].member.request.resident.on(self.device)
-        lines = tuple(part.line for part in step.parts)
-        work = tuple(part.member.work(part.tokens) for part in step.parts)
-        members = [part.member for part in step.parts]
-        self._running = members, _unmeasured(variant.name, work, lines)
+        lines, work = _charged(step.parts)
         parts = []
         for (member, count, _), each in zip(step.parts, work, strict=True):
             assert member.cache is not None
             rows = count if member.wish is None else each.chosen
             parts.append(Part(member.tokens(count), member.cache, rows, member.is_decoding))
-        works = [member.request.work for member in members]
-        window, logits, failure = self.run_step(variant, parts, work, lines, works=works)
-        if failure is not None:
-            if self._makes_room(step, window, failure):
-                return
-            log.error("variant %s failed on a step of %d", step.variant, len(step.parts), exc_info=failure)
-            check_answers(variant.device)
-        self._running = None
-        self.run_log.finish(window)
-        self._on_done(self._result(step, window, logits, failure))
+        works = [part.member.request.work for part in step.parts]
+        return self.run_step(variant, parts, work, lines, works=works)
 
     def _result(
         self,
@@ -90,6 +112,7 @@ class StepLane(Lane):
         window: Window,
         logits: list[NDArray[np.float32]] | None,
         failure: Exception | None,
+        warning: str,
     ) -> StepResult:
         members, chosen, errors, ended = [], [], [], []
         for index, (member, count, _) in enumerate(step.parts):
@@ -115,7 +138,7 @@ class StepLane(Lane):
             chosen.append(tokens or [])
             errors.append(error)
             ended.append(is_over)
-        return StepResult(window, members, chosen, errors, ended)
+        return StepResult(window, members, chosen, errors, ended, warning)
 
     def _makes_room(self, step: Step, window: Window, failure: Exception) -> bool:
         """Where memory did not suffice for a step of several: half of them lose their places, and nothing
@@ -129,22 +152,36 @@ class StepLane(Lane):
         for part in step.parts:
             part.line.left()
         self.batcher.make_room([part.member for part in step.parts[len(step.parts) // 2 :]])
-        self._running = None
         self.run_log.finish(replace(window, lines=(), work=(), is_first_run=True))
         free_unused(step.parts[0].member.request.resident.on(self.device).device, generation=1)
         return True
 
     @property
     def is_in_a_batch(self) -> bool:
-        return self._running is not None
+        return bool(self._running)
 
     def let_go(self, error: LaneLostError) -> None:
-        assert self._running is not None
         self.why_lost = str(error)
-        members, begun = self._running
-        window, count = self._cut_short(begun), len(members)
+        members, count = [part.member for part in self._running], len(self._running)
+        lines, work = _charged(self._running)
+        window = self._cut_short(_unmeasured(members[0].request.variant, work, lines))
         self._on_done(StepResult(window, members, [[]] * count, [error] * count, [True] * count))
         self.batcher.lose_all(error, members)
+
+
+def _charged(parts: Sequence[scheduler.Part]) -> tuple[tuple[Line, ...], tuple[Work, ...]]:
+    """What their window charges, and what it computes for each."""
+    return tuple(part.line for part in parts), tuple(part.member.work(part.tokens) for part in parts)
+
+
+def _halves(step: Step) -> list[Step]:
+    """Of two or more members; those whose prompts are read come first, and rather fail. Their lines know."""
+    parts = sorted(step.parts, key=lambda part: part.member.is_decoding)
+    cut = len(parts) // 2
+    for half in (parts[:cut], parts[cut:]):
+        for part in half:
+            part.line.batch_size = len(half)
+    return [Step(step.variant, parts[cut:]), Step(step.variant, parts[:cut])]
 
 
 def _unmeasured(

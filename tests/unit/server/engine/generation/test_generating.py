@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +27,7 @@ from wattserve_server.engine.generation.lane import StepLane, steps_of
 from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
 from wattserve_server.engine.generation.running import RunningGeneration
 from wattserve_server.engine.generation.text import TextStream
-from wattserve_server.engine.lane import RunLog
+from wattserve_server.engine.lane import SPLIT_FAILURE, RunLog
 from wattserve_server.engine.model import LoadedModel, load_model
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import Order
@@ -388,6 +390,73 @@ async def test_a_step_says_which_of_its_rows_decode_and_they_come_first(rig: Rig
     assert decoding_rows() == 0
 
 
+ODD = 7  # an id that the model raises on
+
+
+class Attempts(list[int]):
+    """The members of each step that was tried, of a model that raises on the odd id. holds_at: so many
+    decode; then it waits until it may go on."""
+
+    holds_at = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
+    run, tried = stepper.run, Attempts()
+
+    def odd(variant: Any, prepared: Any, *more: Any) -> Any:
+        if prepared.decoding == tried.holds_at > 0:
+            assert tried.may_go_on.wait(60)
+        tried.append(len(prepared.wanted))
+        if (prepared.inputs["input_ids"] == ODD).any():
+            raise ValueError("odd")
+        return run(variant, prepared, *more)
+
+    monkeypatch.setattr(stepper, "run", odd)
+    return tried
+
+
+async def test_who_sends_what_the_model_raises_on_ends_nobody_elses_generation(
+    rig: Rig, attempts: Attempts, caplog: pytest.LogCaptureFixture
+) -> None:
+    fine = (prompt for prompt in prompts(40, seed=23) if ODD not in (*prompt, *expected(prompt, 20)))
+    good = list(islice(fine, 7))
+    attempts.holds_at = 7
+    running = [await rig.generate(prompt) for prompt in good]
+    answers = [asyncio.create_task(read(each)) for each in running]
+    culprit = await rig.generate(np.array([1, 2, ODD, 3]))
+    attempts.may_go_on.set()
+    with pytest.raises(InferenceError, match="failed on a step: ValueError") as told:
+        await read(culprit)
+    assert told.value.receipt_id == culprit.receipt.receipt_id
+    assert await asyncio.gather(*answers) == [expected(prompt, 20) for prompt in good]
+    assert [record.message for record in caplog.records] == ["variant fp32 failed on a step of 8"]
+    begun = attempts.index(8)
+    assert attempts[begun : begun + 7] == [8, 4, 4, 2, 2, 1, 1]
+    assert {tuple(each.receipt.warnings) for each in (*running, culprit)} == {(SPLIT_FAILURE,)}
+    windows = rig.run_log.drain()[0]
+    charged = Counter(line for window in windows for line in window.lines if line.receipt is culprit.receipt)
+    assert list(charged.values()) == [1]  # what it ran alone
+    assert len([window for window in windows if window.is_first_run]) == 3
+    assert rig.held_bytes == 0
+
+
+async def test_two_of_them_fail_and_a_model_that_is_broken_is_not_tried_for_ever(
+    rig: Rig, attempts: Attempts
+) -> None:
+    running = [await rig.generate(np.array([1, 2, ODD, 3])) for _ in range(8)]
+    told = await asyncio.gather(*map(read, running), return_exceptions=True)
+    assert {type(error) for error in told} == {InferenceError}
+    assert attempts == [8, 4, 4, 2, 2, 2, 2, 1, 1]
+    lines = Counter(line for window in rig.run_log.drain()[0] for line in window.lines)
+    assert sorted(lines.values()) == [1] * 8
+    assert rig.held_bytes == 0
+
+
 async def test_a_tokenizer_that_fails_fails_its_own_request_alone(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -461,11 +530,12 @@ async def test_a_lane_that_fails_ends_its_generations_and_what_waits_runs_on_the
     assert (await read(again), again.receipt.device) == (expected(given[0], 20), "cpu:0")
 
 
+def broken(device: torch.device) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one's end is the server's."""
-
-    def broken(device: torch.device) -> None:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     def wrong(*step: object) -> object:
         raise ValueError
@@ -475,3 +545,33 @@ async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch
     generation = await rig.generate(prompts(1)[0])
     assert "illegal memory access" in str(await asyncio.wait_for(rig.died, 30))
     await generation.aclose()
+
+
+@pytest.mark.parametrize("rig", [(4096, 4, 32, LANES)], indirect=True, ids=str)
+async def test_a_lane_that_fails_while_a_step_is_run_in_parts_charges_everybody_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, answers, is_full = stepper.run, iter(range(2)), threading.Event()
+
+    def wrong(variant: Any, prepared: Any, *more: Any) -> Any:
+        if variant.device == LANES[1]:
+            if len(prepared.wanted) == 4:
+                is_full.set()
+            if is_full.is_set():
+                raise ValueError
+        return run(variant, prepared, *more)
+
+    def answers_twice(device: torch.device) -> None:
+        if next(answers, None) is None:
+            broken(device)
+
+    monkeypatch.setattr(generating, "check_answers", answers_twice)
+    monkeypatch.setattr(stepper, "run", wrong)
+    running = [await rig.generate(np.array([1, 2, 3]), new=100) for _ in range(8)]
+    told = await asyncio.gather(*map(read, running), return_exceptions=True)
+    lost = [each for each, error in zip(running, told, strict=True) if isinstance(error, LaneLostError)]
+    assert (len(lost), lanes_of(lost)) == (4, {"cpu:1"})
+    windows = rig.run_logs[1].drain()[0]
+    assert [len(window.lines) for window in windows][-3:] == [0, 0, 4]
+    assert {line.receipt for line in windows[-1].lines} == {each.receipt for each in lost}
+    assert rig.held_bytes == 0
