@@ -45,9 +45,9 @@ test: $(READY) ## Run the tests that need neither a GPU nor a server of their ow
 test-integration: $(READY) ## Start servers, commands and whole sweeps, and hold what they answer, meter and show together
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/integration $(ARGS)
 
-test-worlds: $(READY) ## Hold attribution and statistics against simulated worlds with a known truth, in a minute
-	$(BIN)/python -m pytest -n 2 -m long tests/unit/bench tests/unit/loadgen tests/unit/server/energy \
-	  tests/unit/server/engine $(ARGS)
+test-worlds: $(READY) ## Hold attribution, statistics and the models that are shipped against what is known to be true
+	$(BIN)/python -m pytest -n 2 -m long tests/property tests/unit/bench tests/unit/loadgen tests/unit/server/audit \
+	  tests/unit/server/energy tests/unit/server/engine $(ARGS)
 
 test-language-models: $(READY) ## Try language models: their servers, sweeps, perplexity and OpenAI's client
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/unit/tools tests/integration/test_generation.py \

@@ -14,6 +14,8 @@ import wattserve_tools  # noqa: F401  before libraries are loaded that read what
 from tests.fixtures.bf16_cpu import sitecustomize
 from tests.fixtures.children import share_zygote
 
+gc.disable()  # until everything is imported and collected
+
 # A shell ignores Ctrl-C for what it starts in the background, and so would every process of the tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,6 +40,7 @@ def pytest_collection_finish() -> None:
     """What is imported and collected stays: no test pays for another look at it for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -60,19 +60,22 @@ def play(device: ArbitraryDevice, step: tuple[Any, ...]) -> None:
         device.read()
 
 
-# What the garbage of an earlier test says while this one runs is not this one's.
-@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
-@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.one_of(events, events, stretches), max_size=40),
     st.sampled_from([None, None, 0.0, 12.5]),
     st.booleans(),
 )
-def test_every_microjoule_is_somewhere_and_nothing_is_negative(
-    steps: list[tuple[Any, ...]], idle_watts: float | None, wraps: bool
-) -> None:
+def conserves(steps: list[tuple[Any, ...]], idle_watts: float | None, wraps: bool) -> None:
     device = ArbitraryDevice(idle_watts, wraps)
     with np.errstate(over="raise", divide="raise", invalid="raise"):
         for step in steps:
             play(device, step)
         device.rest()
+
+
+# What the garbage of an earlier test says while this one runs is not this one's.
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("examples", [50, pytest.param(250, marks=pytest.mark.long)])
+def test_every_microjoule_is_somewhere_and_nothing_is_negative(examples: int) -> None:
+    bound = settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
+    bound(conserves)()

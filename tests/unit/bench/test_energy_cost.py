@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.energy_cost.memory import growth, look
 from tests.bench.energy_cost.rig import PARTS, SENSORS, Load, Rig
 
@@ -17,6 +19,7 @@ def test_every_request_is_charged_and_every_part_is_on_the_clock() -> None:
     assert rig.sampler.ledger.residual_uj() == 0
 
 
+@pytest.mark.long
 def test_what_grows_is_found() -> None:
     rig = Rig(SENSORS[2])
     rig.rest(0.1)

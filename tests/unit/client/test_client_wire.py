@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.present import present
@@ -100,6 +100,7 @@ def test_every_field_has_a_place_of_its_name(message: type[Message], kind: type)
 
 
 @pytest.mark.parametrize("kind", PLACES)
+@settings(max_examples=30)
 @given(random=st.randoms(use_true_random=False))
 def test_what_was_read_is_what_was_said_and_can_be_said_again(kind: type[Message], random: Random) -> None:
     message = made_up(kind(), random)

@@ -65,23 +65,24 @@ def tune(variant: Variant) -> None:
     """On the thread that will run it. A GPU's variants stay as they are: nothing was measured there."""
     if variant.device.type != "cpu":
         return
+    attempts = _Attempts(variant)
     done = []
-    count = _attempt(variant, "linear layers by oneDNN", _use_onednn)
+    count = attempts.make("linear layers by oneDNN", _use_onednn)
     if count:
         done.append(f"{count} linear layers by oneDNN, weights reordered ahead")
-        if _attempt(variant, "GELU in linear layers", _use_gelu):
+        if attempts.make("GELU in linear layers", _use_gelu):
             done[-1] += ", GELU in the same pass"
     if int8_sums_saturate(variant.device):
-        count = _attempt(variant, "int8 layers by oneDNN", _use_onednn_int8)
+        count = attempts.make("int8 layers by oneDNN", _use_onednn_int8)
         if count:
             done.append(f"{count} int8 layers by oneDNN, weights reordered ahead")
     else:
-        count = _attempt(variant, "int8 layers by oneDNN", _use_bytes)
+        count = attempts.make("int8 layers by oneDNN", _use_bytes)
         if count:
             done.append(f"{count} int8 layers by oneDNN, in bytes from layer to layer")
     if variant.model.task.takes_text and _is_packable(variant.model):
         is_made = bool(variant.model.weights.made)
-        if _attempt(variant, "packing", _use_packing, is_exact=is_made or None):
+        if attempts.make("packing", _use_packing, is_exact=is_made or None):
             done.append("tokens packed")
     variant.tuning = "; ".join(done)
     variant.parameter_bytes = tensor_bytes(variant.built.module)
@@ -94,32 +95,38 @@ def _is_packable(model: LoadedModel) -> bool:
         return True
     if model.is_packable is None:
         exact = build_variant(model, Choice("fp32", KINDS["fp32"], torch.device("cpu")))
-        model.is_packable = bool(_attempt(exact, "packing", _use_packing))
+        model.is_packable = bool(_Attempts(exact).make("packing", _use_packing))
     return model.is_packable
 
 
-def _attempt(
-    variant: Variant,
-    what: str,
-    change: Callable[[Variant, ExitStack], int],
-    is_exact: bool | None = None,
-) -> int:
-    """What the change says it did; 0 where it was undone. is_exact: whether answers have to stay as they are
-    but for fp32's rounding; None: as the variant's products are."""
-    if is_exact is None:
-        is_exact = variant.kind.support(variant.device).operands == "fp32"
-    before = _answers(variant)
-    with ExitStack() as undo:
-        try:
-            count = change(variant, undo)
-            if not count or _alike(before, _answers(variant), is_exact):
-                undo.pop_all()
-                return count
-            reason = "its answers would change"
-        except Exception as error:  # whatever a model raises when it is not as expected
-            reason = f"{type(error).__name__}: {error}"
-    log.info("variant %s runs without %s: %s", variant.name, what, reason)
-    return 0
+class _Attempts:
+    """At one variant, one after the other."""
+
+    def __init__(self, variant: Variant) -> None:
+        self._variant = variant
+        self._answers = _answers(variant)  # as it is now
+
+    def make(
+        self, what: str, change: Callable[[Variant, ExitStack], int], is_exact: bool | None = None
+    ) -> int:
+        """What the change says it did; 0 where it was undone. is_exact: whether answers have to stay as they
+        are but for fp32's rounding; None: as the variant's products are."""
+        variant = self._variant
+        if is_exact is None:
+            is_exact = variant.kind.support(variant.device).operands == "fp32"
+        with ExitStack() as undo:
+            try:
+                count = change(variant, undo)
+                after = _answers(variant) if count else self._answers
+                if not count or _alike(self._answers, after, is_exact):
+                    self._answers = after
+                    undo.pop_all()
+                    return count
+                reason = "its answers would change"
+            except Exception as error:  # whatever a model raises when it is not as expected
+                reason = f"{type(error).__name__}: {error}"
+        log.info("variant %s runs without %s: %s", variant.name, what, reason)
+        return 0
 
 
 def _use_onednn(variant: Variant, undo: ExitStack) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.loadgen_pages import COLUMNS, Page
+from tests.fixtures.loadgen_pages import COLUMNS, Page, undrawn
 from tests.fixtures.loadgen_results import make_results, make_server, make_target, standing_server
 from wattserve_loadgen.report import text as report_text
 from wattserve_loadgen.report.facts import meters_of, source_line
@@ -30,7 +30,7 @@ def test_a_proxy_is_named_as_one_in_every_table_chart_and_sentence() -> None:
 
 def test_an_unverified_precision_is_named_as_one() -> None:
     server = standing_server(verified=False, verification="no profiler here")
-    found = Page(render(make_results(server=server), COLUMNS))
+    found = undrawn(make_results(server=server))
     assert "int8 (unverified): No profiler here." in found.text
     assert "At concurrency 4, int8 (unverified) saves" in found.text
     assert "fp32 (unverified" not in found.text
@@ -41,7 +41,7 @@ def test_an_unverified_precision_is_named_as_one() -> None:
 )
 def test_nothing_is_said_of_a_precision_of_which_the_server_says_nothing(about: dict[str, Any]) -> None:
     server = make_server() if not about else standing_server(**about)
-    text = Page(render(make_results(server=server), COLUMNS)).text
+    text = undrawn(make_results(server=server)).text
     assert "unverified" not in text
     assert "(proxy)" not in text
 

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fixtures.loadgen_pages import Page, default_html, default_page, make_sheet
+from tests.fixtures.loadgen_pages import default_html, default_page, make_sheet
 from tests.fixtures.loadgen_results import ARMS, FP32, make_results
 from wattserve_common.stats import Interval
 from wattserve_loadgen.model.ratios import Ratios
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.plan.load import Arm
 from wattserve_loadgen.report.charts import opening
-from wattserve_loadgen.report.page import render
 from wattserve_loadgen.report.text import headline
 
 TITLE = "What a request costs at concurrency 4"
@@ -45,9 +44,11 @@ def test_a_saving_that_is_shown_stands_behind_its_bar() -> None:
 
 def test_a_difference_that_is_not_shown_is_not_drawn_as_one() -> None:
     results = with_ratio(make_results(), "int8", Interval(0.9, 0.7, 1.1, 3))
-    figure = Page(render(results, {})).figure(TITLE)
-    assert "10.0 mJ, no difference shown" in figure
-    assert "%," not in figure
+    picture = opening(make_sheet(results))
+    assert picture is not None
+    assert picture.svg is not None
+    assert "10.0 mJ, no difference shown" in picture.svg
+    assert "mJ, −" not in picture.svg
 
 
 def test_where_there_is_nothing_to_compare_there_is_no_picture() -> None:

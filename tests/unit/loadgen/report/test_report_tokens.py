@@ -6,7 +6,7 @@ import csv
 from dataclasses import replace
 from functools import cache
 
-from tests.fixtures.loadgen_pages import Page
+from tests.fixtures.loadgen_pages import Page, undrawn
 from tests.fixtures.loadgen_results import make_language_results, make_results, standing_server
 from wattserve_loadgen.figures.verdicts import ENERGY
 from wattserve_loadgen.model.results import Results, Verdict
@@ -62,7 +62,7 @@ def test_with_an_objective_the_table_says_what_share_was_within_it() -> None:
     assert results.points[0].figures is not None
     held = replace(results.points[0], figures=replace(results.points[0].figures, goodput_share=0.25))
     plan = replace(results.plan, objective="ttft<200ms")
-    found = Page(render(replace(results, plan=plan, points=[held, *results.points[1:]]), {}))
+    found = undrawn(replace(results, plan=plan, points=[held, *results.points[1:]]))
     table = next(one for one in found.tables if "ITL p50" in one)
     assert "goodput" in table
     assert "25 %" in table
@@ -74,7 +74,7 @@ def test_a_proxy_is_named_as_one_beside_its_perplexity() -> None:
     server = standing_server(proxy="products in fp32")
     results = make_language_results()
     targets = [replace(target, server=server) for target in results.targets]
-    found = Page(render(replace(results, targets=targets), {}))
+    found = undrawn(replace(results, targets=targets))
     tables = [table for table in found.tables if "perplexity" in table]
     assert len(tables) == 3
     for table in tables:
@@ -95,7 +95,7 @@ def test_the_console_counts_tokens() -> None:
 def test_without_rows_held_out_the_reader_is_told_how_to_ask_for_them() -> None:
     results = make_language_results(perplexity={}, held_out="")
     assert "perplexity –: no rows were held out (--held-out)." in summary(results)
-    assert "not measured, because no rows were held out" in render(results, {})
+    assert "not measured, because no rows were held out" in undrawn(results).text
 
 
 def unmetered() -> Results:

@@ -15,7 +15,7 @@ from tests.unit.server.test_counters import Machine
 from wattserve_server.audit.events import METHODS, Closed, Ended, Event, Heard, Opened, Told
 from wattserve_server.audit.recompute import Recomputed, recompute
 from wattserve_server.energy.accountant import Accountant
-from wattserve_server.energy.attribution import IDLE_POLICIES
+from wattserve_server.energy.attribution import BUSY_TIME, IDLE_POLICIES
 from wattserve_server.energy.device import Response
 from wattserve_server.energy.filter import EnergyFilter
 from wattserve_server.energy.reading import Energy, Reading
@@ -91,7 +91,10 @@ def test_receipts_of_accounts_that_met_an_error_are(tmp_path: Path, monkeypatch:
     assert not recompute(tmp_path / "run.audit").is_proved  # of accounts that meet none
 
 
-@pytest.mark.parametrize("policy", IDLE_POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(name, marks=() if name == BUSY_TIME else pytest.mark.long) for name in IDLE_POLICIES],
+)
 def test_two_devices_and_the_host_that_they_share(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

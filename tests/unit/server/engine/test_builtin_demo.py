@@ -48,6 +48,7 @@ def test_without_a_cache_the_packages_own_folder_serves() -> None:
     assert demo_folder() == SHIPPED
 
 
+@pytest.mark.long
 def test_it_answers_as_well_as_its_card_says() -> None:
     card = re.search(r"accuracy \*\*([0-9.]+)%\*\*", (SHIPPED / "MODEL.md").read_text("utf-8"))
     assert card is not None

@@ -90,6 +90,7 @@ def test_a_vision_transformer_answers_as_it_does_alone_in_every_precision(
     np.testing.assert_allclose(found, wanted, atol={"fp32": 1e-5}.get(names, 0.1))
 
 
+@pytest.mark.long
 def test_the_random_resnet_tells_images_apart_in_fp32_and_bf16(resnet: LoadedModel) -> None:
     sent = images(resnet, 2)
     for name in ("fp32", "bf16"):

@@ -107,7 +107,7 @@ def served(family: str) -> tuple[Variant, list[TokenIds], list[list[int]]]:
     return variant_of(module), prompts, answers
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("mistral", marks=pytest.mark.long)])
 @given(
     jobs=st.lists(asked, min_size=1, max_size=7),
     members=st.integers(1, 5),
