@@ -121,17 +121,18 @@ def record_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
     path = Path(arguments.file)
     with _opened(config) as chosen:
         say(chosen.notice)
-        file = create(path)
-        with closing(file), _until_interrupted() as pause:
-            probed = probe_with_parts(chosen.meter)
-            period_s = poll_period_s(probed.probe, chosen.meter.poll_period_s)
-            say(f"recording every {period_s * 1000:g} ms into {path}; Ctrl-C ends it")
-            try:
+        try:  # what waits in its buffer is written when it is closed
+            with closing(create(path)) as file, _until_interrupted() as pause:
+                probed = probe_with_parts(chosen.meter)
+                period_s = poll_period_s(probed.probe, chosen.meter.poll_period_s)
+                say(f"recording every {period_s * 1000:g} ms into {path}; Ctrl-C ends it")
                 count = record(
                     chosen.meter, file, poll_period_s=period_s, seconds=arguments.seconds, sleep=pause
                 )
-            except OSError as error:
-                raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be written ({error.strerror}); what is there is no whole recording"
+            ) from None
     print(f"{path}: {counted(count, 'reading')}")
     return 0
 

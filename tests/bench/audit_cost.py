@@ -124,7 +124,7 @@ def generations(at_once: int) -> Callable[[Recording], None]:
             for receipt, prompt, chosen, _ in members:
                 lines.append(receipt.lines[min(chosen, 1)])
                 begins = Work(prompt, prompt * (prompt + 1) // 2, 1, begins=True)
-                work.append(Work(1, chosen=1, read=prompt + chosen) if chosen else begins)
+                work.append(Work(1, logits=1, read=prompt + chosen) if chosen else begins)
             took_ns = int(rng.normal(10e6, 1e6))
             lengths = tuple(each.computed for each in work)
             made.ran(int(rng.normal(3e5, 3e4)), took_ns, lengths, lines, tuple(work))

@@ -50,7 +50,7 @@ MODELS = ("text", "images") if INPUTS >= 5000 else ("text",)
 VARIANTS = ("fp32", "bf16")
 
 KEPT_RECEIPTS = 200
-OBJECTS = 20_000
+OBJECTS = 8_000
 """By so many may what the server keeps have grown: receipts, and series and statistics of a first time."""
 
 MEMORY_BYTES = 250_000_000

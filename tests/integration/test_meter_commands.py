@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import PIPE
 
@@ -107,3 +109,14 @@ def test_a_mistake_is_one_line_that_says_what_is_wrong(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert words in refused(capsys, *arguments)
+
+
+def test_a_recording_that_may_not_grow_ends_in_one_line(tmp_path: Path) -> None:
+    """What waits in its buffer is written when it is closed, and fails once more."""
+    path = tmp_path / "r.jsonl"
+    record = (sys.executable, *WATTSERVE, "meter", "record", str(path), "--meter", "simulated")
+    command = ("bash", "-c", 'ulimit -f 1 && exec "$@"', "record", *record, "--seconds", "60")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{path}: cannot be written (File too large); what is there is no whole recording" in done.stderr
+    assert "Traceback" not in done.stderr

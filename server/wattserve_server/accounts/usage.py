@@ -30,7 +30,10 @@ MINUTE_S = 60
 
 # A server writes twice a second, and tries again after 10 s at the latest.
 BEHIND_NS = 30 * 10**9
-NOT_WRITTEN = "nothing was written since, and the server has not ended: what it used is not in the book"
+NOT_WRITTEN = (
+    "nothing was written since, and the server has not ended: what it used is not in the book, unless its"
+    " clock is behind the reader's"
+)
 
 LAST_UNIX_S = 7_258_118_400  # the year 2200: as nanoseconds, databases hold it
 

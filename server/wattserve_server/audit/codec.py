@@ -325,8 +325,8 @@ class Decoder:
 
     def _work(self, line: Line | None) -> Work:
         more = [self._in.take(column) for column in _WORK]
-        computed, pairs, chosen, read, begins = map(add, self._works.get(line, _NOTHING), more)
-        work = self._works[line] = Work(computed, pairs, chosen, read, bool(begins))
+        computed, pairs, logits, read, begins = map(add, self._works.get(line, _NOTHING), more)
+        work = self._works[line] = Work(computed, pairs, logits, read, bool(begins))
         return work
 
     def _line(self) -> Line:

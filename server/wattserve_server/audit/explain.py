@@ -24,7 +24,13 @@ from wattserve_server.energy.receipt import Charge, Figures, Receipt, Window
 
 MOST_EDGES = 5000  # that are looked through for those of a batch
 LEAST_PART = 0.001  # of a batch: an interval that holds less is not told
-_TERMS = ("for the batch", "a token", "a token and token of length or pair", "a chosen token", "a token read")
+_TERMS = (
+    "for the batch",
+    "a token",
+    "a token and token of length or pair",
+    "a row of logits",
+    "a token read",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
 """The cost law: joules of a batch as a function of the work it did, and what is told from it.
 
-    joules = fixed + per_token x n + per_square x n x L + per_chosen x c + per_read x r
+    joules = fixed + per_token x n + per_square x n x L + per_logits x o + per_read x r
              + (the same) x correction(n)
 
-1, n, n x L, c and r are the features of its window (`Features`); a law reads nothing else. Where the counter
+1, n, n x L, o and r are the features of its window (`Features`); a law reads nothing else. Where the counter
 counts CPU time and that of each batch is known, one law (`CPU_TIME`) is that of all variants, and reads that
 alone.
 n: tokens computed, padding included. L: the length at which they were computed, so that n x L is the sum of
 squared lengths; of a step of a language model, whose prompts come in parts, the pairs of tokens that
-attended. c, r: of such a step, the tokens that it chose, and those in the cache that it read for sequences
-whose prompt had been read. A batch of rows has none.
+attended. o, r: of such a step, the rows of logits (one for each token that it chose, or scored), and the
+tokens in the cache that it read for sequences whose prompt had been read. A batch of rows has none.
 correction: hat functions over log2(n), for what a straight line misses (a device that fills up, a kernel that
 changes at some size). `filter` learns the coefficients; they are never negative.
 
@@ -42,7 +42,7 @@ class Features(NamedTuple):
     batches: float  # 1: what a batch costs however large it is
     tokens: float  # computed, padding included; the law's correction goes by them
     squares: float  # of the lengths at which they were computed, summed; of prompts, pairs of tokens
-    chosen: float = 0.0  # next tokens
+    logits: float = 0.0  # rows of them
     read: float = 0.0  # of the cache
 
 
@@ -53,8 +53,8 @@ def of_rows(tokens: int, length: int) -> Features:
 
 def of_step(work: Sequence[Work]) -> Features:
     """Of a step of a language model."""
-    computed, pairs, chosen, read, _ = map(sum, zip(*work, strict=True))
-    return Features(1.0, float(computed), float(pairs), float(chosen), float(read))
+    computed, pairs, logits, read, _ = map(sum, zip(*work, strict=True))
+    return Features(1.0, float(computed), float(pairs), float(logits), float(read))
 
 
 def of_cpu_time(seconds: float) -> Features:
@@ -98,7 +98,7 @@ class Coefficients(NamedTuple):
     fixed_j: float  # this and what follows: the smooth part, in the order of `Features`
     per_token_j: float
     per_square_j: float = 0.0
-    per_chosen_j: float = 0.0
+    per_logits_j: float = 0.0
     per_read_j: float = 0.0
     base: tuple[float, ...] = (0.0,) * SMOOTH  # the smooth part that `corrections` are relative to
     corrections: tuple[float, ...] = (0.0,) * NODES
@@ -111,7 +111,7 @@ class Coefficients(NamedTuple):
     @property
     def smooth(self) -> tuple[float, ...]:
         """The coefficients of the smooth part, in the order of `Features`."""
-        return self.fixed_j, self.per_token_j, self.per_square_j, self.per_chosen_j, self.per_read_j
+        return self.fixed_j, self.per_token_j, self.per_square_j, self.per_logits_j, self.per_read_j
 
     def cost_j(self, features: Features) -> float:
         """Joules of a batch; never negative."""
@@ -145,7 +145,7 @@ class Coefficients(NamedTuple):
         return (
             self.per_token_j * work.computed
             + self.per_square_j * work.pairs
-            + self.per_chosen_j * work.chosen
+            + self.per_logits_j * work.logits
             + self.per_read_j * work.read
         )
 

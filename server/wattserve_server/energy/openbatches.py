@@ -123,7 +123,7 @@ def _shape(window: Window) -> tuple[int, ...]:
         return window.computed_tokens, window.padded_length
     features = features_of(window)
     doublings = (round(ALIKE_STEPS * math.log2(1 + much)) for much in (features.squares, features.read))
-    return window.computed_tokens, int(features.chosen), *doublings
+    return window.computed_tokens, int(features.logits), *doublings
 
 
 class OpenBatches:

@@ -330,6 +330,8 @@ class Receipt:
         if reason:
             energy_uj = None
         state = State.PROVISIONAL if not is_final else State.UNKNOWN if reason else State.SETTLED
+        if not is_final:  # the share of some windows alone would look like that of all
+            idle_share_uj = None
         interval_uj = None
         if state is State.SETTLED and energy_uj is not None:
             # Lines of one batch are wrong together, as are the windows of a line; two counters are not.
@@ -352,7 +354,7 @@ class Work(NamedTuple):
 
     computed: int  # tokens that went through its layers
     pairs: int = 0  # of a token of a prompt and one that it attended to, itself among them
-    chosen: int = 0  # next tokens that it chose: 1, or 0 where the prompt is not read to its end
+    logits: int = 0  # rows of them: one for each next token that was chosen, or scored
     read: int = 0  # tokens in the cache that a sequence attended to whose prompt had been read
     begins: bool = False  # whether it is the first of its sequence, which is counted here
 

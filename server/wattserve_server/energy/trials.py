@@ -19,11 +19,12 @@ SHORTEST = 8  # tokens of the shortest warm-up sequence
 
 class StepShape(NamedTuple):
     """A step of a language model, whose sequences are alike: each has so many tokens in the cache, and reads
-    so many of its prompt, or decodes one."""
+    so many of its prompt, or of a text that is scored; or it decodes one."""
 
     sequences: int
     cached: int
     prompt: int = 0  # 0: they decode
+    is_scored: bool = False
 
     @property
     def tokens(self) -> int:
@@ -34,11 +35,14 @@ class StepShape(NamedTuple):
     def work(self) -> Work:
         """What each does."""
         if not self.prompt:
-            return Work(1, chosen=1, read=self.cached + 1)
-        return Work(self.prompt, self.prompt * self.cached + self.prompt * (self.prompt + 1) // 2, 1)
+            return Work(1, logits=1, read=self.cached + 1)
+        pairs = self.prompt * self.cached + self.prompt * (self.prompt + 1) // 2
+        return Work(self.prompt, pairs, self.prompt if self.is_scored else 1)
 
     def __str__(self) -> str:
-        what = f"prompts of {self.prompt} tokens" if self.prompt else "decoding sequences"
+        what = "decoding sequences"
+        if self.prompt:
+            what = f"{'scored texts' if self.is_scored else 'prompts'} of {self.prompt} tokens"
         return f"{self.sequences} {what} behind {self.cached}"
 
 
@@ -101,8 +105,8 @@ def plan_step_trials(
 def step_shapes(
     most_tokens: int, most_members: int, step_tokens: int, cache_tokens: int
 ) -> tuple[StepShape, ...]:
-    """Short and long prompts, at the begin and far behind it; decoding by few and many, with little and much
-    in the cache: what a law's features are told apart by."""
+    """Short and long prompts, at the begin and far behind it; a text that is scored; decoding by few and
+    many, with little and much in the cache: what a law's features are told apart by."""
     longest = max(2, min(most_tokens, cache_tokens) - 1)
     part = max(1, min(step_tokens, longest))
     short, far = min(SHORTEST, part), max(0, longest - part)
@@ -117,6 +121,7 @@ def step_shapes(
         StepShape(1, 0, middle),
         StepShape(1, 0, part),
         StepShape(1, far, part),
+        StepShape(1, 0, part, is_scored=True),
         StepShape(1, cached(1, short)),
         StepShape(1, cached(1, longest)),
         StepShape(few, cached(few, longest // 4)),

@@ -225,6 +225,9 @@ class Engine:
         request = await self._open(hosted, order)
         end_ids = wish.stop_ids if wish.ignores_end else wish.stop_ids | self._end_ids
         longest = min(self.model.facts.max_tokens, len(prompt) + wish.max_new_tokens)
+        if wish.takes_what_fits:
+            pool = self.caches.of_variant(request.resident.variant)
+            longest = min(longest, max(len(prompt), pool.longest - 1))
         self._check_fits(request, longest)
         tokenizer = self.model.tokenizer
         member = member_of(request, prompt, longest)
@@ -250,16 +253,16 @@ class Engine:
             member_of(request, prompt, len(prompt)).line.role = None  # nothing comes after it
         return await self._run(request)
 
-    def foreseen_uj(self, items: Sequence[Item], hosted: HostedVariant) -> int | None:
+    def foreseen_uj(self, items: Sequence[Item], hosted: HostedVariant, scores: bool = False) -> int | None:
         """What the laws say that these sequences would cost by themselves, of all parts; of a model that
-        generates, what reading them as prompts would. None while a law cannot tell."""
+        generates, what reading them as prompts, or scoring them, would. None while a law cannot tell."""
         lengths = [self.model.task.length(item) for item in items]
         device, name = hosted.choice.device, hosted.choice.name
         lane, most = self.lanes[device], self.limits.batch[device].max_sequences
         total_uj = 0
         for begin in range(0, len(lengths), most):
             batch = tuple(lengths[begin : begin + most])
-            work = tuple(Work(n, n * (n + 1) // 2, chosen=1, begins=True) for n in batch)
+            work = tuple(Work(n, n * (n + 1) // 2, n if scores else 1, begins=True) for n in batch)
             window = Window(name, 0, 0, batch, max(batch), work=work if self.model.task.generates else ())
             for laws in lane.laws.values():
                 cost_uj = foreseen_uj(laws.law, window)

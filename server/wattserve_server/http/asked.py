@@ -88,7 +88,7 @@ def completion_asked(body: Body, headers: Mapping[str, str], host: Host) -> Aske
 
 
 async def chat_asked(body: Body, headers: Mapping[str, str], host: Host) -> AskedText:
-    """As `completion_asked`. Where no number of tokens is given it gets what the context leaves."""
+    """As `completion_asked`. Where no number of tokens is given it gets what context and cache leave."""
     body.check_keys(_CHAT, _NOT_OFFERED)
     messages = _messages(body)
     tells = body.truth("logprobs")
@@ -99,7 +99,8 @@ async def chat_asked(body: Body, headers: Mapping[str, str], host: Host) -> Aske
     prompt = await host.tokenizer.encode_chat(messages, "messages")
     left = max(1, host.engine.model.facts.max_tokens - len(prompt))
     given = replace(_given(body, {"max_tokens": left}), best=body.whole("top_logprobs") if tells else None)
-    return _asked(body, headers, host, prompt, "messages", given, _CHAT_PLACES)
+    fits = body.get("max_completion_tokens", body.get("max_tokens")) is None
+    return _asked(body, headers, host, prompt, "messages", given, _CHAT_PLACES, fits)
 
 
 def encoder_asked(body: Body, headers: Mapping[str, str], host: Host, *more: str) -> Asked:
@@ -133,6 +134,7 @@ def _asked(
     place: str,
     given: Given,
     places: Places,
+    takes_what_fits: bool = False,
 ) -> AskedText:
     streams = body.truth("stream")
     how = body.get("stream_options", {})
@@ -143,6 +145,7 @@ def _asked(
     if "max_tokens" in body:  # errors name what was sent
         places = replace(places, max_new_tokens="max_tokens")
     wish = wish_of(given, host.engine.model.facts, host.tokenizer is not None, places)
+    wish = replace(wish, takes_what_fits=takes_what_fits)
     asked = AskedGeneration(_options(body, headers), prompt, place, wish, places, MODEL)
     return AskedText(asked, streams, wanted.truth("include_usage"), wanted.truth(_SO_FAR))
 
@@ -215,7 +218,7 @@ def _messages(body: Body) -> list[dict[str, str]]:
     if len(given) > MOST_MESSAGES:
         raise InvalidRequest(f"{len(given)} messages; at most {MOST_MESSAGES}", "messages")
     messages = [_message(message, f"messages[{index}]") for index, message in enumerate(given)]
-    characters = sum(len(message["content"]) for message in messages)
+    characters = sum(len(message["content"]) + len(message.get("name", "")) for message in messages)
     if characters > MAX_TEXT_CHARACTERS:
         raise InvalidRequest(
             f"{characters} characters; at most {MAX_TEXT_CHARACTERS} of a request are tokenised", "messages"
@@ -235,7 +238,10 @@ def _message(message: Any, place: str) -> dict[str, str]:
             raise InvalidRequest(f"{shown(key)} is not offered here: leave it out", place)
     # `developer` is OpenAI's newer word, which no template knows.
     role = "system" if message["role"] == "developer" else message["role"]
-    return {"role": role, "content": _content(message.get("content"), f"{place}.content")}
+    found = {"role": role, "content": _content(message.get("content"), f"{place}.content")}
+    if message.get("name") is not None:
+        found["name"] = _content(message["name"], f"{place}.name")
+    return found
 
 
 def _content(content: Any, place: str) -> str:

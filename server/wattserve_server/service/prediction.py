@@ -256,7 +256,7 @@ class AcceptedRequest:
         if asked.scores:
             check_scored(items, asked.place)
         order = self.order(options)
-        self.allow(items, options.max_energy_uj, options.limit_field)
+        self.allow(items, options.max_energy_uj, options.limit_field, asked.scores)
         try:
             if asked.scores:
                 ran = await engine.score(items, self.hosted, order)
@@ -277,11 +277,12 @@ class AcceptedRequest:
         self.answered = answered
         return answered
 
-    def allow(self, items: Sequence[Item], most_uj: int | None, field: str) -> None:
+    def allow(self, items: Sequence[Item], most_uj: int | None, field: str, scores: bool = False) -> None:
         """Whether it may cost what these sequences will; see `Spending.allow`."""
         if self.spending is not None or most_uj is not None:
             assert self.hosted is not None
-            (self.spending or UNBOUNDED).allow(self.host.engine, self.hosted, items, most_uj, field)
+            spending, engine = self.spending or UNBOUNDED, self.host.engine
+            spending.allow(engine, self.hosted, items, most_uj, field, scores)
 
     def tokens_came(self, count: int) -> None:
         """So many tokens of a generation, now."""

@@ -43,13 +43,15 @@ class Spending:
         items: Sequence[Item],
         most_uj: int | None = None,
         field: str = "max_energy_uj",
+        scores: bool = False,
     ) -> None:
-        """items: its sequences. most_uj: that it may cost, as `field` of it says.
+        """items: its sequences. most_uj: that it may cost, as `field` of it says. scores: as of
+        `Engine.foreseen_uj`.
 
         Raises SpentError, EnergyLimitError with the prediction, or LawUnknownError."""
         if most_uj is None and self._budgets is None:
             return
-        foreseen_uj = engine.foreseen_uj(items, hosted)
+        foreseen_uj = engine.foreseen_uj(items, hosted, scores)
         if most_uj is not None:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:

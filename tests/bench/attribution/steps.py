@@ -31,8 +31,8 @@ MEMBERS, STEP_TOKENS, CONTEXT, CACHE_TOKENS = 16, 128, 512, 8192
 
 # Joules and seconds of a step, by the features of its law: a small model on a large device, decoding bound by
 # memory, so that a step draws less the fewer tokens it computes.
-ENERGY = Coefficients(1.2, 0.010, 4e-6, per_chosen_j=0.03, per_read_j=2e-5)
-TIME = Coefficients(0.006, 3e-5, 8e-9, per_chosen_j=4e-5, per_read_j=6e-8)
+ENERGY = Coefficients(1.2, 0.010, 4e-6, per_logits_j=0.03, per_read_j=2e-5)
+TIME = Coefficients(0.006, 3e-5, 8e-9, per_logits_j=4e-5, per_read_j=6e-8)
 
 GOAL_MEDIAN, GOAL_BIAS = 5.0, 3.0  # %
 
@@ -49,7 +49,7 @@ class Generation:
 
     def next(self, most: int) -> tuple[Work, Role]:
         if self.cached >= self.prompt:
-            return Work(1, chosen=1, read=self.cached + 1), Role.OUTPUT
+            return Work(1, logits=1, read=self.cached + 1), Role.OUTPUT
         count = min(most, self.prompt - self.cached)
         pairs = count * self.cached + count * (count + 1) // 2
         is_last = self.cached + count == self.prompt
@@ -130,7 +130,7 @@ class Lane:
                     work.append(done)
                     owners.append((member.number, role))
                     member.cached += done.computed
-                    member.chosen += done.chosen
+                    member.chosen += done.logits
             self.run(tuple(work), owners)
             for member in [each for each in members if each.chosen >= each.new]:
                 members.remove(member)

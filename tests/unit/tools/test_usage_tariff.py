@@ -57,6 +57,7 @@ def test_an_intensity_for_each_hour(tmp_path: Path) -> None:
         ("hour,g_per_kwh\nyesterday,1\n", "line 2: 'yesterday' is no instant"),
         ("hour,g_per_kwh\n2027-01-15T08:00,1\n", "line 2: .* has no offset"),
         ("hour,g_per_kwh\n2027-01-15T08:30Z,1\n", "line 2: .* no whole hour"),
+        ("hour,g_per_kwh\n0001-01-01T00:00+01:00,1\n", "line 2: .* before 1970"),
         ("hour,g_per_kwh\n2027-01-15T08:00Z,-1\n", "line 2: g_per_kwh is '-1'"),
         ("hour,g_per_kwh\n2027-01-15T08:00Z,nan\n", "line 2: g_per_kwh is 'nan'"),
         ("hour,g_per_kwh\n2027-01-15T08:00Z\n", "line 2: g_per_kwh is None"),

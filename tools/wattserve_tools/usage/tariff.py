@@ -141,6 +141,8 @@ def _hours(where: str, lines: csv.DictReader[str]) -> dict[int, float]:
         if begun.tzinfo is None:
             raise UserError(f"{place}: {line['hour']!r} has no offset; write 2026-11-23T13:00Z or +01:00")
         seconds = begun.timestamp()
+        if seconds < 0:
+            raise UserError(f"{place}: {line['hour']!r} is before 1970")
         if seconds % HOUR_S:
             raise UserError(f"{place}: {line['hour']!r} is no whole hour of UTC")
         try:

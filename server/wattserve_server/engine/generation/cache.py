@@ -39,6 +39,11 @@ class CachePool:
         """Whether one sequence of so many tokens fits while there is no other."""
         return self.size(tokens) <= self.limit_bytes
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that fits while there is no other."""
+        return self.limit_bytes // (BLOCK * self.token_bytes) * BLOCK
+
     def open(self) -> SequenceCache:
         return SequenceCache(self)
 

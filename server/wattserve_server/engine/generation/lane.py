@@ -101,8 +101,7 @@ class StepLane(Lane):
         parts = []
         for (member, count, _), each in zip(step.parts, work, strict=True):
             assert member.cache is not None
-            rows = count if member.wish is None else each.chosen
-            parts.append(Part(member.tokens(count), member.cache, rows, member.is_decoding))
+            parts.append(Part(member.tokens(count), member.cache, each.logits, member.is_decoding))
         works = [part.member.request.work for part in step.parts]
         return self.run_step(variant, parts, work, lines, works=works)
 

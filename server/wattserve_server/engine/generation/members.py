@@ -108,11 +108,11 @@ class Member(QueuedSequence):
         """What it is to compute the next so many tokens."""
         assert self.cache is not None
         before = self.cache.length
-        chosen = int(count == self.pending and self.wish is not None)
+        logits = count if self.wish is None else int(count == self.pending)
         if self.is_decoding:
-            return Work(1, chosen=chosen, read=before + 1)
+            return Work(1, logits=logits, read=before + 1)
         pairs = count * before + count * (count + 1) // 2
-        return Work(count, pairs, chosen, begins=not self._computed)
+        return Work(count, pairs, logits, begins=not self._computed)
 
     def take(self, logits: NDArray[np.float32], count: int) -> list[TokenScore] | None:
         """So many tokens have been computed, and these are the logits of the last of them; of a prompt that

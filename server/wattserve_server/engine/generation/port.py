@@ -42,6 +42,7 @@ class Wish:
     stop_strings: tuple[str, ...] = ()  # texts before which it ends; they are not in the answer
     best: int | None = None  # log-probabilities: of each token, and of so many of the best beside it
     max_energy_uj: int | None = None  # it ends once it has cost so much, a step late at the most
+    takes_what_fits: bool = False  # fewer tokens, where the cache of keys and values holds fewer
 
 
 class FinishReason(Enum):

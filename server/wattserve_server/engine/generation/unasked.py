@@ -27,7 +27,7 @@ class UnaskedStep:
             cache = pool.open()
             cache.pretend(shape.cached, shape.tokens)
             ids = rng.integers(0, facts.vocabulary_size, shape.tokens, dtype=np.int64)
-            self._parts.append(Part(ids, cache, 1, decodes=bool(shape.work.read)))
+            self._parts.append(Part(ids, cache, shape.work.logits, decodes=bool(shape.work.read)))
             work.append(shape.work)
         self._work: tuple[Work, ...] = tuple(work)
 

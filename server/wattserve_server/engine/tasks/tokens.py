@@ -122,8 +122,8 @@ class Tokenizer:
         return await self._run(texts, self._encode, list(texts), most, place, remedy)
 
     async def encode_chat(self, messages: Sequence[Mapping[str, str]], place: str) -> NDArray[np.int64]:
-        """Token ids of a conversation, `role` and `content` each, up to where the model is to answer, by the
-        tokenizer's own template. What spells a special token in a message is text.
+        """Token ids of a conversation, `role`, `content` and perhaps `name` each, up to where the model is to
+        answer, by the tokenizer's own template. What spells a special token in a message is text.
 
         Raises NotPossibleHere where there is no template; InvalidRequest for what it refuses; OverloadedError
         as `encode`.

@@ -22,6 +22,7 @@ from wattserve_server.engine.variants.int8 import (
 )
 from wattserve_server.engine.variants.linears import convert_linears, rest_dtype
 from wattserve_server.engine.variants.port import Built, Kind, Materials, Support
+from wattserve_server.errors import ConfigError
 
 THRESHOLD = 6.0
 
@@ -37,6 +38,12 @@ class LLMInt8Linear(Int8Weights):
     def of(cls, linear: nn.Linear) -> Self:
         layer = super().of(linear)
         layer.original = linear.weight.detach().t().to(torch.float16, memory_format=torch.contiguous_format)
+        # Times the 0 of a batch mate it would be NaN.
+        if not layer.original.is_meta and not layer.original.isfinite().all():
+            raise ConfigError(
+                "llm-int8 multiplies outliers in fp16, and a weight of this model is beyond 65504: serve "
+                "another variant"
+            )
         return layer
 
     def product(self, rows: torch.Tensor) -> torch.Tensor:

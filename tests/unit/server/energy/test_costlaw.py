@@ -75,8 +75,8 @@ def test_the_law_and_its_features_say_the_same() -> None:
         theta, base = rng.random(SIZE), rng.random(SMOOTH)
         theta[SMOOTH:] -= 0.5
         tokens, length = int(rng.integers(1, 60_000)), int(rng.integers(1, 4096))
-        chosen, read = int(rng.integers(0, 64)), int(rng.integers(0, 4096))
-        features = of_rows(tokens, length)._replace(chosen=chosen, read=read)
+        logits, read = int(rng.integers(0, 64)), int(rng.integers(0, 4096))
+        features = of_rows(tokens, length)._replace(logits=logits, read=read)
         (row,) = factors_of(base, np.array([features]))
         said = float(row @ theta)
         law = Coefficients.of(theta[:SMOOTH].tolist(), base.tolist(), theta[SMOOTH:].tolist())

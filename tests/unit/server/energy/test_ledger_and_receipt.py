@@ -76,6 +76,18 @@ def test_a_receipt_is_provisional_until_every_line_that_ran_is_settled() -> None
     assert receipt.interval_uj() == (136, 164)  # 1.96 x (3 + 4) = 13.7 either way
 
 
+def test_of_a_generation_that_runs_no_idle_share_is_told() -> None:
+    """That of its steps so far would look like all of it."""
+    receipt = receipt_with(5)
+    (line,) = receipt.lines
+    line.enter(1)
+    line.ran(7, 1000, (100,))
+    receipt.charge(Charge(line, 70, 3.0, 7, ""), ACCELERATOR)
+    assert receipt.idle_share_uj is None
+    receipt.end(Outcome.COMPLETED)
+    assert receipt.idle_share_uj == 7
+
+
 def test_one_unknown_line_makes_the_receipt_unknown_with_its_reason() -> None:
     receipt = receipt_with(5, 6)
     for line in receipt.lines:

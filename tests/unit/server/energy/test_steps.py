@@ -27,13 +27,13 @@ from wattserve_server.energy.openbatches import entries_of
 from wattserve_server.energy.receipt import Charge, Line, Outcome, Receipt, Role, State, Window, Work
 from wattserve_server.engine.book import ReceiptBook
 
-LAW = Coefficients(0.004, 2e-5, 1e-8, per_chosen_j=1e-4, per_read_j=2e-7)
+LAW = Coefficients(0.004, 2e-5, 1e-8, per_logits_j=1e-4, per_read_j=2e-7)
 VIEW = LawView({"fp32": LAW})
 
-READS = Work(computed=30, pairs=465, chosen=1, begins=True)
+READS = Work(computed=30, pairs=465, logits=1, begins=True)
 READS_AGAIN = READS._replace(begins=False)
-WRITES = Work(computed=1, chosen=1, read=100)
-MIXED = (READS, WRITES, Work(1, chosen=1, read=900))
+WRITES = Work(computed=1, logits=1, read=100)
+MIXED = (READS, WRITES, Work(1, logits=1, read=900))
 
 
 def lines_of(owner: Receipt, *roles: Role) -> tuple[Line, ...]:
@@ -97,12 +97,12 @@ def test_nobody_who_computed_tokens_is_left_without_a_part() -> None:
         (0.02, 0.0, 0.0, 0.0, 0.0),
         tuple(0.4 if node == 0 else -0.6 for node in range(NODES)),
     )
-    work = (*[Work(computed=1, chosen=1, read=20)] * 6, Work(computed=6, pairs=21, chosen=1, begins=True))
+    work = (*[Work(computed=1, logits=1, read=20)] * 6, Work(computed=6, pairs=21, logits=1, begins=True))
     *decoding, prompt = split_weights(LawView({"fp32": falling}), step(0, 10, work))
     assert 0.9 * max(decoding) < prompt < 2 * min(decoding)
-    nothing_but_choosing = Coefficients(0.0, -1e-3, per_chosen_j=0.1)
+    nothing_but_choosing = Coefficients(0.0, -1e-3, per_logits_j=0.1)
     one, other = split_weights(
-        LawView({"fp32": nothing_but_choosing}), step(0, 10, (Work(10, chosen=1), Work(10, 55)))
+        LawView({"fp32": nothing_but_choosing}), step(0, 10, (Work(10, logits=1), Work(10, 55)))
     )
     assert other / one == pytest.approx(0.025)
 
@@ -154,6 +154,7 @@ def test_what_a_preemption_lost_is_computed_again_at_the_servers_expense() -> No
     assert ledger.residual_uj() == book.residual_uj("counter") == 0
     assert (owner.energy_uj, owner.overhead_uj) == (ledger.active_uj, ledger.warmup_uj)
     assert 0 < ledger.active_uj < ledger.warmup_uj  # 30 tokens against one
+    owner.end(Outcome.COMPLETED)
     assert owner.idle_share_uj == ledger.idle_shared_uj == 500_000
     assert (ledger.active["fp32"].sequences, ledger.active["fp32"].tokens) == (0, 1)
 
@@ -190,7 +191,7 @@ def test_an_overhead_that_is_not_known_spoils_no_other_figure() -> None:
 
 def test_steps_whose_cache_differs_by_little_are_followed_together() -> None:
     def decodes(read: int) -> Window:
-        return step(0, 1, (Work(1, chosen=1, read=read),))
+        return step(0, 1, (Work(1, logits=1, read=read),))
 
     steps = [entry(decodes(read)).batches[0] for read in (*range(1000, 1030), *range(2000, 2040))]
     groups = entries_of(steps, among=1)
@@ -206,7 +207,7 @@ def trials(device: LawfulDevice, cpu_w: float | None = None) -> None:
     device.rest(1000.0)
     reads = [Work(n, n * (n + 1) // 2, 1) for n in (8, 64, 256)]
     decoding = ((1, 16), (1, 900), (4, 200), (16, 16), (16, 900))
-    writes = [(Work(1, chosen=1, read=cached),) * sequences for sequences, cached in decoding]
+    writes = [(Work(1, logits=1, read=cached),) * sequences for sequences, cached in decoding]
     for work in (*((each,) for each in reads), *writes):
         until_ms = device.now_ms + 400.0
         while device.now_ms < until_ms:
@@ -218,7 +219,7 @@ def trials(device: LawfulDevice, cpu_w: float | None = None) -> None:
 @pytest.mark.parametrize("company", [1, 4, 16])
 def test_joules_of_prompts_and_of_generations_are_told_apart_in_any_company(company: int) -> None:
     device = LawfulDevice(
-        50.0, laws={"fp32": Coefficients(0.4, 0.005, 2e-6, per_chosen_j=0.02, per_read_j=4e-5)}
+        50.0, laws={"fp32": Coefficients(0.4, 0.005, 2e-6, per_logits_j=0.02, per_read_j=4e-5)}
     )
     trials(device)
     rng = np.random.default_rng(company)
@@ -235,7 +236,7 @@ def test_joules_of_prompts_and_of_generations_are_told_apart_in_any_company(comp
         for _ in range(40):
             work, lines = [], []
             for output, read in decoding:
-                work.append(Work(1, chosen=1, read=read))
+                work.append(Work(1, logits=1, read=read))
                 lines.append(output)
             decoding = [(output, read + 1) for output, read in decoding]
             if waiting:
@@ -260,7 +261,7 @@ def test_joules_of_prompts_and_of_generations_are_told_apart_in_any_company(comp
 
 def test_where_cpu_time_is_counted_the_law_of_a_step_still_reads_its_work() -> None:
     device = LawfulDevice(
-        5.0, 5.0, laws={"fp32": Coefficients(0.04, 5e-4, 2e-7, per_chosen_j=2e-3, per_read_j=4e-6)}
+        5.0, 5.0, laws={"fp32": Coefficients(0.04, 5e-4, 2e-7, per_logits_j=2e-3, per_read_j=4e-6)}
     )
     device.books = Accountant(declared_idle_w=5.0, counts_server=True, cpu_watts=7.5)
     trials(device, cpu_w=7.5)

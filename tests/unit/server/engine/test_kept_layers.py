@@ -83,6 +83,18 @@ def test_a_vision_transformers_patch_convolution_is_named_as_kept(tmp_path: Path
     assert built.detail.endswith(f": {', '.join(built.kept)}")
 
 
+def test_llm_int8_refuses_a_weight_that_fp16_does_not_hold() -> None:
+    """Times the 0 of a batch mate without an outlier it would be NaN."""
+    first = nn.Linear(64, 64)
+    with torch.no_grad():
+        first.weight[3, 5] = 1e5
+    module = nn.Sequential(first, nn.Linear(64, 64))
+    with pytest.raises(ConfigError, match="beyond 65504"):
+        KINDS["llm-int8"].build(Materials(Weights(lambda: module)), CPU)
+    built = KINDS["int8"].build(Materials(Weights(lambda: module)), CPU)
+    assert built.converted == ("0", "1")
+
+
 def test_a_convolution_that_is_named_as_kept_is_judged_as_before(tmp_path: Path) -> None:
     """Only linear layers that are openly kept are exempt: of a kind that multiplies in floating point a
     convolution must run in that, listed or not."""

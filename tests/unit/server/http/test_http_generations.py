@@ -46,7 +46,7 @@ async def test_a_soft_budget_that_is_used_up_warns_in_a_header(desk: Desked, str
     used = "tenant shop has used 5 of 4 J/day"
     key = ApiKey("0" * 12, "0" * 64, "shop", ("predict",), budgets=("soft 4 J/day",))
     predictor, engine = cast(Any, desk.api._predictor), cast(Any, desk.of.host.engine)
-    engine.foreseen_uj = lambda items, hosted: 1
+    engine.foreseen_uj = lambda items, hosted, scores: 1
     predictor.spending_of = lambda caller: Spending(Mock(check=lambda *asked: used), key, "shop")
     reply = await desk.ask("/v1/completions", COMPLETION | {"stream": streams})
     assert (reply.status, reply.headers["wattserve-budget-warning"]) == (200, used)
@@ -101,15 +101,33 @@ async def test_a_chat_begins_with_its_role(desk: Desked) -> None:
     assert whole["choices"][0]["message"]["content"] == "one two three"
 
 
-async def test_a_chat_without_a_number_of_tokens_gets_what_the_context_leaves(desk: Desked) -> None:
+async def test_a_chat_without_a_number_of_tokens_gets_what_context_and_cache_leave(desk: Desked) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": parts}, {"role": "user", "content": "c", "name": "me"}]
     await desk.ask("/v1/chat/completions", CHAT | {"messages": messages})
     prompt, wish = desk.of.asked[-1]
     assert bytes(prompt) == b"sa\nbuc"
-    assert wish.max_new_tokens == CONTEXT - len(prompt)
+    assert (wish.max_new_tokens, wish.takes_what_fits) == (CONTEXT - len(prompt), True)
     await desk.ask("/v1/chat/completions", CHAT | {"max_completion_tokens": 4, "max_tokens": 4})
-    assert desk.of.asked[-1][1].max_new_tokens == 4
+    wish = desk.of.asked[-1][1]
+    assert (wish.max_new_tokens, wish.takes_what_fits) == (4, False)
+
+
+async def test_the_name_of_who_speaks_is_the_templates_and_is_a_text(desk: Desked) -> None:
+    seen: list[Any] = []
+    tokenizer: Any = desk.of.host.tokenizer
+    encode = tokenizer.encode_chat
+
+    async def see(messages: Any, place: str) -> Any:
+        seen.append(messages)
+        return await encode(messages, place)
+
+    tokenizer.encode_chat = see
+    message = {"role": "user", "content": "c"}
+    await desk.ask("/v1/chat/completions", CHAT | {"messages": [message | {"name": "me"}, message]})
+    assert seen == [[message | {"name": "me"}, message]]
+    refused = await desk.ask("/v1/chat/completions", CHAT | {"messages": [message | {"name": 5}]})
+    assert (refused.status, refused.error["param"]) == (400, "messages[0].name")
 
 
 @pytest.mark.parametrize("request_id", ["order 7", "caf\N{LATIN SMALL LETTER E WITH ACUTE}-7"])

@@ -399,7 +399,7 @@ class Foreseeing:
     def __init__(self, uj: int | None) -> None:
         self.uj = uj
 
-    def foreseen_uj(self, items: object, hosted: object) -> int | None:
+    def foreseen_uj(self, items: object, hosted: object, scores: bool) -> int | None:
         return self.uj
 
 

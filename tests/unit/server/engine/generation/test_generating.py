@@ -37,12 +37,12 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.phase import decoding_rows
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.errors import ExpiredError, InferenceError, LaneLostError, SpentError
+from wattserve_server.errors import ExpiredError, InferenceError, InvalidRequest, LaneLostError, SpentError
 from wattserve_server.service.spent import spent_on
 
 CPU = torch.device("cpu")
 LANES = torch.device("cpu", 0), torch.device("cpu", 1)
-LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_chosen_j=1e-4, per_read_j=1e-6)})
+LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_logits_j=1e-4, per_read_j=1e-6)})
 STEP_UJ = 1_300  # of one that decodes alone, at the most
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, fp32
 
@@ -396,6 +396,49 @@ async def test_a_step_says_which_of_its_rows_decode_and_they_come_first(rig: Rig
     assert decoding_rows() == 0
 
 
+@pytest.mark.parametrize("rig", [(2 * BLOCK, 8, 32)], indirect=True, ids=str)
+async def test_who_takes_what_fits_gets_what_the_cache_holds(rig: Rig) -> None:
+    (prompt,) = prompts(1)
+    with pytest.raises(InvalidRequest, match="more than the cache of keys and values holds"):
+        await rig.generate(prompt, new=500)
+    generation = await rig.generate(prompt, new=500, takes_what_fits=True)
+    answer = await read(generation)
+    assert len(prompt) + len(answer) == 2 * BLOCK - 1
+    assert answer == expected(prompt, len(answer))
+    assert generation.ended.reason is FinishReason.LENGTH
+    with pytest.raises(InvalidRequest, match="more than the cache of keys and values holds"):
+        await rig.generate(np.arange(1, 2 * BLOCK + 1) % VOCABULARY, new=1, takes_what_fits=True)
+    assert rig.held_bytes == 0
+
+
+async def test_a_step_counts_each_row_of_logits_for_whom_it_is(rig: Rig, attempts: Attempts) -> None:
+    """Those of a text that is scored too: else who shares its steps would pay for them."""
+    given = [prompt[prompt != ODD] for prompt in prompts(4, seed=29)]
+    running = [await rig.generate(prompt, 8) for prompt in given[:2]]
+    scoring = rig.engine.score(given[2:], rig.engine.hosted("fp32"), Order())
+    await asyncio.gather(scoring, *map(read, running))
+    windows = rig.run_log.drain()[0]
+    assert [[work.logits for work in window.work] for window in windows] == attempts.rows
+    scored = [
+        (work.logits, work.computed)
+        for window in windows
+        for line, work in zip(window.lines, window.work, strict=True)
+        if line.role is None
+    ]
+    assert sum(rows for rows, _ in scored) == sum(map(len, given[2:]))
+    assert all(rows == computed for rows, computed in scored)
+
+
+async def test_to_score_is_foreseen_with_all_its_logits(rig: Rig) -> None:
+    (prompt,), hosted = prompts(1), rig.engine.hosted("fp32")
+    read_uj, scored_uj = (rig.engine.foreseen_uj([prompt], hosted, scores) for scores in (False, True))
+    assert read_uj is not None
+    assert scored_uj is not None
+    assert scored_uj - read_uj == pytest.approx(
+        1e6 * LAW.laws["fp32"].per_logits_j * (len(prompt) - 1), abs=1
+    )
+
+
 ODD = 7  # an id that the model raises on
 
 
@@ -408,6 +451,7 @@ class Attempts(list[int]):
     def __init__(self) -> None:
         super().__init__()
         self.may_go_on = threading.Event()
+        self.rows: list[list[int]] = []  # of logits
 
 
 @pytest.fixture
@@ -418,6 +462,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
         if prepared.decoding == tried.holds_at > 0:
             assert tried.may_go_on.wait(60)
         tried.append(len(prepared.wanted))
+        tried.rows.append(prepared.wanted)
         if (prepared.inputs["input_ids"] == ODD).any():
             raise ValueError("odd")
         return run(variant, prepared, *more)
