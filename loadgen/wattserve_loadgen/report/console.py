@@ -10,7 +10,7 @@ from wattserve_loadgen.plan.load import OFFLINE
 from wattserve_loadgen.report.facts import energy_sources
 from wattserve_loadgen.report.page import marked
 from wattserve_loadgen.report.scene import loads_of, point_of, twin_of_baseline
-from wattserve_loadgen.report.text import headline, search_sentence, told_codes
+from wattserve_loadgen.report.text import blocks_of, headline, search_sentence, told_codes
 
 _FIGURES = range(2, 9)  # columns of the table
 
@@ -75,11 +75,12 @@ def _meanings(results: Results) -> list[str]:
     told = [point.figures for point in results.points if point.figures is not None]
     lines, twin = [], twin_of_baseline(results)
     if any(figures.active_uj is not None for figures in told):
-        blocks = words.counted(results.plan.blocks, "block")
         source = energy_sources(results)[0]
         share = share_of(source.get("method", ""), str(source.get("quality")))
         what = "token" if results.generates else "request"
-        lines.append(f"J/{what} is active energy, {share}; its ratio has a 95 % interval over {blocks}.")
+        lines.append(
+            f"J/{what} is active energy, {share}; its ratio has a 95 % interval over {blocks_of(results)}."
+        )
         lines.append(f"+ idle is a {what}'s share of what the device draws anyway, beside its J/{what}.")
         if twin is not None:
             lines.append(

@@ -364,11 +364,17 @@ def how_to_read(results: Results) -> list[str]:
         "The idle share of a request is the meter's idle power over its cell, divided by the throughput.",
         "Model size is what a variant's weights take of memory.",
         *(_how_to_read_tokens() if results.generates else ()),
-        f"Intervals are 95 %, over {words.counted(results.plan.blocks, 'block')}. Ratios are relative to"
+        f"Intervals are 95 %, over {blocks_of(results)}. Ratios are relative to"
         f" {results.baseline}, paired block by block.",
         "A point that fails a gate has a verdict and no figures. It is drawn hollow and stands on no line of"
         " best points. Only a look (preset look) shows figures beside a verdict.",
     ]
+
+
+def blocks_of(results: Results) -> str:
+    """Over how many an interval is taken: of a sweep that ended early fewer than were planned."""
+    rates = [point.figures.rate_per_second for point in results.points if point.figures is not None]
+    return words.counted(max([rate.n for rate in rates if rate], default=results.plan.blocks), "block")
 
 
 def _how_to_read_tokens() -> list[str]:

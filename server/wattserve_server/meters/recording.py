@@ -26,7 +26,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
-from wattserve_common.strict_json import json_of
+from wattserve_common.strict_json import check_characters, json_of
 from wattserve_server.energy.reading import Energy, Quality, Source
 from wattserve_server.errors import ConfigError, MeterError
 from wattserve_server.meters.port import Meter
@@ -198,6 +198,11 @@ def _field(where: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
         raise ConfigError(f"{where}: {name} cannot be {value!r}")
     if isinstance(value, int | float) and not 0 <= value < math.inf:
         raise ConfigError(f"{where}: {name} must be 0 or more, not {value!r}")
+    if isinstance(value, str):
+        try:
+            check_characters(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {name}: {error}") from None
     return cast(T, value)
 
 

@@ -62,6 +62,18 @@ def test_every_point_is_a_line_with_its_figures_in_the_order_of_the_loads() -> N
     ]
 
 
+def test_a_sweep_that_ended_early_says_over_how_many_blocks_its_intervals_are() -> None:
+    results = make_results()
+    points = []
+    for point in results.points:
+        assert point.figures is not None
+        assert point.figures.rate_per_second is not None
+        rate = replace(point.figures.rate_per_second, n=2)
+        points.append(replace(point, figures=replace(point.figures, rate_per_second=rate)))
+    told = " ".join(summary(replace(results, points=points)))
+    assert "its ratio has a 95 % interval over 2 blocks." in told
+
+
 def test_a_point_whose_figures_are_withheld_has_dashes_and_its_verdicts() -> None:
     _, _, line, _, *meanings = summary(judged([SHORT, DRIFT]))
     assert line.split() == ["concurrency", "4", "int8", *"––––––", "90.0", "%", "too", "short,", "drift"]

@@ -120,6 +120,10 @@ def test_a_replay_of_no_meter_is_no_meter(replay: Callable[..., ReplayMeter]) ->
         ),
         ([HEADER.replace('"note"', '"nota"')], ", line 1: note is missing"),
         ([HEADER.replace('"measured"', '"guessed"')], ", line 1: unknown quality 'guessed'"),
+        (
+            [HEADER.replace('"measured"', '"\\ud800"')],
+            ", line 1: quality: \\ud800 in it is half a character",
+        ),
         ([HEADER.replace("0.01", "0")], ", line 1: poll_period_s must be above 0, not 0.0"),
         ([HEADER, *LINES[:2]], ", line 3: the recording was cut off behind it: its end line is missing."),
         ([HEADER], ", line 1: the recording was cut off behind it"),
