@@ -195,8 +195,8 @@ class Front:
             server_header=False,
             backlog=AT_ONCE,
             timeout_keep_alive=IDLE_S,
-            timeout_graceful_shutdown=2
-            * CLOSING_S,  # never reached: uvicorn would cancel, and call that a fault
+            # Connections are gone by then: uvicorn would cancel calls, and call that a fault.
+            timeout_graceful_shutdown=2 * CLOSING_S,
         )
         config.load()
         if tls:
