@@ -24,7 +24,7 @@ from wattserve_server.service import prediction
 from wattserve_server.service import receipts as methods
 from wattserve_server.service.caller import CALLER, Caller, of_peer
 from wattserve_server.service.checks import MAX_REQUEST_ID
-from wattserve_server.service.inference import asked_of
+from wattserve_server.service.inference import asked_of, receipt_message
 from wattserve_server.service.keys import new_key
 from wattserve_server.service.methods import CALL, CountedCall
 from wattserve_server.service.native import InferenceService
@@ -159,9 +159,15 @@ async def test_a_long_answer_leaves_the_event_loop_time_for_others_before_the_ne
     host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     rests: list[tuple[float, bool]] = []
+    clock_s = 0.0
 
     async def rest(seconds: float) -> None:
         rests.append((seconds, native.telling.locked()))
+
+    def message(receipt: Receipt, *sources: Any) -> pb.Receipt:
+        nonlocal clock_s
+        clock_s += 3e-6 * len(receipt.lines)
+        return receipt_message(receipt, *sources)
 
     async def ask(receipt: Receipt) -> None:
         if way == "found":
@@ -174,12 +180,13 @@ async def test_a_long_answer_leaves_the_event_loop_time_for_others_before_the_ne
     for receipt in (short, long):
         settle(host, receipt)
     monkeypatch.setattr(methods, "sleep", rest)
-    monkeypatch.setattr(methods, "LONG_S", 0.005)
+    monkeypatch.setattr(methods, "receipt_message", message)
+    monkeypatch.setattr(methods, "time", SimpleNamespace(perf_counter=lambda: clock_s))
     await ask(short)
     assert rests == []
     await ask(long)
     ((seconds, is_alone),) = rests
-    assert seconds >= 3 * methods.LONG_S
+    assert seconds == pytest.approx(3 * 10 * MOST_LINES * 3e-6)
     assert is_alone
 
 
