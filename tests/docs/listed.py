@@ -57,9 +57,8 @@ NOT_RUN_PYTHON = {
 
 SHORTENED = {
     "loadgen calibrate --seconds *": "--seconds 0.3",
-    "loadgen run *": "--preset look --blocks 1 --seconds 0.3 --no-calibrate",
-    "loadgen sweep *": "--preset look --variants fp32 --concurrency 2 --blocks 1 --seconds 0.3"
-    " --no-calibrate",
+    "loadgen run *": "--preset look --blocks 1 --seconds 1 --no-calibrate",
+    "loadgen sweep *": "--preset look --variants fp32 --concurrency 2 --blocks 1 --seconds 1 --no-calibrate",
     "wattserve bench seed-table *": "--rows 20 --warmup 2 --iterations 20 --variants fp32 --meter none",
     "wattserve meter record *": "--seconds 0.5",
     "wattserve meter probe": "--seconds 0.5",

@@ -155,9 +155,9 @@ class Encoder:
         put("window.rested_ns", window.rested_ns - (window.start_ns - last.window_end_ns))
         last.window_end_ns = window.end_ns
         self._maybe("window.cpu_ns", window.cpu_ns, window.duration_ns)
-        put("window.loops", len(window.loop_ns))
-        for loop_ns in window.loop_ns:
-            put("loop_ns", loop_ns)
+        put("window.loops", len(window.own_ns))
+        for own_ns in window.own_ns:
+            put("loop_ns", own_ns)
         put("window.first", window.is_first_run)
         put("window.rows", window.packed_rows)
         put("window.lane", window.lane)
@@ -306,7 +306,7 @@ class Decoder:
         rested_ns = start_ns - last.window_end_ns + take("window.rested_ns")
         last.window_end_ns = end_ns
         cpu_ns = self._maybe("window.cpu_ns", end_ns - start_ns)
-        loop_ns = tuple([take("loop_ns") for _ in range(take("window.loops"))])
+        own_ns = tuple([take("loop_ns") for _ in range(take("window.loops"))])
         is_first_run = bool(take("window.first"))
         rows, lane = take("window.rows"), take("window.lane")
         lines = tuple([self._line() for _ in range(take("window.lines"))])
@@ -320,7 +320,7 @@ class Decoder:
         padded_length = max(lengths, default=0) + take("window.padded")
         return Window(
             variant, start_ns, end_ns, lengths, padded_length, lines, is_first_run, rested_ns, rows,
-            cpu_ns=cpu_ns, loop_ns=loop_ns, lane=lane, work=work,
+            cpu_ns=cpu_ns, own_ns=own_ns, lane=lane, work=work,
         )  # fmt: skip
 
     def _work(self, line: Line | None) -> Work:

@@ -195,7 +195,7 @@ def _window(window: Window) -> Window:
         window, start_ns=start_ns, end_ns=_us(window.end_ns),
         rested_ns=start_ns - _us(window.start_ns - window.rested_ns),
         cpu_ns=None if window.cpu_ns is None else _us(window.cpu_ns),
-        loop_ns=tuple(map(_us, window.loop_ns)),
+        own_ns=tuple(map(_us, window.own_ns)),
     )  # fmt: skip
 
 

@@ -228,13 +228,13 @@ _UNLEARNED = Coefficients(0.0, 1.0)
 
 def split_weights(view: LawView, window: Window) -> list[float]:
     """How a window's energy is split among its sequences, under its variant's law. Where CPU time is what
-    counts, each has what the event loop took for it, and the law splits the rest."""
+    counts, each has what was done for it alone, and the law splits the rest."""
     weights = _split_weights(view, window)
-    if view.cpu_second_j is None or window.cpu_ns is None or not any(window.loop_ns):
+    if view.cpu_second_j is None or window.cpu_ns is None or not any(window.own_ns):
         return weights
-    own_ns, whole = max(window.cpu_ns - sum(window.loop_ns), 0), math.fsum(weights)
+    shared_ns, whole = max(window.cpu_ns - sum(window.own_ns), 0), math.fsum(weights)
     return [
-        own_ns * weight / whole + loop_ns for weight, loop_ns in zip(weights, window.loop_ns, strict=True)
+        shared_ns * weight / whole + own_ns for weight, own_ns in zip(weights, window.own_ns, strict=True)
     ]
 
 

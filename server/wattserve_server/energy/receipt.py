@@ -378,7 +378,8 @@ class Window:
     packed_rows: int = 0  # how many rows its sequences shared; 0: each had a row of its own
     host_ns: tuple[int, int] | None = None  # the host's own start and end; None: they are the above
     cpu_ns: int | None = None  # CPU time that it took, the event loop's for its requests too; None: not known
-    loop_ns: tuple[int, ...] = ()  # of `cpu_ns`, what the event loop took for each of its sequences
+    # Of `cpu_ns`, for each of its sequences alone: what the event loop took, and choosing its tokens.
+    own_ns: tuple[int, ...] = ()
     lane: int = 0  # which of the lanes that draw on a counter ran it: windows of two may overlap
     work: tuple[Work, ...] = ()  # of a step, for each of its sequences; a batch of rows has none
 

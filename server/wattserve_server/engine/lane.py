@@ -361,11 +361,11 @@ class Lane:
             if not started_ns:
                 started_ns, rested_ns = self.run_log.start()
         host_ns = started_ns, time.monotonic_ns()
-        cpu_ns, loop_ns = self._work_clock.took_ns(works)
+        cpu_ns, own_ns = self._work_clock.took_ns(works)
         start_ns, end_ns = self._timing.placed(*host_ns) if failure is None else host_ns
         window = replace(
             window, start_ns=start_ns, end_ns=end_ns, host_ns=host_ns, rested_ns=rested_ns, cpu_ns=cpu_ns,
-            loop_ns=loop_ns,
+            own_ns=own_ns,
         )  # fmt: skip
         try:
             return window, result, failure

@@ -242,7 +242,12 @@ class WorkClock:
         that serve its sequences; none where nobody waits for them."""
         if not works:  # a first run may have started threads
             self._threads.look_again()
+        took_ns = self.more_ns()
+        parts_ns = self._served.parts_ns(works)
+        return took_ns + sum(parts_ns), parts_ns
+
+    def more_ns(self) -> int:
+        """What the threads have done since, for the same batch."""
         since_ns = self._since_ns
         self.skip()
-        parts_ns = self._served.parts_ns(works)
-        return max(self._since_ns - since_ns, 0) + sum(parts_ns), parts_ns
+        return max(self._since_ns - since_ns, 0)

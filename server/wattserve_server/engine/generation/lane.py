@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -89,9 +91,10 @@ class StepLane(Lane):
                     waiting.pop()
                     waiting[:0] = _halves(step)  # after all others: the largest are split first
                     continue
-            self.run_log.finish(window)
+            result = self._result(step, window, logits, failure, warning)
+            self.run_log.finish(result.window)
             waiting.pop()
-            self._on_done(self._result(step, window, logits, failure, warning))
+            self._on_done(result)
         self._running = []
 
     def _run_parts(self, step: Step) -> tuple[Window, list[NDArray[np.float32]] | None, Exception | None]:
@@ -113,8 +116,10 @@ class StepLane(Lane):
         failure: Exception | None,
         warning: str,
     ) -> StepResult:
-        members, chosen, errors, ended = [], [], [], []
+        """With the CPU time of choosing tokens, or of log-probabilities, each its own member's."""
+        members, chosen, errors, ended, own_ns = [], [], [], [], []
         for index, (member, count, _) in enumerate(step.parts):
+            since_ns = time.thread_time_ns()
             member.first_ns = member.first_ns or window.start_ns
             member.steps += 1
             tokens: list[TokenScore] | None = []
@@ -137,6 +142,15 @@ class StepLane(Lane):
             chosen.append(tokens or [])
             errors.append(error)
             ended.append(is_over)
+            own_ns.append(time.thread_time_ns() - since_ns)
+        if logits is not None:
+            logits.clear()  # else the next step would pay for letting go of them
+        if window.cpu_ns is not None:
+            window = replace(
+                window,
+                cpu_ns=window.cpu_ns + self._work_clock.more_ns(),
+                own_ns=tuple(map(add, window.own_ns, own_ns)),
+            )
         return StepResult(window, members, chosen, errors, ended, warning)
 
     def _makes_room(self, step: Step, window: Window, failure: Exception) -> bool:

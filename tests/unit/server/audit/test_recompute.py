@@ -300,7 +300,7 @@ def test_an_accountant_that_is_recorded_is_told_whole_microseconds(tmp_path: Pat
         rested_ns=3_000_001,
         cpu_ns=9_999_999,
         work=(Work(8),),
-        loop_ns=(5_001_999,),
+        own_ns=(5_001_999,),
     )
     books.observe(Reading(30_000_999, Energy(7)))
     books.failed(40_000_001, "gone")
@@ -313,7 +313,7 @@ def test_an_accountant_that_is_recorded_is_told_whole_microseconds(tmp_path: Pat
         end_ns=20_001_000,
         rested_ns=3_000_000,
         cpu_ns=9_999_000,
-        loop_ns=(5_001_000,),
+        own_ns=(5_001_000,),
     )
     assert told[:2] == [(Reading(30_000_000, Energy(7)),), (40_000_000, "gone")]
     ((ran,), until_ns) = told[2]

@@ -125,7 +125,7 @@ def test_where_cpu_time_is_counted_a_batch_costs_what_it_took_of_that() -> None:
 
 def test_where_cpu_time_is_counted_each_sequence_has_what_the_loop_took_for_it() -> None:
     view = replace(VIEW, cpu_second_j=8.0)
-    batch = replace(window(0, 10, lengths=(100, 100), cpu_ms=60.0), loop_ns=(50_000_000, 1_000_000))
+    batch = replace(window(0, 10, lengths=(100, 100), cpu_ms=60.0), own_ns=(50_000_000, 1_000_000))
     assert provisional_uj(view, batch) == [8 * (50_000 + 4_500), 8 * (1_000 + 4_500)]
     elsewhere = replace(view, cpu_second_j=None)  # a counter of something else is split by the law alone
     assert len(set(split_weights(elsewhere, batch))) == 1

@@ -25,6 +25,7 @@ from wattserve_server.engine.generation import lane as generating
 from wattserve_server.engine.generation import stepper
 from wattserve_server.engine.generation.cache import BLOCK
 from wattserve_server.engine.generation.lane import StepLane, steps_of
+from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
 from wattserve_server.engine.generation.running import RunningGeneration
 from wattserve_server.engine.generation.text import TextStream
@@ -427,6 +428,31 @@ async def test_a_step_counts_each_row_of_logits_for_whom_it_is(rig: Rig, attempt
     ]
     assert sum(rows for rows, _ in scored) == sum(map(len, given[2:]))
     assert all(rows == computed for rows, computed in scored)
+
+
+async def test_who_chooses_at_length_pays_for_it_and_neither_his_step_nor_the_next_does(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, burns_ns = Member.take, 20_000_000
+
+    def at_length(member: Member, *chosen: Any) -> Any:
+        is_long = member.request.receipt.request_id == "long"
+        until_ns = time.thread_time_ns() + burns_ns * is_long
+        while time.thread_time_ns() < until_ns:
+            pass
+        return take(member, *chosen)
+
+    monkeypatch.setattr(Member, "take", at_length)
+    (prompt,), hosted = prompts(1, seed=31), rig.engine.hosted("fp32")
+    names = ("short", "long")
+    running = [await rig.engine.generate(prompt, hosted, Wish(6), Order(name)) for name in names]
+    await asyncio.gather(*map(read, running))
+    for window in rig.run_log.drain()[0]:
+        assert window.cpu_ns is not None
+        for line, own_ns in zip(window.lines, window.own_ns, strict=True):
+            is_burnt = line.receipt is running[1].receipt
+            assert (own_ns >= burns_ns) == is_burnt
+        assert window.cpu_ns - sum(window.own_ns) < burns_ns
 
 
 async def test_to_score_is_foreseen_with_all_its_logits(rig: Rig) -> None:
