@@ -12,6 +12,7 @@ from wattserve_server.engine.generation.port import TokenIds
 from wattserve_server.errors import InvalidRequest, NotPossibleHere
 from wattserve_server.http.body import ENERGY, Body, plain
 from wattserve_server.http.errors import MODEL
+from wattserve_server.service.caller import CALLER
 from wattserve_server.service.checks import (
     MAX_TEXT_CHARACTERS,
     check_count,
@@ -96,7 +97,7 @@ async def chat_asked(body: Body, headers: Mapping[str, str], host: Host) -> Aske
         raise InvalidRequest("needs logprobs: true", "top_logprobs")
     check_tokenizer(host.engine.model, host.tokenizer is not None, "messages")
     assert host.tokenizer is not None
-    prompt = await host.tokenizer.encode_chat(messages, "messages")
+    prompt = await host.tokenizer.encode_chat(messages, "messages", CALLER.get().name)
     left = max(1, host.engine.model.facts.max_tokens - len(prompt))
     given = replace(_given(body, {"max_tokens": left}), best=body.whole("top_logprobs") if tells else None)
     fits = body.get("max_completion_tokens", body.get("max_tokens")) is None

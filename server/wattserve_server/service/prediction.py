@@ -315,7 +315,7 @@ class AcceptedRequest:
         model = self.host.engine.model
         if self.host.tokenizer is None:
             raise NotPossibleHere(f"{model.name} has no tokenizer: send token ids", place)
-        sequences, cut_tokens = await self.host.tokenizer.encode(texts, most, place, remedy)
+        sequences, cut_tokens = await self.host.tokenizer.encode(texts, most, place, remedy, self.caller.name)
         check_ids(sequences, model.facts, place, remedy=remedy)
         return sequences, cut_tokens if any(cut_tokens) else ()
 

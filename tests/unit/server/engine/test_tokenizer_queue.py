@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from wattserve_server.engine.tasks.tokens import EACH_TEXT, HEAD_CHARACTERS, SPECIAL, Tokenizer
+from wattserve_server.engine.tasks import tokens
+from wattserve_server.engine.tasks.tokens import (
+    CHARACTERS_PER_S,
+    EACH_TEXT,
+    HEAD_CHARACTERS,
+    SPECIAL,
+    Tokenizer,
+)
 from wattserve_server.errors import InvalidRequest, OverloadedError
 
 LONGEST = 16
@@ -71,13 +79,102 @@ async def test_many_short_texts_are_much_work_too() -> None:
     tokenizer.close()
 
 
+class Slow(Words):
+    """Words with a q take twelve times as long as others, by a clock of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def __call__(self, texts: str | list[str], **given: Any) -> dict[str, Any]:
+        if isinstance(texts, str):
+            self.now_s += len(texts) * (12 if "q" in texts else 1) / CHARACTERS_PER_S
+        return super().__call__(texts, **given)
+
+
+async def test_texts_that_take_long_count_for_so_many_more_and_for_their_caller_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow()
+    monkeypatch.setattr(tokens, "time", SimpleNamespace(perf_counter=lambda: slow.now_s))
+    tokenizer = Tokenizer(slow, 10_000)
+    odd, plain = ["q" * 4000] * 50, ["x" * 4000] * 50
+    await tokenizer.encode(odd, who="a")
+    await tokenizer.encode(plain, who="b")
+    slow.is_open.clear()
+    first = asyncio.create_task(tokenizer.encode(odd, who="a"))
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match=r"and counted 1\d\.\d times, for they take so long") as caught:
+        await tokenizer.encode(odd, who="a")
+    assert caught.value.retry_after_s == pytest.approx(50 * 4100 * 11 / CHARACTERS_PER_S, rel=0.2)
+    others = [asyncio.create_task(tokenizer.encode(plain, who="b")) for _ in range(9)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match="each text; try again later"):
+        await tokenizer.encode(plain, who="b")
+    slow.is_open.set()
+    await asyncio.gather(first, *others)
+    for _ in range(20):
+        await tokenizer.encode(plain, who="a")
+    slow.is_open.clear()
+    again = [asyncio.create_task(tokenizer.encode(plain, who="a")) for _ in range(9)]
+    await asyncio.sleep(0)
+    slow.is_open.set()
+    await asyncio.gather(*again)  # what they took once is forgotten
+    assert tokenizer.waiting == 0
+    tokenizer.close()
+
+
+async def test_all_callers_have_four_times_what_one_has() -> None:
+    words = Words()
+    tokenizer = Tokenizer(words, LONGEST, most_waiting=2 * (10 + EACH_TEXT))
+    words.is_open.clear()
+    waiting = [asyncio.create_task(tokenizer.encode(["x" * 10], who=f"{at // 2}")) for at in range(8)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError, match="880 of 880 characters wait"):
+        await tokenizer.encode(["x"], who="another")
+    words.is_open.set()
+    await asyncio.gather(*waiting)
+    tokenizer.close()
+
+
+async def test_requests_take_turns_some_texts_at_a_time() -> None:
+    order: list[str] = []
+
+    def note(text: str) -> int:
+        order.append(text[:1])
+        return 1
+
+    words = Words(note)
+    tokenizer = Tokenizer(words, 10_000)
+    words.is_open.clear()
+    long = asyncio.create_task(tokenizer.encode(["long" * 2000] * 6))  # two at a time
+    await asyncio.sleep(0)
+    short = asyncio.create_task(tokenizer.encode(["short"]))
+    await asyncio.sleep(0)
+    words.is_open.set()
+    ids, cut = await long
+    await short
+    assert (len(ids), cut) == (6, [0] * 6)
+    assert "".join(order) == "llsllll"
+    tokenizer.close()
+
+
+async def test_a_text_that_cannot_fit_is_named_by_its_place_in_the_whole_request() -> None:
+    tokenizer = Tokenizer(Words(), LONGEST)
+    texts = [*["x" * 4000] * 9, "a " * 50_000]
+    with pytest.raises(InvalidRequest) as caught:
+        await tokenizer.encode(texts, place="text.texts")
+    assert caught.value.field == "text.texts[9]"
+    tokenizer.close()
+
+
 async def test_a_text_that_cannot_fit_is_refused_by_its_head() -> None:
     words = Words()
     tokenizer = Tokenizer(words, LONGEST)
     with pytest.raises(InvalidRequest, match="this model takes at most 16; shorten it") as caught:
         await tokenizer.encode(["a b", "a " * 50_000], place="text.texts")
     assert caught.value.field == "text.texts[1]"
-    assert words.read <= HEAD_CHARACTERS * LONGEST
+    assert words.read <= len("a b") + HEAD_CHARACTERS * LONGEST
     tokenizer.close()
 
 

@@ -118,9 +118,9 @@ async def test_the_name_of_who_speaks_is_the_templates_and_is_a_text(desk: Deske
     tokenizer: Any = desk.of.host.tokenizer
     encode = tokenizer.encode_chat
 
-    async def see(messages: Any, place: str) -> Any:
+    async def see(messages: Any, *where: str) -> Any:
         seen.append(messages)
-        return await encode(messages, place)
+        return await encode(messages, *where)
 
     tokenizer.encode_chat = see
     message = {"role": "user", "content": "c"}
