@@ -228,7 +228,7 @@ QUEUE_CALLERS = _server.add(GAUGE, "wattserve_queue_callers", lambda server: ser
     "one's flood.")
 TOKENIZER_QUEUE = _server.add(GAUGE, "wattserve_tokenizer_queue_characters",
     lambda server: server.tokenizer_characters,
-    "Characters of texts that wait for the tokeniser, and 100 for each text.",
+    "Characters of texts that wait for the tokeniser, and 100 for each text; of slow ones as many more.",
     absent="without a tokeniser")
 ABANDONED = _server.add(COUNTER, "wattserve_abandoned_sequences_total", lambda server: server.abandoned,
     "Sequences that were computed although their caller had left: he did so while they ran.",

@@ -122,21 +122,30 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
     counter = verified(device)
     if not counter.tells_joules:
         raise ConfigError(f"there is nothing to verify: {device.chosen.notice}")
-    async with AsyncExitStack() as undo:
-        drain = functools.partial(device.run_log.drain, device.run_log.add_reader())
-        reader = Reader(device.open_again(counter.part), create(folder / READINGS))
-        undo.callback(reader.stop)
-        kind, _, uuid = counter.meter.source.name.partition(":")
-        board = BoardWatch(uuid if kind == "nvml" else "", lambda: create(folder / BOARD))
-        undo.callback(board.stop)
-        reader.start()
-        board.start()
-        since_ns = time.monotonic_ns()
-        await asyncio.sleep(BEFORE_S)
-        before = reader.readings.spell(since_ns, time.monotonic_ns())
-        host, go_on = await start(config, plan, Observer(version("wattserve")), Quotas(), undo)
-        await go_on()
-        yield Machine(host, device, counter, reader, board, before, drain)
+    loop, task, path = asyncio.get_running_loop(), asyncio.current_task(), folder / READINGS
+    assert task is not None
+    end = functools.partial(loop.call_soon_threadsafe, task.cancel)
+    reader = Reader(device.open_again(counter.part), create(path), end)
+    try:
+        async with AsyncExitStack() as undo:
+            drain = functools.partial(device.run_log.drain, device.run_log.add_reader())
+            undo.callback(reader.stop)
+            kind, _, uuid = counter.meter.source.name.partition(":")
+            board = BoardWatch(uuid if kind == "nvml" else "", lambda: create(folder / BOARD))
+            undo.callback(board.stop)
+            reader.start()
+            board.start()
+            since_ns = time.monotonic_ns()
+            await asyncio.sleep(BEFORE_S)
+            before = reader.readings.spell(since_ns, time.monotonic_ns())
+            host, go_on = await start(config, plan, Observer(version("wattserve")), Quotas(), undo)
+            await go_on()
+            yield Machine(host, device, counter, reader, board, before, drain)
+    finally:
+        if reader.lost is not None:
+            raise ConfigError(
+                f"{path}: cannot be written ({reader.lost.strerror}); nothing is verified without it"
+            ) from None
 
 
 def verified(device: MeteredDevice) -> Counter:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -27,13 +28,15 @@ USUAL_S = 0.005
 
 
 class Reader:
-    """Takes the meter and the file over. `every_s` may be changed at any time."""
+    """Takes the meter and the file over. `every_s` may be changed at any time. on_lost: called, on its
+    thread, where the file takes no more; `lost` says why."""
 
-    def __init__(self, meter: Meter, file: TextIO) -> None:
+    def __init__(self, meter: Meter, file: TextIO, on_lost: Callable[[], object] = bool) -> None:
         self.readings = Readings(None if meter.wraps_at is None else meter.wraps_at.uj)
         self.every_s = USUAL_S
         self.origin_ns = time.monotonic_ns()  # that of the recording
-        self._meter, self._file = meter, file
+        self.lost: OSError | None = None
+        self._meter, self._file, self._on_lost = meter, file, on_lost
         self._lines = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wattserve-verify-reader", daemon=True)
@@ -55,8 +58,12 @@ class Reader:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._file.write(end_line(time.monotonic_ns() - self.origin_ns, self._lines))
-        self._file.close()
+        try:
+            if self.lost is None:
+                self._file.write(end_line(time.monotonic_ns() - self.origin_ns, self._lines))
+            self._file.close()
+        except OSError as error:
+            self.lost = self.lost or error
         self._meter.close()
 
     def read(self) -> None:
@@ -76,6 +83,11 @@ class Reader:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stopping.is_set():
-            self.read()
+            try:
+                self.read()
+            except OSError as error:
+                self.lost = error
+                self._on_lost()
+                return
             due = max(due + self.every_s, time.monotonic())  # late reads are not made up for
             self._stopping.wait(due - time.monotonic())
