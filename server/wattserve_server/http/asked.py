@@ -100,8 +100,8 @@ async def chat_asked(body: Body, headers: Mapping[str, str], host: Host) -> Aske
     prompt = await host.tokenizer.encode_chat(messages, "messages", CALLER.get().name)
     left = max(1, host.engine.model.facts.max_tokens - len(prompt))
     given = replace(_given(body, {"max_tokens": left}), best=body.whole("top_logprobs") if tells else None)
-    fits = body.get("max_completion_tokens", body.get("max_tokens")) is None
-    return _asked(body, headers, host, prompt, "messages", given, _CHAT_PLACES, fits)
+    takes_what_fits = _most_tokens(body) is None
+    return _asked(body, headers, host, prompt, "messages", given, _CHAT_PLACES, takes_what_fits)
 
 
 def encoder_asked(body: Body, headers: Mapping[str, str], host: Host, *more: str) -> Asked:
@@ -166,9 +166,14 @@ def _text_of(header: str) -> str:
         return header
 
 
+def _most_tokens(body: Body) -> Any:
+    """As it was sent, by either name; None where it was not."""
+    return body.get("max_completion_tokens", body.get("max_tokens"))
+
+
 def _given(body: Body, unless_given: Mapping[str, Any]) -> Given:
     """Its sampling parameters, log-probabilities apart."""
-    most = body.get("max_completion_tokens", body.get("max_tokens"))
+    most = _most_tokens(body)
     if body.get("max_tokens", most) != most:
         raise InvalidRequest("differs from max_completion_tokens: give one", "max_tokens")
     wanted = {**unless_given, **body} | ({} if most is None else {"max_tokens": most})

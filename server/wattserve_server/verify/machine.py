@@ -122,9 +122,9 @@ async def machine(config: ServerConfig, folder: Path) -> AsyncIterator[Machine]:
     counter = verified(device)
     if not counter.tells_joules:
         raise ConfigError(f"there is nothing to verify: {device.chosen.notice}")
-    loop, task, path = asyncio.get_running_loop(), asyncio.current_task(), folder / READINGS
+    task, path = asyncio.current_task(), folder / READINGS
     assert task is not None
-    end = functools.partial(loop.call_soon_threadsafe, task.cancel)
+    end = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
     reader = Reader(device.open_again(counter.part), create(path), end)
     try:
         async with AsyncExitStack() as undo:

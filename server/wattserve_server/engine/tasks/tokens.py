@@ -139,8 +139,14 @@ class Tokenizer:
         """
         ids, cut = list[NDArray[np.int64]](), list[int]()
         with self._waits(texts, who):
+            for index, text in enumerate(texts if most is None else ()):
+                if len(text) > HEAD_CHARACTERS * self._longest:
+                    head = text[: HEAD_CHARACTERS * self._longest]
+                    await self._run(
+                        [head], who, self._check_head, head, len(text), f"{place}[{index}]", remedy
+                    )
             for part in _parts(texts):
-                more = await self._run(part, who, self._encode, part, len(ids), most, place, remedy)
+                more = await self._run(part, who, self._encode, part, most)
                 ids += more[0]
                 cut += more[1]
         return ids, cut
@@ -215,13 +221,7 @@ class Tokenizer:
     def close(self) -> None:
         self._thread.shutdown(wait=False)
 
-    def _encode(
-        self, texts: list[str], first: int, most: int | None, place: str, remedy: str
-    ) -> tuple[list[NDArray[np.int64]], list[int]]:
-        """first: the place of the first text among those of its request."""
-        if most is None:
-            for index, text in enumerate(texts, first):
-                self._check_head(text, f"{place}[{index}]", remedy)
+    def _encode(self, texts: list[str], most: int | None) -> tuple[list[NDArray[np.int64]], list[int]]:
         whole = self._tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
         kept = [
             ids if most is None or len(ids) <= most else self._cut(text, most)
@@ -239,16 +239,13 @@ class Tokenizer:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
         return np.array(ids, dtype=np.int64)
 
-    def _check_head(self, text: str, field: str, remedy: str) -> None:
-        """So that one which cannot fit is not tokenised for nothing, to its end."""
-        if len(text) <= HEAD_CHARACTERS * self._longest:
-            return
-        head = text[: HEAD_CHARACTERS * self._longest]
+    def _check_head(self, head: str, characters: int, field: str, remedy: str) -> None:
+        """So that a text of so many characters which cannot fit is not tokenised for nothing, to its end."""
         head = head.rpartition(" ")[0] or head
         ids = self._tokenizer(head, truncation=False, padding=False, verbose=False)["input_ids"]
         if len(ids) > self._longest + SPECIAL:
             raise InvalidRequest(
-                f"of the text's {len(text)} characters the first {len(head)} are {len(ids)} tokens already; "
+                f"of the text's {characters} characters the first {len(head)} are {len(ids)} tokens already; "
                 f"this model takes at most {self._longest}{remedy}",
                 field,
             )

@@ -199,8 +199,9 @@ async def test_a_body_that_says_its_length_twice_is_refused(desk: Desked) -> Non
     assert not desk.of.generations
 
 
+@pytest.mark.parametrize("reads_a_little", [False, True])
 async def test_what_nobody_reads_of_a_reply_is_not_kept(
-    desk: Desked, monkeypatch: pytest.MonkeyPatch
+    desk: Desked, monkeypatch: pytest.MonkeyPatch, reads_a_little: bool
 ) -> None:
     lost, lose = asyncio.Event(), Connection.connection_lost
 
@@ -215,8 +216,15 @@ async def test_what_nobody_reads_of_a_reply_is_not_kept(
     async with fronted(desk) as url:
         reader, writer = await opened(url, limit=1)
         writer.write(head(len(body), "connection: close") + body)
-        while not lost.is_set():  # a little of it, now and then
+        while reads_a_little and not lost.is_set():  # now and then
             await asyncio.gather(reader.read(1000), asyncio.sleep(0.01), return_exceptions=True)
+        await lost.wait()
+        with pytest.raises(
+            (asyncio.IncompleteReadError, ConnectionResetError)
+            if reads_a_little
+            else asyncio.IncompleteReadError
+        ):
+            await reader.readexactly(50_000_000)
     assert desk.gate.messages.unread == 0
 
 
