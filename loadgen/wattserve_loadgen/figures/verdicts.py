@@ -28,6 +28,7 @@ LATE_LIMIT = 0.01  # of the sends
 CLIENT_CPU_LIMIT = 0.90  # of a core
 CEILING_LIMIT = 0.5  # of what the client can do against a server that does nothing
 UNKNOWN_LIMIT = 0.01  # of the receipts of a point
+SHARED_LIMIT = 0.05  # of the active joules of a point
 LATENCY_MULTIPLES = 5
 SENSOR_PERIODS = 100
 _CHANCE = 3.0  # standard deviations of what happens to be in flight at a window's edges
@@ -147,9 +148,24 @@ def failures(evidence: Evidence) -> Iterator[Verdict]:
 
 
 def shared_server(evidence: Evidence) -> Iterator[Verdict]:
+    """Rule 12. Who loads a variant beside it sends nothing: its joules are warm-up, and so are those of
+    preemptions, which are the point's own.
+    """
     foreign = sum(cell.energy.foreign_sequences for cell in evidence.cells)
+    active_uj = sum(cell.energy.active_uj or 0 for cell in evidence.cells)
+    other_uj = sum((cell.energy.other_active_uj or 0) - _overhead_uj(cell) for cell in evidence.cells)
     if foreign:
         yield Verdict("shared server", f"{foreign} sequences of other clients ran meanwhile")
+    elif active_uj and other_uj > SHARED_LIMIT * (active_uj + other_uj):
+        share = words.percent(other_uj / (active_uj + other_uj), 0)
+        yield Verdict(
+            "shared server", f"{share} of its active joules were not its own: a variant was loaded?"
+        )
+
+
+def _overhead_uj(cell: CellResult) -> float:
+    """What preemptions cost, of all its requests as of those in its window."""
+    return ((cell.generated and cell.generated.overhead_uj_per_request) or 0.0) * cell.sent
 
 
 def late_sends(evidence: Evidence) -> Iterator[Verdict]:

@@ -87,10 +87,9 @@ class Api:
                 call.receipt = running.receipt
                 told = form(running.receipt, host, _words(host), wanted.tells_so_far)
                 headers = {RECEIPT_HEADER: running.receipt.receipt_id, **_warned(prediction)}
-                pieces = []
                 async for piece in running:
                     if not wanted.streams:
-                        pieces.append(piece)
+                        told.keep(piece)
                     elif piece.text or piece.scores:
                         first = [] if wire.streams else told.begin()
                         with self.unread.waiting(call):
@@ -99,7 +98,7 @@ class Api:
                             await wire.events(*first, told.chunk(piece))
                 done = await running.end()
         if not wanted.streams:
-            await wire.reply(told.whole(pieces, done), headers=headers)
+            await wire.reply_encoded(told.whole(done), headers=headers)
             return
         if not wire.streams:
             await wire.begin_events(headers)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from wattserve_server.energy.receipt import Receipt, State
 from wattserve_server.engine.generation.port import Piece, TokenScore
+from wattserve_server.http.wire import encoded
 from wattserve_server.meters.composite import joined
 from wattserve_server.service.generation import Generated
 from wattserve_server.service.inference import known_state, quality_word, unknown_reason
@@ -92,6 +93,9 @@ class Told:
     """One generation as it is told: whole, or chunk by chunk."""
 
     names = Names("cmpl", "text_completion", "text_completion")
+    beside_scores: ClassVar[
+        Json
+    ] = {}  # what its log-probabilities have beside lists of a member for each token
 
     def __init__(
         self, receipt: Receipt, host: Host, word_of: Callable[[int], str], tells_so_far: bool
@@ -103,6 +107,8 @@ class Told:
         self._tells_so_far = tells_so_far
         self._tokens = 0  # that were told
         self._offset = 0  # their characters
+        self._text: list[str] = []  # of pieces that are told whole
+        self._scores: dict[str, list[str]] = {}  # and their log-probabilities, as JSON
 
     def head(self, kind: str) -> Json:
         receipt = self._receipt
@@ -126,22 +132,37 @@ class Told:
     def usage_chunk(self, done: Generated) -> Json:
         return self.head(self.names.chunk) | {"choices": [], "usage": self._usage(done)}
 
-    def whole(self, pieces: Sequence[Piece], done: Generated) -> Json:
-        text = "".join(piece.text for piece in pieces)
-        scores = [score for piece in pieces for score in piece.scores]
+    def keep(self, piece: Piece) -> None:
+        """For `whole`. Log-probabilities are encoded piece by piece: those of a long answer are megabytes
+        that hold the event loop for a second.
+        """
+        self._text.append(piece.text)
+        if piece.scores:
+            for name, scores in self._logprobs(piece.scores).items():
+                self._scores.setdefault(name, []).append(encoded(scores)[1:-1])
+
+    def whole(self, done: Generated) -> str:
+        """As JSON: all pieces that were kept."""
         choice = {
             "index": 0,
-            **self._told(text),
-            "logprobs": self._logprobs(scores) if scores else None,
+            **self._told("".join(self._text)),
+            "logprobs": None,
             "finish_reason": done.ended.reason.value,
         }
-        return self.head(self.names.whole) | {"choices": [choice], "usage": self._usage(done)}
+        told = encoded(self.head(self.names.whole) | {"choices": [choice], "usage": self._usage(done)})
+        if not self._scores:
+            return told
+        lists = [f'"{name}":[{",".join(parts)}]' for name, parts in self._scores.items()]
+        others = [f'"{name}":{encoded(value)}' for name, value in self.beside_scores.items()]
+        # The first one is the choice's own: a text has its quotes escaped.
+        return told.replace('"logprobs":null', f'"logprobs":{{{",".join(lists + others)}}}', 1)
 
     def _told(self, text: str) -> Json:
         return {"text": text}
 
     def _piece(self, told: Json, piece: Piece) -> Json:
-        chunk = self._chunk(told, self._logprobs(piece.scores) if piece.scores else None)
+        scores = {**self._logprobs(piece.scores), **self.beside_scores} if piece.scores else None
+        chunk = self._chunk(told, scores)
         self._tokens += len(piece.token_ids)
         if self._tells_so_far:
             chunk["usage"] = usage_so_far(self._receipt, self._tokens, piece.energy_uj)
@@ -158,7 +179,7 @@ class Told:
             told["seed"] = done.seed
         return told
 
-    def _logprobs(self, scores: Sequence[TokenScore]) -> Json:
+    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, list[Any]]:
         words = [self._word_of(score.token_id) for score in scores]
         offsets = []
         for word in words:
@@ -176,6 +197,7 @@ class Told:
 
 class ToldChat(Told):
     names = Names("chatcmpl", "chat.completion", "chat.completion.chunk")
+    beside_scores: ClassVar[Json] = {"refusal": None}
 
     def begin(self) -> list[Json]:
         return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)]
@@ -189,13 +211,13 @@ class ToldChat(Told):
     def _told(self, text: str) -> Json:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def _logprobs(self, scores: Sequence[TokenScore]) -> Json:
+    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, list[Any]]:
         content = [
             self._score(score.token_id, score.logprob)
             | {"top_logprobs": [self._score(token, logprob) for token, logprob in score.best]}
             for score in scores
         ]
-        return {"content": content, "refusal": None}
+        return {"content": content}
 
     def _score(self, token: int, logprob: float) -> Json:
         word = self._word_of(token)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from wattserve_server.errors import InvalidRequest
@@ -23,8 +23,8 @@ _EVENTS = [
     (b"x-accel-buffering", b"no"),  # a proxy that keeps events back
 ]
 _DONE = b"data: [DONE]\n\n"
-# One for all events: `json.dumps` makes an encoder for each.
-_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+# One for all of them: `json.dumps` makes an encoder for each.
+encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class Wire:
@@ -101,7 +101,13 @@ class Wire:
 
     async def reply(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """All of it; `end` has to follow."""
-        response = JSONResponse(content, status, headers)
+        await self.reply_encoded(encoded(content), status, headers)
+
+    async def reply_encoded(
+        self, content: str, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """As `reply`, of JSON."""
+        response = Response(content, status, headers, "application/json")
         body = bytes(response.body)
         await self._send({"type": "http.response.start", "status": status, "headers": response.raw_headers})
         await self._send(_body(body, more=True))
@@ -149,4 +155,4 @@ def _body(data: bytes, more: bool) -> Message:
 
 
 def _event(content: Any) -> bytes:
-    return f"data: {_json(content)}\n\n".encode()
+    return f"data: {encoded(content)}\n\n".encode()

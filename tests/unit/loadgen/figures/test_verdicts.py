@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fixtures.loadgen_results import ARMS, FP32, OPEN, make_cell_of, make_percentiles, no_energy
+from tests.fixtures.loadgen_results import (
+    ARMS,
+    FP32,
+    OPEN,
+    make_cell_of,
+    make_generated,
+    make_percentiles,
+    no_energy,
+)
 from wattserve_loadgen.figures.verdicts import Evidence, duration_floor_seconds, foreseen, verdicts_of
 from wattserve_loadgen.model.cells import Slices
 from wattserve_loadgen.model.results import Ceiling
@@ -80,10 +88,23 @@ def test_a_long_complete_quiet_point_has_no_verdict(load: Load) -> None:
             "shared server",
             "2 sequences of other clients ran meanwhile",
         ),
+        (
+            {"energy": {"other_active_uj": 22_000_000}},
+            "shared server",
+            "25 % of its active joules were not its own: a variant was loaded?",
+        ),
     ],
 )
 def test_each_fault_of_one_block_spoils_the_point(change: dict[str, Any], code: str, text: str) -> None:
     assert verdicts(change) == [(code, "point", text)]
+
+
+def test_what_preemptions_cost_is_the_points_own() -> None:
+    made = make_generated(overhead_uj_per_request=2_000.0)
+    each = {"generated": made, "energy": {"other_active_uj": 2_000_000}, "sent": 1000}
+    assert verdicts(each) == []
+    (verdict,) = verdicts(each | {"energy": {"other_active_uj": 8_000_000}})
+    assert verdict[0] == "shared server"
 
 
 @pytest.mark.parametrize(

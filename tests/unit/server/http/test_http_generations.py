@@ -12,10 +12,17 @@ from tests.fixtures.http_front import CHAT, COMPLETION, Desked, chatty_world, te
 from tests.fixtures.language_model import CONTEXT, Script
 from wattserve_server.engine.generation.port import Piece, TokenScore
 from wattserve_server.errors import InferenceError
+from wattserve_server.http import replies
+from wattserve_server.http.wire import encoded
 from wattserve_server.service.keys import ApiKey
 from wattserve_server.service.spending import Spending
 
 SCORES = (TokenScore(5, -0.5, ((5, -0.5), (6, -math.inf))),)
+
+LONG = [
+    ("/v1/completions", COMPLETION | {"logprobs": 2}),
+    ("/v1/chat/completions", CHAT | {"logprobs": True, "top_logprobs": 2}),
+]
 
 
 @pytest.fixture
@@ -166,6 +173,33 @@ async def test_log_probabilities_are_told_as_each_kind_tells_them(desk: Desked) 
     (content,) = (await desk.ask("/v1/chat/completions", asked)).json["choices"][0]["logprobs"]["content"]
     assert (content["token"], content["logprob"], content["bytes"]) == ("<5>", -0.5, [60, 53, 62])
     assert [each["token"] for each in content["top_logprobs"]] == ["<5>", "<6>"]
+
+
+@pytest.mark.parametrize(("path", "asked"), LONG)
+async def test_log_probabilities_of_a_whole_answer_are_encoded_piece_by_piece(
+    desk: Desked, path: str, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = '","logprobs":null,"'  # which is in the answer before its own
+    pieces = [
+        Piece((token,), odd, (TokenScore(token, -0.5, ((token, -0.5), (6, -1))),), 1) for token in range(40)
+    ]
+    desk.of.script = Script(pieces=pieces)
+    streamed = (await desk.ask(path, asked | {"stream": True})).events
+    told: dict[str, list[Any]] = {}
+    for event in streamed:
+        for name, values in (event["choices"][0]["logprobs"] or {}).items():
+            told[name] = told[name] + values if name in told and values else values
+    lengths: list[int] = []
+
+    def encoding(content: Any) -> str:
+        lengths.append(len(encoded(content)) if "-0.5" in encoded(content) else 0)
+        return encoded(content)
+
+    monkeypatch.setattr(replies, "encoded", encoding)
+    (choice,) = (await desk.ask(path, asked)).json["choices"]
+    assert choice["logprobs"] == told
+    assert (choice.get("text") or choice["message"]["content"]) == odd * 40
+    assert 0 < max(lengths) < len(encoded(choice["logprobs"])) / 20
 
 
 async def test_what_fails_in_mid_stream_is_told_in_it_with_its_receipt(desk: Desked) -> None:
