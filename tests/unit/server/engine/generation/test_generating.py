@@ -3,133 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from functools import cache
-from itertools import islice, pairwise
-from types import SimpleNamespace
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tests.fixtures.language_models import VOCABULARY, generated, language_model, save_language_model
-from wattserve_server.energy.costlaw import Coefficients, LawView
-from wattserve_server.energy.receipt import ACCELERATOR, Outcome, Role, Window
-from wattserve_server.engine.book import ReceiptBook
-from wattserve_server.engine.engine import Engine, EngineLimits, Metering
-from wattserve_server.engine.generation import lane as generating
-from wattserve_server.engine.generation import stepper
+from tests.fixtures.language_models import VOCABULARY, language_model
+from tests.fixtures.running_generations import (
+    CPU,
+    LANES,
+    LAW,
+    ODD,
+    STEP_UJ,
+    Attempts,
+    Rig,
+    expected,
+    lanes_of,
+    prompts,
+    read,
+)
+from wattserve_server.energy.receipt import Outcome, Role, Window
 from wattserve_server.engine.generation.cache import BLOCK
-from wattserve_server.engine.generation.lane import StepLane, steps_of
+from wattserve_server.engine.generation.lane import steps_of
 from wattserve_server.engine.generation.members import Member
-from wattserve_server.engine.generation.port import FinishReason, Sampling, TokenIds, Wish
-from wattserve_server.engine.generation.running import RunningGeneration
-from wattserve_server.engine.generation.text import TextStream
-from wattserve_server.engine.lane import SPLIT_FAILURE, RunLog
-from wattserve_server.engine.model import LoadedModel, load_model
-from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.generation.port import FinishReason, Sampling, Wish
 from wattserve_server.engine.queued import Order
-from wattserve_server.engine.roster import LoadingRules
-from wattserve_server.engine.tasks import task_named
-from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.phase import decoding_rows
-from wattserve_server.engine.variants.port import Materials
-from wattserve_server.errors import ExpiredError, InferenceError, InvalidRequest, LaneLostError, SpentError
+from wattserve_server.errors import ExpiredError, InvalidRequest, SpentError
 from wattserve_server.service.spent import spent_on
-
-CPU = torch.device("cpu")
-LANES = torch.device("cpu", 0), torch.device("cpu", 1)
-LAW = LawView({"fp32": Coefficients(0.001, 1e-5, per_logits_j=1e-4, per_read_j=1e-6)})
-STEP_UJ = 1_300  # of one that decodes alone, at the most
-TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, width, fp32
-
-
-def prompts(count: int, seed: int = 0, longest: int = 40) -> list[TokenIds]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(1, VOCABULARY, rng.integers(2, longest)) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    folder = save_language_model(tmp_path_factory.mktemp("models") / "tiny")
-    return load_model(str(folder), task_named("text-generation"))
-
-
-class Rig:
-    def __init__(
-        self,
-        model: LoadedModel,
-        cache_tokens: int,
-        members: int,
-        chunk: int,
-        devices: tuple[torch.device, ...] = (CPU,),
-    ) -> None:
-        self.run_logs = [RunLog() for _ in devices]
-        self.run_log = self.run_logs[0]
-        limits = BatchLimits(members, chunk)
-        loop = asyncio.get_running_loop()
-        self.died: asyncio.Future[Exception] = loop.create_future()
-
-        def died(error: Exception) -> None:
-            loop.call_soon_threadsafe(self.died.set_result, error)
-
-        self.engine = Engine(
-            model,
-            Materials(model.weights),
-            choose("fp32", devices[0], others=devices[1:]),
-            "fp32",
-            LoadingRules(is_verified=False),
-            EngineLimits(
-                dict.fromkeys(devices, limits), 64, max_request=8, cache_bytes=cache_tokens * TOKEN_BYTES
-            ),
-            ReceiptBook(60.0, 100, lambda receipt: None),
-            {
-                device: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LAW)})
-                for device, run_log in zip(devices, self.run_logs, strict=True)
-            },
-            lambda *result: None,
-            died,
-        )
-
-    async def generate(self, prompt: TokenIds, new: int = 20, **more: Any) -> RunningGeneration:
-        order = Order(deadline_ns=more.pop("deadline_ns", None))
-        return await self.engine.generate(prompt, self.engine.hosted("fp32"), Wish(new, **more), order)
-
-    @property
-    def held_bytes(self) -> int:
-        return sum(used_bytes for used_bytes, _ in self.engine.caches.bounds.values())
-
-
-@pytest.fixture
-async def rig(model: LoadedModel, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    """By its marker's figures: tokens of cache, members at once, tokens of a step; and its devices."""
-    made = Rig(model, *getattr(request, "param", (4096, 8, 32)))
-    made.engine.start()
-    await made.engine.loader.load("fp32")
-    for run_log in made.run_logs:
-        run_log.drain()
-    yield made
-    await asyncio.to_thread(made.engine.stop)
-
-
-async def read(generation: RunningGeneration, into: list[int] | None = None) -> list[int]:
-    got = [] if into is None else into
-    async for piece in generation:
-        got += piece.token_ids
-    return got
-
-
-@cache
-def alone(prompt: tuple[int, ...], new: int) -> list[int]:
-    return generated(language_model("llama"), list(prompt), new)
-
-
-def expected(prompt: TokenIds, new: int) -> list[int]:
-    return alone(tuple(prompt.tolist()), new)
 
 
 async def test_one_generates_what_transformers_does_and_says_how_it_ended(rig: Rig) -> None:
@@ -314,29 +219,6 @@ async def test_an_end_token_ends_it_and_may_be_ignored(rig: Rig) -> None:
     assert generation.ended.reason is FinishReason.STOP
 
 
-async def test_logits_that_are_no_numbers_fail_their_own_request_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good, bad = prompts(2, seed=9)
-    run = stepper.run
-
-    def spoilt(variant: Any, prepared: Any, timed: Any = None) -> Any:
-        rows = run(variant, prepared, timed)
-        ids = prepared.inputs["input_ids"][0].tolist()
-        for at, each in zip(prepared.rows, rows, strict=True):
-            if ids[at.begin : at.end] == bad.tolist():
-                each[:] = np.nan
-        return rows
-
-    monkeypatch.setattr(stepper, "run", spoilt)
-    fails, holds = await rig.generate(bad), await rig.generate(good)
-    assert await read(holds) == expected(good, 20)
-    with pytest.raises(InferenceError, match="answered with NaN or infinity"):
-        await read(fails)
-    assert fails.receipt.outcome is Outcome.FAILED
-    assert rig.held_bytes == 0
-
-
 async def test_a_seed_draws_the_same_in_any_company(rig: Rig) -> None:
     given = prompts(4, seed=11)
     drawn = Sampling(temperature=0.8, top_k=50, top_p=0.95, seed=42)
@@ -465,96 +347,6 @@ async def test_to_score_is_foreseen_with_all_its_logits(rig: Rig) -> None:
     )
 
 
-ODD = 7  # an id that the model raises on
-
-
-class Attempts(list[int]):
-    """The members of each step that was tried, of a model that raises on the odd id. holds_at: so many
-    decode; then it waits until it may go on."""
-
-    holds_at = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_go_on = threading.Event()
-        self.rows: list[list[int]] = []  # of logits
-
-
-@pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
-    run, tried = stepper.run, Attempts()
-
-    def odd(variant: Any, prepared: Any, *more: Any) -> Any:
-        if prepared.decoding == tried.holds_at > 0:
-            assert tried.may_go_on.wait(60)
-        tried.append(len(prepared.wanted))
-        tried.rows.append(prepared.wanted)
-        if (prepared.inputs["input_ids"] == ODD).any():
-            raise ValueError("odd")
-        return run(variant, prepared, *more)
-
-    monkeypatch.setattr(stepper, "run", odd)
-    return tried
-
-
-async def test_who_sends_what_the_model_raises_on_ends_nobody_elses_generation(
-    rig: Rig, attempts: Attempts, caplog: pytest.LogCaptureFixture
-) -> None:
-    fine = (prompt for prompt in prompts(40, seed=23) if ODD not in (*prompt, *expected(prompt, 20)))
-    good = list(islice(fine, 7))
-    attempts.holds_at = 7
-    running = [await rig.generate(prompt) for prompt in good]
-    answers = [asyncio.create_task(read(each)) for each in running]
-    culprit = await rig.generate(np.array([1, 2, ODD, 3]))
-    attempts.may_go_on.set()
-    with pytest.raises(InferenceError, match="failed on a step: ValueError") as told:
-        await read(culprit)
-    assert told.value.receipt_id == culprit.receipt.receipt_id
-    assert await asyncio.gather(*answers) == [expected(prompt, 20) for prompt in good]
-    assert [record.message for record in caplog.records] == ["variant fp32 failed on a step of 8"]
-    begun = attempts.index(8)
-    assert attempts[begun : begun + 7] == [8, 4, 4, 2, 2, 1, 1]
-    assert {tuple(each.receipt.warnings) for each in (*running, culprit)} == {(SPLIT_FAILURE,)}
-    windows = rig.run_log.drain()[0]
-    charged = Counter(line for window in windows for line in window.lines if line.receipt is culprit.receipt)
-    assert list(charged.values()) == [1]  # what it ran alone
-    assert len([window for window in windows if window.is_first_run]) == 3
-    assert rig.held_bytes == 0
-
-
-async def test_two_of_them_fail_and_a_model_that_is_broken_is_not_tried_for_ever(
-    rig: Rig, attempts: Attempts
-) -> None:
-    running = [await rig.generate(np.array([1, 2, ODD, 3])) for _ in range(8)]
-    told = await asyncio.gather(*map(read, running), return_exceptions=True)
-    assert {type(error) for error in told} == {InferenceError}
-    assert attempts == [8, 4, 4, 2, 2, 2, 2, 1, 1]
-    lines = Counter(line for window in rig.run_log.drain()[0] for line in window.lines)
-    assert sorted(lines.values()) == [1] * 8
-    assert rig.held_bytes == 0
-
-
-async def test_a_tokenizer_that_fails_fails_its_own_request_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    good, bad = prompts(2, seed=17)
-
-    def broken(self: TextStream, token_ids: Sequence[int]) -> str:
-        raise IndexError
-
-    fails = await rig.generate(bad, stop_strings=("x",))
-    monkeypatch.setattr(TextStream, "add", broken)
-    with pytest.raises(InferenceError, match="a token could not be taken: IndexError"):
-        await read(fails)
-    monkeypatch.undo()
-    assert await read(await rig.generate(good)) == expected(good, 20)
-    assert rig.held_bytes == 0
-
-
-def lanes_of(generations: Sequence[RunningGeneration]) -> set[str]:
-    return {generation.receipt.device for generation in generations}
-
-
 @pytest.mark.parametrize("rig", [(4096, 8, 32, LANES)], indirect=True, ids=str)
 async def test_on_two_lanes_it_answers_as_on_one_and_each_has_its_own_windows(rig: Rig) -> None:
     given = prompts(6, seed=3)
@@ -567,88 +359,4 @@ async def test_on_two_lanes_it_answers_as_on_one_and_each_has_its_own_windows(ri
         assert own == {each.receipt for each in running if each.receipt.device == str(lane)}
     scored = await rig.engine.score(given, rig.engine.hosted("fp32"), Order())
     assert len(scored.rows) == len(given)
-    assert rig.held_bytes == 0
-
-
-@pytest.mark.parametrize("rig", [(4096, 2, 32, LANES)], indirect=True, ids=str)
-async def test_a_lane_that_fails_ends_its_generations_and_what_waits_runs_on_the_other(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_step, given = StepLane.run_step, prompts(8, seed=5)
-    until_it_fails = iter(range(4))
-
-    def fails(lane: StepLane, *step: Any, **named: Any) -> Any:
-        if lane.device == "cpu:1" and next(until_it_fails, None) is None:
-            lane.run_log.start()
-            raise RuntimeError("planted")
-        return run_step(lane, *step, **named)
-
-    monkeypatch.setattr(StepLane, "run_step", fails)
-    running = [await rig.generate(prompt, new=30) for prompt in given]
-    came: list[list[int]] = [[] for _ in given]
-    told = await asyncio.gather(*map(read, running, came), return_exceptions=True)
-    lost = [each for each, error in zip(running, told, strict=True) if isinstance(error, LaneLostError)]
-    assert 1 <= len(lost) <= 2
-    assert lanes_of(lost) == {"cpu:1"}
-    for each, tokens, answer, prompt in zip(running, came, told, given, strict=True):
-        whole = expected(prompt, 30)
-        if isinstance(answer, LaneLostError):
-            assert answer.receipt_id == each.receipt.receipt_id
-            assert each.receipt.outcome is Outcome.FAILED
-            assert tokens == whole[: len(tokens)]
-        else:
-            assert (answer, each.receipt.device) == (whole, "cpu:0")
-    windows, until_ns = rig.run_logs[1].drain()
-    assert until_ns > windows[-1].end_ns > windows[-1].start_ns  # nothing holds up what is settled later
-    assert {line.receipt for window in windows for line in window.lines} == {each.receipt for each in lost}
-    assert rig.held_bytes == 0
-    await rig.engine.until_idle()
-    again = await rig.generate(given[0])
-    assert (await read(again), again.receipt.device) == (expected(given[0], 20), "cpu:0")
-
-
-def broken(device: torch.device) -> None:
-    raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-
-async def test_a_device_that_answers_no_more_ends_its_lane(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one's end is the server's."""
-
-    def wrong(*step: object) -> object:
-        raise ValueError
-
-    monkeypatch.setattr(generating, "check_answers", broken)
-    monkeypatch.setattr(stepper, "run", wrong)
-    generation = await rig.generate(prompts(1)[0])
-    assert "illegal memory access" in str(await asyncio.wait_for(rig.died, 30))
-    await generation.aclose()
-
-
-@pytest.mark.parametrize("rig", [(4096, 4, 32, LANES)], indirect=True, ids=str)
-async def test_a_lane_that_fails_while_a_step_is_run_in_parts_charges_everybody_once(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, answers, is_full = stepper.run, iter(range(2)), threading.Event()
-
-    def wrong(variant: Any, prepared: Any, *more: Any) -> Any:
-        if variant.device == LANES[1]:
-            if len(prepared.wanted) == 4:
-                is_full.set()
-            if is_full.is_set():
-                raise ValueError
-        return run(variant, prepared, *more)
-
-    def answers_twice(device: torch.device) -> None:
-        if next(answers, None) is None:
-            broken(device)
-
-    monkeypatch.setattr(generating, "check_answers", answers_twice)
-    monkeypatch.setattr(stepper, "run", wrong)
-    running = [await rig.generate(np.array([1, 2, 3]), new=100) for _ in range(8)]
-    told = await asyncio.gather(*map(read, running), return_exceptions=True)
-    lost = [each for each, error in zip(running, told, strict=True) if isinstance(error, LaneLostError)]
-    assert (len(lost), lanes_of(lost)) == (4, {"cpu:1"})
-    windows = rig.run_logs[1].drain()[0]
-    assert [len(window.lines) for window in windows][-3:] == [0, 0, 4]
-    assert {line.receipt for line in windows[-1].lines} == {each.receipt for each in lost}
     assert rig.held_bytes == 0
