@@ -18,6 +18,7 @@ IN_CLEAR = [("grpc.enable_http_proxy", 0)]
 Metadata = tuple[tuple[str, str], ...]
 
 _TEXT = re.compile(r"[!-~]+")
+_LONGEST = 16_384  # characters of a key's file
 
 
 class ApiKey:
@@ -57,7 +58,10 @@ class ApiKey:
 
     def _read(self, file: Path) -> None:
         modified_ns = file.stat().st_mtime_ns
-        text = file.read_text(encoding="ascii", errors="replace").strip()
+        with file.open(encoding="ascii", errors="replace") as opened:
+            text = opened.read(_LONGEST + 1).strip()
+        if len(text) > _LONGEST:
+            raise ValueError(f"{file}: is longer than an API key")
         if not text:
             raise ValueError(f"{file}: holds no API key")
         self._show(text, str(file))

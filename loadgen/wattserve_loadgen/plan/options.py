@@ -27,6 +27,7 @@ from wattserve_loadgen.plan.load import CLOSED, CONSTANT, OFFLINE, POISSON, RAMP
 from wattserve_loadgen.plan.scenarios import IN_FLIGHT, SCENARIOS
 
 LOADS = ("concurrency", "rate", "ramp", "arrivals", "offline", "load")  # the options that name one
+MOST_PROCESSES = 256
 _METERS = ("auto", "nvml", "rapl", "estimate", "simulated")
 
 Where = Callable[[str], str]  # a field's name -> its flag, or file and key, as an error names it
@@ -55,6 +56,14 @@ def _peer(text: str) -> Peer:
             f"{text!r} is not NAME=HOST:PORT/MODEL[,MODEL...], like mlserver=127.0.0.1:8081/sst2"
         )
     return Peer(name.strip(), address(where), names)
+
+
+def _processes(text: str) -> int:
+    """Of this client."""
+    value = count(text)
+    if value > MOST_PROCESSES:
+        raise ArgumentTypeError(f"{text} must be at most {MOST_PROCESSES}")
+    return value
 
 
 def _meter(text: str) -> str:
@@ -188,7 +197,7 @@ class SweepOptions:
         "METER", read=_meter)
 
     stream: bool = _client(False, SWITCH, "send requests over streams instead of one call each")
-    processes: int = _client(1, WHOLE, "processes of this client that share the load", "N", read=count)
+    processes: int = _client(1, WHOLE, "processes of this client that share the load", "N", read=_processes)
     calibrate: bool = _client(
         True, SWITCH, "measure this client's own ceiling first where none is stored (default: yes)")
     metrics_port: int | None = _client(

@@ -15,6 +15,7 @@ from wattserve_loadgen.errors import PlanError
 from wattserve_loadgen.plan.load import Arm, Load, check_loads, closed
 
 HEAT_UP_BLOCK = 0
+MOST_BLOCKS = 1000
 LOOK, FULL = "look", "full"
 FEWEST_BLOCKS, FEWEST_BLOCKS_TO_PUBLISH = 3, 5
 
@@ -130,8 +131,8 @@ def make_plan(
     if twice:
         raise PlanError(f"variant {twice[0]} is listed twice")
     check_loads(plan.loads)
-    if plan.blocks < 1:
-        raise PlanError(f"--blocks {plan.blocks}: at least one block must run")
+    if not 1 <= plan.blocks <= MOST_BLOCKS:
+        raise PlanError(f"--blocks {plan.blocks}: a plan takes 1 to {MOST_BLOCKS} blocks")
     if not 0 < plan.seconds <= 86_400:
         raise PlanError(f"--seconds {plan.seconds:g}: a cell takes more than 0 and at most 86400 seconds")
     return plan

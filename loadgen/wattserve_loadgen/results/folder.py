@@ -54,6 +54,7 @@ FILES = (
     PLAN_FILE,
     REPORT_FILE,
 )
+LARGEST = 1e30  # of any figure
 FILES_AND_PARTIALS = {name + suffix for name in FILES for suffix in ("", PARTIAL)}
 
 
@@ -182,11 +183,50 @@ def read_results(folder: Path) -> Results:
         raise ResultsError(f"{path}: not the results of a sweep (schema {SCHEMA!r} is missing)")
     try:
         _check_version(value)
+        _check_numbers(value, "")
         results = build(Results, value)
+        for index, target in enumerate(results.targets):
+            _check_server(target.server, f"targets[{index}].server")
         _check_names(results)
         return results
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
+
+
+def _check_numbers(value: Any, place: str) -> None:
+    """Their squares can be summed. Raises ShapeError."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            _check_numbers(one, f"{place}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            _check_numbers(one, f"{place}[{index}]")
+    elif isinstance(value, int | float) and abs(value) > LARGEST:
+        raise ShapeError(f"{place}: no sweep measures {value:.3g}")
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What is read of what a server said."""
+
+    variants: list[_Named] | None = None
+    meter: dict[str, Any] | None = None
+    other_meters: list[dict[str, Any]] | None = None
+    versions: dict[str, Any] | None = None
+    labels: list[str] | None = None
+
+
+def _check_server(said: dict[str, Any], place: str) -> None:
+    """Raises ShapeError."""
+    try:
+        build(_Server, said)
+    except ShapeError as error:
+        raise ShapeError(f"{place}.{error}") from None
 
 
 def _check_names(results: Results) -> None:

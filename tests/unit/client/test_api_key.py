@@ -102,7 +102,12 @@ def test_what_is_no_key_is_not_repeated(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "key: cannot be read (No such file"), ("", "key: holds no API key")]
+    ("content", "why"),
+    [
+        (None, "key: cannot be read (No such file"),
+        ("", "key: holds no API key"),
+        ("k" * 20_000, "key: is longer than an API key"),
+    ],
 )
 def test_the_command_names_a_file_that_is_no_good(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, why: str

@@ -231,6 +231,7 @@ def test_a_run_can_be_of_one_model_of_a_peer(ask: Ask) -> None:
         (("sweep", *PLACES, "--ramp", "10:0"), "rate 0: it must be above 0"),
         (("sweep", *PLACES, "--concurrency", "2,2"), "concurrency 2 is listed twice"),
         (("sweep", *PLACES, "--offline", "0"), "argument --offline: 0 must be at least 1"),
+        (("sweep", *PLACES, "--processes", "999"), "argument --processes: 999 must be at most 256"),
         (("sweep", *PLACES, "--arrivals", "nowhere.csv"), "--arrivals: nowhere.csv: cannot be read"),
         (("sweep", *PLACES, "--metrics-port", "70000"), "argument --metrics-port: 70000 is not a port"),
         (("sweep", *PLACES, "--plan", "nowhere.toml"), "--plan nowhere.toml: no such file"),

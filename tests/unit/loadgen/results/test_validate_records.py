@@ -251,6 +251,14 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
         (lambda found: found["cells"][0].update(load="x"), "cells[0]: 'fp32' under 'x' is not in the plan"),
         (lambda found: found["points"][0].update(figures=None, withheld=None), "points[0]: it has neither"),
         (lambda found: found["points"].append(found["points"][0]), "points[2]: fp32 under concurrency 1 is"),
+        (
+            lambda found: found["cells"][0]["energy"].update(active_uj_per_token=1e308),
+            "cells[0].energy.active_uj_per_token: no sweep measures 1e+308",
+        ),
+        (
+            lambda found: found["targets"][0]["server"].update(variants=["fp32"]),
+            "targets[0].server.variants[0]: expected object, got str",
+        ),
         (lambda found: found.update(targets=[]), "plan: fp32 is of '127.0.0.1:50051', which is not among"),
     ],
 )
