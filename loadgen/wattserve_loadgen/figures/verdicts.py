@@ -165,7 +165,8 @@ def shared_server(evidence: Evidence) -> Iterator[Verdict]:
 
 def _overhead_uj(cell: CellResult) -> float:
     """What preemptions cost, of all its requests as of those in its window."""
-    return ((cell.generated and cell.generated.overhead_uj_per_request) or 0.0) * cell.sent
+    each_uj = None if cell.generated is None else cell.generated.overhead_uj_per_request
+    return (each_uj or 0.0) * cell.sent
 
 
 def late_sends(evidence: Evidence) -> Iterator[Verdict]:

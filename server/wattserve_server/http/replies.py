@@ -93,9 +93,8 @@ class Told:
     """One generation as it is told: whole, or chunk by chunk."""
 
     names = Names("cmpl", "text_completion", "text_completion")
-    beside_scores: ClassVar[
-        Json
-    ] = {}  # what its log-probabilities have beside lists of a member for each token
+    # What its log-probabilities have beside lists of a member for each token.
+    beside_scores: ClassVar[Json] = {}
 
     def __init__(
         self, receipt: Receipt, host: Host, word_of: Callable[[int], str], tells_so_far: bool
