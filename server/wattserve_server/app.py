@@ -20,9 +20,10 @@ from wattserve_server.console import say
 from wattserve_server.errors import ConfigError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
+from wattserve_server.service.certificates import CertificateFiles
 from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.held import HeldBytes
-from wattserve_server.service.listen import CertificateFiles, ConnectionLimits, Listener
+from wattserve_server.service.listen import ConnectionLimits, Listener
 from wattserve_server.service.methods import Deadlines, Desk
 from wattserve_server.service.native import InferenceService
 from wattserve_server.service.oip import OipService

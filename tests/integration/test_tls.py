@@ -14,7 +14,7 @@ from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_proto.v1 import inference_pb2 as pb
 from wattserve_server.errors import ConfigError
-from wattserve_server.service.listen import CertificateFiles
+from wattserve_server.service.certificates import CertificateFiles
 
 
 @dataclass

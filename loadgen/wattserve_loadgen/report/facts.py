@@ -149,12 +149,12 @@ def _probe_text(probe: Mapping[str, Any]) -> str:
     cost, update, jitter = (
         probe.get(f"{name}_seconds") for name in ("read_cost_p50", "update_period", "edge_jitter")
     )
-    if cost is None:
+    if cost is None or not probe.get("reads"):
         return ""
     steps = "no steps seen" if update is None else f"steps every {_milliseconds(update)}"
     deviation = "" if update is None or jitter is None else f" (deviation {_milliseconds(jitter)})"
     texts = [
-        f"{probe['reads']:,} reads in {probe['duration_seconds']:.3g} s",
+        f"{probe['reads']:,} reads in {probe.get('duration_seconds', 0):.3g} s",
         steps + deviation,
         f"a read takes {_milliseconds(cost)}, p99 {_milliseconds(probe.get('read_cost_p99_seconds'))}",
     ]

@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.errors import PlanError, ResultsError
 from wattserve_loadgen.model.cells import CellResult, Record
 from wattserve_loadgen.model.codec import ShapeError, build, plain
 from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION, Results
+from wattserve_loadgen.plan.load import check_loads
 from wattserve_loadgen.plan.plan_file import PLAN_FILE as PLAN_FILE
 from wattserve_loadgen.results.csv_table import csv_text
 from wattserve_loadgen.results.records import (
@@ -187,8 +188,11 @@ def read_results(folder: Path) -> Results:
         results = build(Results, value)
         for index, target in enumerate(results.targets):
             _check_server(target.server, f"targets[{index}].server")
+        check_loads(results.plan.loads)
         _check_names(results)
         return results
+    except PlanError as error:
+        raise ResultsError(f"{path}: plan.loads: {error}") from None
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
 
@@ -211,12 +215,36 @@ class _Named:
 
 
 @dataclass(frozen=True)
+class _Probe:
+    reads: int = 0
+    duration_seconds: float = 0.0
+    read_cost_p50_seconds: float | None = None
+    read_cost_p99_seconds: float | None = None
+    update_period_seconds: float | None = None
+    edge_jitter_seconds: float | None = None
+    resolution_uj: float | None = None
+    watts: float | None = None
+    unsupported: dict[str, Any] | None = None
+    cross_checks: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class _Meter:
+    probe: _Probe | None = None
+    poll_period_seconds: float | None = None
+    update_period_seconds: float | None = None
+    idle_watts: float | None = None
+    lag_seconds: float | None = None
+    ramp_seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class _Server:
     """What is read of what a server said."""
 
     variants: list[_Named] | None = None
-    meter: dict[str, Any] | None = None
-    other_meters: list[dict[str, Any]] | None = None
+    meter: _Meter | None = None
+    other_meters: list[_Meter] | None = None
     versions: dict[str, Any] | None = None
     labels: list[str] | None = None
 

@@ -35,7 +35,7 @@ class CellFacts:
     energies: int = 0
     energy_uj: int = 0  # of those
     receipts_uj: int = 0  # of all receipts of the cell, in the window or not
-    bad_energies: int = 0  # negative, or outside their own interval
+    bad_energies: int = 0  # negative, outside their own interval, or not settled
     latency_ns: list[int] = field(default_factory=list)
     service_ns: list[int] = field(default_factory=list)
     lag_ns: list[int] = field(default_factory=list)
@@ -111,7 +111,7 @@ def _note_request(cell: CellFacts, record: Record) -> None:
         cell.energy_uj += record.energy_uj
         low = record.energy_uj if record.energy_low_uj is None else record.energy_low_uj
         high = record.energy_uj if record.energy_high_uj is None else record.energy_high_uj
-        cell.bad_energies += not 0 <= low <= record.energy_uj <= high
+        cell.bad_energies += not 0 <= low <= record.energy_uj <= high or record.energy_state != "settled"
 
 
 def records_agree(results: Results, facts: RecordFacts) -> Check:
@@ -193,7 +193,11 @@ def _differs(stored: Percentiles, values: npt.NDArray[np.int64]) -> str:
 def record_energies(facts: RecordFacts) -> str:
     """What is wrong with the energies of single receipts, or nothing."""
     bad = sum(cell.bad_energies for cell in facts.cells.values())
-    return f"{bad} receipts are negative or outside their own interval" if bad else ""
+    return (
+        f"{bad} receipts are negative, outside their own interval, or have joules and are not settled"
+        if bad
+        else ""
+    )
 
 
 def clock_held(results: Results, facts: RecordFacts) -> Check:

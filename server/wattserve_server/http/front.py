@@ -26,8 +26,8 @@ from wattserve_server.errors import ConfigError, NotFound, UnsupportedError, Wat
 from wattserve_server.http.api import Api
 from wattserve_server.http.calls import Endpoint
 from wattserve_server.http.errors import told
+from wattserve_server.service.certificates import CertificateFiles
 from wattserve_server.service.checks import shown
-from wattserve_server.service.listen import CertificateFiles
 from wattserve_server.service.methods import UNREAD_S, Desk
 from wattserve_server.service.prediction import Predictor, Serving
 from wattserve_server.service.status import REACTIONS, Failure
@@ -79,7 +79,7 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
         kind: type[WattserveError] = NotFound
         message = f"there is no {path} here: this server has {', '.join(PATHS)}"
     else:
-        kind, message = UnsupportedError, f"{path} takes no {request.method}: send {allowed}"
+        kind, message = UnsupportedError, f"{path} takes no {shown(request.method)}: send {allowed}"
     status, content, _ = told(Failure(REACTIONS[kind], message))
     return JSONResponse(content, status, error.headers)
 

@@ -20,8 +20,12 @@ from wattserve_server.service.keys import ApiKey
 
 # A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
 LATELY = 0.95
-# When to ask again, where what stands in the way is not final yet.
+# For a hard budget, what is not final counts so many times before more is let in beside it: a flood can cost
+# that much more than what was foreseen of it.
+MARGIN = 8
+# When to ask again, where what stands in the way is not final yet, or is a prediction, which can change.
 _FINAL_IN_S = 1.0
+_FORESEEN_ANEW_IN_S = 10.0
 
 # What an account book holds of the hours from one to another, which is not in it: by server and tenant.
 SpentBy = Callable[[int, int], Mapping[tuple[str, str], int]]
@@ -138,29 +142,41 @@ class Budgets:
     def _foreseen_uj(self, tenant: str) -> int:
         return sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
 
-    def check(self, tenant: str, key: ApiKey, more_uj: int | None = None, variant: str = "") -> str:
-        """Whether a request may come that will use so much more active energy with a variant; None: nobody
-        knows. key: that was shown for the tenant, whose it is or that may name it. Returns a warning, where a
-        soft budget is used up. Raises SpentError, which says when to ask again: when the period ends, or
-        soon, where only what is not final stands in the way."""
+    def check(self, tenant: str, key: ApiKey) -> str:
+        """Whether its budgets are used up, also by what is not final. key: that was shown for the tenant,
+        whose it is or that may name it. Returns a warning, where a soft one is. Raises SpentError, which says
+        when to ask again: when the period ends, or soon, where what stands in the way may change."""
+        return self._check(tenant, key, 0, 1)
+
+    def check_more(self, tenant: str, key: ApiKey, variant: str, more_uj: int | None) -> str:
+        """As `check`, for a request that will use so much more active energy; None: nobody knows. Beside
+        others that are not final it needs room for MARGIN times all of them."""
+        return self._check(tenant, key, self._idle.with_idle_uj(tenant, variant, more_uj or 0), MARGIN)
+
+    def _check(self, tenant: str, key: ApiKey, more_uj: int, margin: int) -> str:
         warning = ""
-        more_uj = self._idle.with_idle_uj(tenant, variant, more_uj or 0)
         open_uj = self._foreseen_uj(tenant)
         for budget in self._of(key):
             used_uj = self._used_uj(tenant, budget.period)
-            if _fits(used_uj + open_uj, more_uj, budget):
+            times = margin if open_uj and budget.kind != SOFT else 1
+            if _fits(used_uj + times * open_uj, times * more_uj, budget):
                 continue
             words = f"tenant {tenant} has used {used_uj / 1e6:g} of {budget}"
             if open_uj:
                 words += f"; what runs, waits or is not settled yet counts {open_uj / 1e6:g} J"
             if more_uj and used_uj + open_uj < budget.uj:
                 words += f", and this would use {more_uj / 1e6:g} J"
+            if times > 1 and _fits(used_uj + open_uj, more_uj, budget):
+                words += f"; until it is settled, {times} times that must fit"
             if budget.kind == SOFT:
                 warning = words
                 continue
-            left_s = seconds_left(budget.period, self._unix_s())
-            fits_soon = _fits(used_uj, more_uj, budget)
-            raise SpentError(words, "tenant_budget", min(left_s, _FINAL_IN_S) if fits_soon else left_s)
+            again_s = seconds_left(budget.period, self._unix_s())
+            if _fits(used_uj, more_uj, budget):
+                again_s = min(again_s, _FINAL_IN_S)
+            elif used_uj < budget.uj:
+                again_s = min(again_s, _FORESEEN_ANEW_IN_S)
+            raise SpentError(words, "tenant_budget", again_s)
         return warning
 
     def hold(self, tenant: str, variant: str, uj: int) -> Held:

@@ -36,6 +36,9 @@ TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY = re.compile(r"wattserve_([0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"[0-9a-f]{12}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+MOST = 10**9  # requests of a key, in flight or a second: more is a mistake
 
 _HEAD = "# API keys of Wattserve, as `wattserve keys` writes them. No key can be told from its hash.\n"
 
@@ -64,8 +67,10 @@ class ApiKey:
         if wrong or not self.may:
             what = f"{wrong[0]!r} is no right" if wrong else "it has no rights"
             raise ConfigError(f"{what}; choose from {', '.join(RIGHTS)}")
-        if not (0 <= self.requests_per_second < float("inf") and self.in_flight >= 0):
-            raise ConfigError("requests_per_second and in_flight are 0, for no limit, or more")
+        if not all(0 <= limit <= MOST for limit in (self.requests_per_second, self.in_flight)):
+            raise ConfigError(f"requests_per_second and in_flight are 0, for no limit, to {MOST:,}")
+        if self.created and not _DAY.fullmatch(self.created):
+            raise ConfigError("created is a day, such as 2026-11-27")
         for text in self.budgets:
             Budget.parse(text)
 

@@ -56,7 +56,7 @@ class Spending:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:
             variant = hosted.choice.name
-            self.warning = self._budgets.check(self._tenant, self._key, foreseen_uj, variant)
+            self.warning = self._budgets.check_more(self._tenant, self._key, variant, foreseen_uj)
             self._held = self._budgets.hold(self._tenant, variant, foreseen_uj or 0)
             if self.warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, self.warning)

@@ -208,11 +208,12 @@ def test_records_that_are_missing_or_of_no_cell_are_found() -> None:
     )
 
 
-def test_a_receipt_below_its_own_interval_is_found() -> None:
+@pytest.mark.parametrize("change", [{"energy_low_uj": 501}, {"energy_state": "provisional"}])
+def test_a_receipt_that_cannot_be_is_found(change: dict[str, Any]) -> None:
     results, records = small_sweep()
-    records[5] = replace(records[5], energy_low_uj=501)
+    records[5] = replace(records[5], **change)
     assert check("finite figures", results, records).text == (
-        "1 receipts are negative or outside their own interval"
+        "1 receipts are negative, outside their own interval, or have joules and are not settled"
     )
 
 
@@ -258,6 +259,14 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
         (
             lambda found: found["targets"][0]["server"].update(variants=["fp32"]),
             "targets[0].server.variants[0]: expected object, got str",
+        ),
+        (
+            lambda found: found["targets"][0]["server"].update(meter={"probe": {"reads": "many"}}),
+            "targets[0].server.meter.probe.reads: expected int, got str",
+        ),
+        (
+            lambda found: found["plan"]["loads"][0].update(shape="square"),
+            "plan.loads: shape 'square' is unknown; choose from",
         ),
         (lambda found: found.update(targets=[]), "plan: fp32 is of '127.0.0.1:50051', which is not among"),
     ],

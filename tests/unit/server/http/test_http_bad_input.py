@@ -204,6 +204,8 @@ async def test_what_is_not_there_is_told_with_what_is(desk: Desked) -> None:
     assert (reply.status, "/v1/chat/completions" in reply.error["message"]) == (404, True)
     reply = await desk.ask("/v1/completions", method="GET")
     assert (reply.status, reply.headers["allow"]) == (405, "POST")
+    reply = await desk.ask("/v1/completions", method="A" * 3000)
+    assert (reply.status, len(reply.error["message"]) < 300) == (405, True)
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/classify", "/classify"])

@@ -24,10 +24,10 @@ from wattserve_server.config import ServerConfig
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.errors import ConfigError
 from wattserve_server.http.front import AT_ONCE, MOST_CHUNKS, TLS_BYTES, Connection, Front
+from wattserve_server.service.certificates import CertificateFiles
 from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.held import HeldBytes
 from wattserve_server.service.keys import changing, new_key
-from wattserve_server.service.listen import CertificateFiles
 from wattserve_server.service.methods import Deadlines
 from wattserve_server.service.quota import Quotas
 

@@ -54,7 +54,9 @@ async def test_a_soft_budget_that_is_used_up_warns_in_a_header(desk: Desked, str
     key = ApiKey("0" * 12, "0" * 64, "shop", ("predict",), budgets=("soft 4 J/day",))
     predictor, engine = cast(Any, desk.api._predictor), cast(Any, desk.of.host.engine)
     engine.foreseen_uj = lambda items, hosted, scores: 1
-    predictor.spending_of = lambda caller: Spending(Mock(check=lambda *asked: used), key, "shop")
+    predictor.spending_of = lambda caller: Spending(
+        Mock(check=Mock(return_value=""), check_more=Mock(return_value=used)), key, "shop"
+    )
     reply = await desk.ask("/v1/completions", COMPLETION | {"stream": streams})
     assert (reply.status, reply.headers["wattserve-budget-warning"]) == (200, used)
     predictor.spending_of = lambda caller: None

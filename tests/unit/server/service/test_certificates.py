@@ -1,16 +1,24 @@
-"""Certificates that are rotated while the server runs, as HTTPS shows them."""
+"""Certificates: which are taken at the start, and those that are rotated while the server runs."""
 
 from __future__ import annotations
 
+import datetime
 import os
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from wattserve_server.errors import ConfigError
-from wattserve_server.service.listen import CertificateFiles
+from wattserve_server.service.certificates import CertificateFiles
 
 
 class Rotated:
@@ -89,3 +97,62 @@ def test_a_pipe_is_no_certificate_at_the_start(tmp_path: Path) -> None:
     os.mkfifo(rotated.client_ca)
     with pytest.raises(ConfigError, match=r"--tls-client-ca .*: is no regular file"):
         rotated.files.credentials()
+
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+
+def signed_by_itself(
+    folder: Path, key: PrivateKey, form: PrivateFormat = PrivateFormat.PKCS8, days: int = 30
+) -> CertificateFiles:
+    """days: from yesterday on that it is valid."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    begins = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    cert = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + datetime.timedelta(days=days, seconds=-60))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+    )
+    files = CertificateFiles(str(folder / "server.pem"), str(folder / "server.key"))
+    Path(files.cert).write_bytes(cert.public_bytes(Encoding.PEM))
+    Path(files.key).write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+    return files
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+@pytest.mark.parametrize("kind", ["rsa", ec.SECP256R1(), ec.SECP384R1()])
+def test_keys_that_are_taken_are_served(
+    tmp_path: Path, kind: str | ec.EllipticCurve, form: PrivateFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = rsa.generate_private_key(65537, 2048) if isinstance(kind, str) else ec.generate_private_key(kind)
+    files = signed_by_itself(tmp_path, key, form)
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        port = server.add_secure_port("localhost:0", files.credentials())
+        server.start()
+        trusted = grpc.ssl_channel_credentials(Path(files.cert).read_bytes())
+        with grpc.secure_channel(f"localhost:{port}", trusted) as channel:
+            ask: Any = channel.unary_unary("/nothing/there")
+            with pytest.raises(grpc.RpcError) as told:
+                ask(b"", timeout=60)
+        server.stop(None)
+    assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", ["ed25519", ec.SECP521R1(), ec.SECP256K1()])
+def test_a_key_of_a_kind_that_grpc_does_not_serve_stops_the_start(
+    tmp_path: Path, kind: str | ec.EllipticCurve
+) -> None:
+    key = ed25519.Ed25519PrivateKey.generate() if isinstance(kind, str) else ec.generate_private_key(kind)
+    with pytest.raises(ConfigError, match=r"--tls-key .*server\.key: gRPC serves RSA keys, .* P-384"):
+        signed_by_itself(tmp_path, key).credentials()
+
+
+def test_a_certificate_that_has_expired_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    signed_by_itself(tmp_path, ec.generate_private_key(ec.SECP256R1()), days=1).credentials()
+    (record,) = caplog.records
+    assert "clients will refuse the certificate" in record.message
+    assert "certificate has expired" in record.message
