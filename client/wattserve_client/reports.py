@@ -180,7 +180,7 @@ class EnergyReport:
     unattributed_uj: int | None  # above idle, with no batch to explain it
     pending_uj: int | None  # metered, its windows not settled yet
     gap_count: int
-    gap_seconds: float
+    gap_seconds: float  # of those that have ended
     recent_gaps: tuple[Gap, ...]
     unknown_sequences: int  # sequences that ran and whose energy is not known
     pending_receipts: int

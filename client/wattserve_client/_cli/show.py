@@ -387,6 +387,14 @@ def _part(part: EnergyReport) -> str:
     )
 
 
+def _gaps(now: EnergyReport) -> str:
+    if not now.gap_count:
+        return "none"
+    is_open = any(gap.end_unix_ns is None for gap in now.recent_gaps)
+    text = f"{now.gap_count}, {words.seconds(now.gap_seconds)} in all"
+    return f"{text} without one that has not ended" if is_open else text
+
+
 def _about(now: EnergyReport) -> list[tuple[str, str]]:
     shared, pending, unknown = now.idle_shared_uj, now.pending_receipts, now.unknown_sequences
     return [
@@ -397,7 +405,7 @@ def _about(now: EnergyReport) -> list[tuple[str, str]]:
         ("idle shared", f"{words.energy(shared)} J of idle are shown on receipts" if shared else ""),
         ("waiting", f"{counted(pending, 'receipt')} not settled yet" if pending else ""),
         ("unknown", f"{counted(unknown, 'sequence')} ran at an unknown energy" if unknown else ""),
-        ("gaps", f"{now.gap_count}, {words.seconds(now.gap_seconds)} in all" if now.gap_count else "none"),
+        ("gaps", _gaps(now)),
         *(("gap", f"{words.moment(gap.start_unix_ns)}: {gap.reason}") for gap in now.recent_gaps[-3:]),
         ("run", now.instance_id),
         ("from", words.moment(now.since_unix_ns) if now.since_unix_ns else ""),

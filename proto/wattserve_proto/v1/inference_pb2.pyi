@@ -2122,6 +2122,7 @@ class EnergyReport(google.protobuf.message.Message):
     """metered, its windows not settled yet"""
     gap_count: builtins.int
     gap_seconds: builtins.float
+    """of those that have ended"""
     unknown_sequences: builtins.int
     """sequences that ran and whose energy is not known"""
     pending_receipts: builtins.int

@@ -100,6 +100,12 @@ def test_the_ledger_is_a_sum_with_shares_and_joules_per_sequence() -> None:
     ]
 
 
+def test_a_gap_that_has_not_ended_is_told_beside_the_others() -> None:
+    (gap,) = REPORT.recent_gaps
+    lines = ledger(replace(REPORT, recent_gaps=(replace(gap, end_unix_ns=None),)), 0).splitlines()
+    assert "gaps         1, 250 ms in all without one that has not ended" in lines
+
+
 def test_a_sum_shows_what_each_counter_adds_and_what_it_covers() -> None:
     rapl = EnergySource("rapl", "apportioned counter", EnergyQuality.MEASURED, "", "CPU packages")
     board = replace(REPORT, part="accelerator", measured_uj=900_000_000)
