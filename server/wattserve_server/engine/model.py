@@ -31,6 +31,7 @@ from wattserve_server.engine.checkpoint import (
     runnable,
     skeleton,
 )
+from wattserve_server.engine.generation.proof import check_steps
 from wattserve_server.engine.pooling import note_pooling
 from wattserve_server.engine.tasks import InputFacts, Item, Scoring, Task, task_by_config, task_named
 from wattserve_server.engine.tasks.tokens import FeatureExtraction
@@ -124,6 +125,8 @@ def load_model(
         _check_padding(
             source, task, module, task.example(facts, tokenizer, min(4, facts.max_tokens), 0), facts
         )
+    if made is None and task.generates:
+        check_steps(source, module)
     return LoadedModel(
         name=name or _default_name(source),
         source=source,

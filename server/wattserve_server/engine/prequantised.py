@@ -32,6 +32,7 @@ from wattserve_server.engine.checkpoint import (
     read_json,
     skeleton,
 )
+from wattserve_server.engine.generation.proof import check_steps
 from wattserve_server.engine.tasks import Task
 from wattserve_server.engine.variants import hardware
 from wattserve_server.engine.variants.floats import without_tf32
@@ -251,6 +252,8 @@ def _build(
     if not scheme.takes_map:
         module = module.to(device)
     check_finite(source, module)
+    if task.generates:
+        check_steps(source, module)
     architecture: Any = materials.weights.module
     module.config.pad_token_id = architecture.config.pad_token_id  # which may come from the tokenizer
     linears = linear_paths(architecture)

@@ -68,24 +68,26 @@ def attend(
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query: [1, heads, tokens, width]; key, value: [1, heads of keys, tokens, width]. Returns [1, tokens,
-    heads, width]. As transformers' attention functions are called."""
+    """query: [1, heads, tokens, width]; key, value: [1, heads of keys, tokens, width]; s_aux: [heads], the
+    score of attending to nothing. Returns [1, tokens, heads, width]. As transformers' attention functions are
+    called."""
     window = sliding_window or 0
     rows = _running.rows
     if rows is None:
         each = [
-            _one(query[index], key[index], value[index], scaling, window, softcap)
+            _one(query[index], key[index], value[index], scaling, window, softcap, s_aux)
             for index in range(len(query))
         ]
-        return torch.stack(each).transpose(1, 2), None
+        return torch.stack(each).transpose(1, 2).contiguous(), None
     layer: Any = module.layer_idx
     parts = []
     for begin, end, cache in rows:
         keys, values = cache.put(layer, key[0, :, begin:end], value[0, :, begin:end])
-        parts.append(_one(query[0, :, begin:end], keys, values, scaling, window, softcap))
-    return torch.cat(parts, dim=1).transpose(0, 1)[None], None
+        parts.append(_one(query[0, :, begin:end], keys, values, scaling, window, softcap, s_aux))
+    return torch.cat(parts, dim=1).transpose(0, 1)[None].contiguous(), None
 
 
 def _one(
@@ -95,24 +97,30 @@ def _one(
     scaling: float | None,
     window: int,
     softcap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """The last rows of one sequence: [heads, new, width] to [heads of keys, all, width]."""
     heads, new, _ = query.shape
     if window and new == 1 and keys.shape[1] > window:
         keys, values = keys[:, -window:], values[:, -window:]
     group = heads // keys.shape[0]
-    if new == 1 and group > 1 and not softcap:  # all that share keys at once: it needs no copies of them
+    is_plain = not softcap and sinks is None  # torch has it
+    if new == 1 and group > 1 and is_plain:  # all that share keys at once: it needs no copies of them
         together = query.reshape(keys.shape[0], group, -1)[None]
         attended = scaled_dot_product_attention(together, keys[None], values[None], scale=scaling)
         return attended.reshape(heads, 1, -1)
     if group > 1:
         keys, values = keys.repeat_interleave(group, dim=0), values.repeat_interleave(group, dim=0)
     mask = None if new == 1 else _causal(new, keys.shape[1], window, query.device)
-    if softcap:
-        scores = softcap * torch.tanh(query @ keys.transpose(1, 2) * (scaling or 1.0) / softcap)
+    if not is_plain:
+        scores = query @ keys.transpose(1, 2) * (scaling or 1.0)
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        return torch.softmax(scores.float(), dim=-1).to(values.dtype) @ values
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.to(scores.dtype).reshape(-1, 1, 1).expand(-1, new, 1)), dim=-1)
+        return torch.softmax(scores.float(), dim=-1)[:, :, : keys.shape[1]].to(values.dtype) @ values
     is_whole = new == keys.shape[1] and (not window or new <= window)
     return scaled_dot_product_attention(
         query[None], keys[None], values[None],

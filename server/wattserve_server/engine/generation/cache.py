@@ -77,8 +77,11 @@ def token_bytes(config: Any, number_bytes: int) -> int:
     """What the keys and values of one token take, in all layers of a model of that config."""
     config = config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * heads * width * number_bytes)
+    width = 2 * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    if getattr(config, "kv_lora_rank", None):  # DeepSeek's: keys are wider than values
+        heads = config.num_attention_heads
+        width = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
+    return int(config.num_hidden_layers * heads * width * number_bytes)
 
 
 class SequenceCache:

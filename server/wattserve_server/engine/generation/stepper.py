@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,9 @@ from wattserve_server.engine.generation.attention import Rows, attending
 from wattserve_server.engine.generation.cache import SequenceCache
 from wattserve_server.engine.generation.port import TokenIds
 from wattserve_server.engine.variants.phase import decoding
-from wattserve_server.engine.variants.variant import Variant
+
+if TYPE_CHECKING:  # variants are made of models, which are tried by steps
+    from wattserve_server.engine.variants.variant import Variant
 
 
 class Part(NamedTuple):

@@ -12,15 +12,25 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from transformers import BloomConfig, BloomForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
+    DiffLlamaConfig,
+    Lfm2Config,
+    Llama4TextConfig,
+    PhimoeConfig,
+    PreTrainedConfig,
+)
 
-from tests.fixtures.language_models import FAMILIES, VOCABULARY, generated, language_model
+from tests.fixtures.language_models import FAMILIES, SIZES, VOCABULARY, generated, language_model
 from tests.fixtures.step_world import StepWorld
 from wattserve_server.engine.generation import stepper
 from wattserve_server.engine.generation.attention import use_own_attention
-from wattserve_server.engine.generation.cache import BLOCK, CachePool
+from wattserve_server.engine.generation.cache import BLOCK, CachePool, token_bytes
 from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.port import TokenIds
+from wattserve_server.engine.generation.proof import check_steps
 from wattserve_server.engine.generation.scheduler import Step
 from wattserve_server.engine.generation.stepper import Part
 from wattserve_server.engine.tasks.causal import with_linear_layers
@@ -46,6 +56,7 @@ def test_it_generates_what_transformers_does(family: str) -> None:
     expected = [generated(language_model(family), prompt, NEW) for prompt in prompts]
     module = with_linear_layers(language_model(family))
     use_own_attention(cast(Any, module), family)
+    check_steps(family, module)
     variant = variant_of(module)
     pool = CachePool(1 << 20, 256)
     pool.token_bytes = 1
@@ -69,6 +80,9 @@ def test_it_generates_what_transformers_does(family: str) -> None:
                 answers[index].append(int(rows[-1].argmax()))
                 pending[index].append(answers[index][-1])
     assert answers == expected
+    layers = caches[0]._layers.values()  # of room for as many tokens as its capacity
+    held_bytes = sum(tensor.numel() * tensor.element_size() for pair in layers for tensor in pair)
+    assert held_bytes == caches[0].capacity * token_bytes(cast(Any, module).config, 4)
 
 
 class WithModel(StepWorld):
@@ -154,3 +168,40 @@ def test_a_model_whose_attention_cannot_be_exchanged_is_refused_by_name() -> Non
     bloom = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2))
     with pytest.raises(ConfigError, match="'some/bloom' is a BloomForCausalLM, whose attention"):
         use_own_attention(bloom, "some/bloom")
+
+
+_OTHERWISE = "answers otherwise step by step, beside others, than transformers does by itself"
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (DiffLlamaConfig(**SIZES), _OTHERWISE),  # heads are subtracted from each other
+        (Lfm2Config(**SIZES, layer_types=["conv", "full_attention"]), _OTHERWISE),  # states beside keys
+        (Llama4TextConfig(**SIZES, head_dim=16, num_local_experts=2, attention_chunk_size=12), _OTHERWISE),
+        (PhimoeConfig(**SIZES, num_local_experts=2, sliding_window=12), _OTHERWISE),  # only a mask has it
+        (PhimoeConfig(**SIZES, num_local_experts=2, sliding_window=200), "attends to windows of 200 tokens"),
+        (PhimoeConfig(**SIZES, num_local_experts=2, sliding_window=None), ""),
+    ],
+)
+def test_a_model_that_does_more_than_attend_to_keys_and_values_is_refused(
+    config: PreTrainedConfig, why: str
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        module = AutoModelForCausalLM.from_config(config).eval()
+    use_own_attention(module, "some/model")
+    if not why:
+        check_steps("some/model", module)
+        return
+    name = type(module).__name__
+    with pytest.raises(ConfigError, match=f"model 'some/model' is a {name}, which {why}"):
+        check_steps("some/model", module)
+
+
+def test_a_model_that_breaks_in_steps_is_refused_in_a_line() -> None:
+    module = language_model("llama")
+    use_own_attention(module, "some/model")
+    module.lm_head.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ConfigError, match=r"cannot be run step by step: division by zero$"):
+        check_steps("some/model", module)
