@@ -253,7 +253,7 @@ def _build(
         module = module.to(device)
     check_finite(source, module)
     if task.generates:
-        check_steps(source, module)
+        check_steps(source, module, is_exact=False)
     architecture: Any = materials.weights.module
     module.config.pad_token_id = architecture.config.pad_token_id  # which may come from the tokenizer
     linears = linear_paths(architecture)

@@ -26,8 +26,7 @@ _NO_END = 1 << 30  # tokens that a model takes whose config does not say
 _LONGEST_WINDOW = 128  # tokens; of a longer one it is only seen that attention is told of it
 # Of logits, root mean square of the differences over their spread. What is wrong is beyond a third in models
 # that were tried; what is right is within 1e-6 in fp32 and 0.02 in bf16.
-_TOLERANCE = {torch.float32: 1e-3}
-_COARSE = 0.1
+_TOLERANCE, _COARSE_TOLERANCE = 1e-3, 0.1
 
 _windows = set[int]()  # that attention was told of
 
@@ -41,8 +40,9 @@ def _watched(*given: Any, **named: Any) -> tuple[torch.Tensor, None]:
 AttentionInterface.register(_WATCHED, _watched)
 
 
-def check_steps(source: str, module: nn.Module) -> None:
-    """module: `runnable`. Raises ConfigError for one whose answers in steps would not be its own."""
+def check_steps(source: str, module: nn.Module, is_exact: bool = True) -> None:
+    """module: `runnable`. is_exact: it computes in fp32, and quantises nothing. Raises ConfigError for one
+    whose answers in steps would not be its own."""
     model: Any = module
     config = model.config.get_text_config()
     declared = _declared_windows(config)
@@ -64,7 +64,7 @@ def check_steps(source: str, module: nn.Module) -> None:
         raise ConfigError(f"{_named(source, model)} cannot be run step by step: {words}") from error
     finally:
         model.set_attn_implementation(NAME)
-    tolerance = _TOLERANCE.get(next(model.parameters()).dtype, _COARSE)
+    tolerance = _TOLERANCE if is_exact else _COARSE_TOLERANCE
     if any(_apart(*pair) > tolerance for pair in zip(own, in_steps, strict=True)):
         raise ConfigError(
             f"{_named(source, model)} answers otherwise step by step, beside others, than transformers does "
