@@ -29,7 +29,18 @@ def longest_sequence(config: Any, tokenizer: Any | None, pad_id: int) -> int:
     has_table = getattr(config, "position_embedding_type", None) != "rotary"  # most ESM have none
     if architecture in _PADDED_POSITIONS and has_table:
         longest -= (_MPNET_PADDING if architecture == "mpnet" else pad_id) + 1
-    return min(longest, tokenizer_limit(tokenizer) or longest)
+    return min(longest, tokenizer_limit(tokenizer) or longest, _turned_alike(config) or longest)
+
+
+def _turned_alike(config: Any) -> int | None:
+    """Tokens up to which LongRoPE turns all positions alike. Beyond, transformers turns those of a whole
+    batch otherwise, so that one long text would change the answers of others. None: it is not used."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for each in (parameters, *parameters.values()):  # of all layers, or of each kind of them
+        if isinstance(each, dict) and each.get("rope_type") == "longrope":
+            limit = each.get("original_max_position_embeddings")
+            return int(limit) if limit else None
+    return None
 
 
 def tokenizer_limit(tokenizer: Any | None) -> int | None:

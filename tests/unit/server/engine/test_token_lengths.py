@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, GPT2Config
+from transformers import AutoConfig, AutoModelForSequenceClassification, GPT2Config, Phi3Config
 
 from tests.fixtures.models import save_classifier
 from wattserve_server.engine.model import load_model, task_of
@@ -98,6 +98,17 @@ def test_rotary_positions_need_no_table() -> None:
     facts = TASK.facts("x", config, None)
     assert facts.max_tokens == POSITIONS
     assert runs(config, POSITIONS)
+
+
+def test_long_rope_ends_where_one_text_would_turn_the_positions_of_others() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    scaling: dict[str, Any] = {"type": "longrope", **factors}
+    sizes: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "pad_token_id": 0}
+    config = Phi3Config(
+        **sizes, max_position_embeddings=1024, original_max_position_embeddings=64, rope_scaling=scaling
+    )
+    assert TASK.facts("x", config, None).max_tokens == 64
+    assert TASK.facts("x", Phi3Config(**sizes, max_position_embeddings=1024), None).max_tokens == 1024
 
 
 @pytest.mark.parametrize("architecture", PADDED)
