@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, tuple[str, ...], int]] = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the server is: no server is started only to be skipped
 def perf_analyzer() -> str:
     named = os.environ.get("WATTSERVE_PERF_ANALYZER", "")
     if not named:

@@ -84,14 +84,14 @@ def joules(point: Point) -> list[Interval | None]:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sweeps())
 def test_figures_are_withheld_exactly_where_a_verdict_spoils_the_point(sweep: Sweep) -> None:
     for point in points(sweep):
         assert (point.figures is None) == point.hollow == (point.withheld is not None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sweeps())
 def test_no_joule_is_shown_where_a_verdict_spoils_energy_and_a_missing_one_has_a_reason(sweep: Sweep) -> None:
     for point in points(sweep):
@@ -100,7 +100,7 @@ def test_no_joule_is_shown_where_a_verdict_spoils_energy_and_a_missing_one_has_a
         assert bool(point.shown.energy_reason) == (point.shown.active_uj is None)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sweeps())
 def test_a_look_shows_everything_under_its_verdict(sweep: Sweep) -> None:
     for point in points(sweep, "look"):
@@ -109,7 +109,7 @@ def test_a_look_shows_everything_under_its_verdict(sweep: Sweep) -> None:
         assert "too short" in [one.code for one in point.verdicts]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sweeps(), st.randoms())
 def test_points_do_not_depend_on_the_order_of_cells(sweep: Sweep, random: Any) -> None:
     cells, samples = sweep
@@ -118,7 +118,7 @@ def test_points_do_not_depend_on_the_order_of_cells(sweep: Sweep, random: Any) -
     assert points((turned, samples)) == points(sweep)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sweeps())
 def test_the_baseline_has_no_ratios_and_a_missing_ratio_of_another_has_a_reason_or_no_pair(
     sweep: Sweep,
@@ -130,7 +130,7 @@ def test_the_baseline_has_no_ratios_and_a_missing_ratio_of_another_has_a_reason_
             assert replace(point.shown.ratios, reason="") == Ratios()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(1, 1e6)), min_size=3, max_size=6))
 def test_swapping_an_arm_with_the_baseline_inverts_its_ratio(rates: list[tuple[float, float]]) -> None:
     def ratio(turned: bool) -> Interval:

@@ -53,6 +53,7 @@ def test_every_latency_chart_of_an_open_loop_says_that_it_is_response_time() -> 
     assert "closed loop: there is no schedule" not in " ".join(found.figures)
 
 
+@pytest.mark.long
 def test_mixed_loads_name_both_kinds_of_time_and_both_kinds_of_mark() -> None:
     found = Page(render(make_results(loads=MIXED), columns_for(*MIXED)))
     median = found.figure("Median latency")

@@ -116,6 +116,7 @@ def test_a_look_counts_only_what_speaks_against_some_of_its_points() -> None:
     )
 
 
+@pytest.mark.long
 def test_spoiled_points_are_drawn_hollow() -> None:
     hollow = spoiled_html()
     assert hollow.count("fill: #ffffff") > default_html().count("fill: #ffffff")

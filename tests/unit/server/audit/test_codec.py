@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattserve_server.audit.codec import Decoder, Encoder
@@ -116,6 +116,7 @@ class Plain:
 
 
 @given(runs(), st.integers(1, 5))
+@settings(max_examples=50)
 def test_events_come_back_as_they_were(events: list[Event], size: int) -> None:
     encoder, decoder = Encoder(), Decoder()
     read: list[Event] = []
