@@ -72,7 +72,7 @@ class Run:
         self._ends = threading.Event()
         self.bills: dict[str, list[Bill]] = {RESIDENT: [], NEWCOMER: []}
         self.withheld = dict.fromkeys(CALLERS, 0)
-        self.loaded_s = 0.0
+        self.begun_s = self.loaded_s = 0.0
         self.calibrating_s = self.ready_s = math.inf  # since when the newcomer was
         self.waits: list[tuple[float, float]] = []  # of the resident's callers: since when, and how long
 
@@ -82,6 +82,8 @@ class Run:
             watching.start()
             try:
                 callers = self._call(RESIDENT)
+                self._wait_for(1, RESIDENT)  # it is loaded by its first callers
+                self.begun_s = time.time()
                 time.sleep(alone_s)
                 self._wait_for(FIRST, RESIDENT)
                 self.loaded_s = time.time()
@@ -169,7 +171,7 @@ class Found:
 
 def p99_ms(run: Run) -> tuple[float, ...]:
     """A call is of the phase in which it was sent."""
-    since = (-math.inf, run.loaded_s, min(run.calibrating_s, run.ready_s), run.ready_s, math.inf)
+    since = (run.begun_s, run.loaded_s, min(run.calibrating_s, run.ready_s), run.ready_s, math.inf)
     phases = [[wait for at_s, wait in run.waits if low <= at_s < high] for low, high in pairwise(since)]
     return tuple(1e3 * float(np.percentile(waits, 99)) if waits else math.nan for waits in phases)
 
@@ -189,7 +191,7 @@ def used_s(path: Path, meter: str) -> dict[str, float]:
 def found_in(run: Run, used: dict[str, float]) -> Found:
     new = sorted(run.bills[NEWCOMER], key=lambda bill: bill.at_s)
     old = run.bills[RESIDENT]
-    before = [bill for bill in old if bill.at_s < run.loaded_s]
+    before = [bill for bill in old if run.begun_s <= bill.at_s < run.loaded_s]
     beside = [bill for bill in old if bill.at_s >= new[0].at_s]
 
     def compared(amount: Callable[[Bill], float]) -> Compared:
