@@ -47,6 +47,7 @@ BUDGETS_NEED_METER = "has budgets, and --meter none counts no joules: give anoth
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 LOOK_AT_KEYS_S = 1.0
+SENT_TWICE_S = 1.0  # as GNU timeout does, to its child and to its group
 CLOSING_S = 1.0  # for how long a drained server waits for streams that have nothing more to say
 
 # New objects before Python looks for garbage among them: those of a few hundred requests.
@@ -147,8 +148,8 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> int:
         for_openai = "" if front is None else f", OpenAI {front.url}"
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}{for_openai}", flush=True)
         await interrupted
-        for number in numbers:  # a second one ends the server at once
-            loop.remove_signal_handler(number)
+        for number in numbers:  # a second one ends the server at once, but for one that was only sent twice
+            loop.call_later(SENT_TWICE_S, loop.remove_signal_handler, number)
         await drain(config, serving, host, listener)
         is_building = host.engine.loader.is_building
     code = 0 if plan.has_kept_all else 1

@@ -277,9 +277,9 @@ def test_a_full_queue_refuses_and_what_was_accepted_is_answered(model_folder: Pa
             assert answer.receipt.unknown_reason == "no meter was asked for (--meter none)"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "sent"), [(signal.SIGTERM, 1), (signal.SIGTERM, 3), (signal.SIGINT, 1)])
 def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
-    model_folder: Path, number: signal.Signals
+    model_folder: Path, number: signal.Signals, sent: int
 ) -> None:
     arguments = ("--model", str(model_folder), "--variants", "fp32", "--threads", "1")
     with running_server(*arguments, "--max-batch-sequences", "1") as running:
@@ -304,6 +304,8 @@ def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
         for thread in calls:
             thread.start()
         time.sleep(0.3)  # some are running, some wait
+        for _ in range(sent - 1):  # at once, as GNU timeout sends it to its child and to its group
+            running.process.send_signal(number)
         assert running.terminate(number) == 0
         for thread in (*calls, watching):
             thread.join(timeout=60)

@@ -8,6 +8,7 @@ memory, and nothing that another variant could be made from.
 from __future__ import annotations
 
 import copy
+import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from torch import nn
 from transformers.utils import cached_file
 
 from wattserve_common.strict_json import json_of
+from wattserve_common.words import counted
 from wattserve_server.engine.builtin.demo import demo_folder
 from wattserve_server.engine.builtin.demo_llm import demo_llm_folder
 from wattserve_server.engine.builtin.random_weights import RANDOM_MODELS
@@ -32,6 +34,8 @@ from wattserve_server.engine.variants.port import Kind
 from wattserve_server.engine.weights import stored_tensors
 from wattserve_server.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 # The models of this package, by what --model takes, and what gives their folders.
 BUILT_IN: dict[str, Callable[[], Path]] = {"demo": demo_folder, "demo-llm": demo_llm_folder}
 RANDOM_PREFIX = "random:"
@@ -39,6 +43,8 @@ RANDOM_PREFIX = "random:"
 # Some times what the deepest models have. Each takes milliseconds and memory to build, with weights or not.
 MOST_LAYERS = 1_000
 _LAYERS = re.compile(r"(.*_)?(layers?|depths?)")  # a number of them in a config, or one for each stage
+_ALL_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")  # of which there is no model of none
+_OF_LAYER = re.compile(r"(?P<place>.*?)\.(?P<number>\d+)\..+")  # a weight's name
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -80,7 +86,30 @@ def load_checkpoint(
             "(they would be random, and so would its answers); give the task that it is made for, such as "
             "--task feature-extraction for an encoder without a head"
         )
+    _tell_unused(place, task, module, sorted(report.get("unexpected_keys") or ()))
     return runnable(place, task, module.eval())
+
+
+def _tell_unused(place: str, task: Task, module: Any, names: list[str]) -> None:
+    """Weights that the model has no place for. Raises ConfigError where they are of layers that it lacks."""
+    if not names:
+        return
+    deepest: dict[str, int] = {}  # by where layers stand, counted from 0
+    for own in filter(None, map(_OF_LAYER.fullmatch, module.state_dict())):
+        deepest[own["place"]] = max(deepest.get(own["place"], 0), int(own["number"]))
+    prefix = f"{module.base_model_prefix}."
+    for found in filter(None, map(_OF_LAYER.fullmatch, names)):
+        at = found["place"]
+        for stem in (at, at.removeprefix(prefix), prefix + at):  # a head's weights stand above its base's
+            if int(found["number"]) > deepest.get(stem, int(found["number"])):
+                raise ConfigError(
+                    f"model {place!r} has weights of {at}.{found['number']}, and by its config.json "
+                    f"{deepest[stem] + 1} of these layers: it would be another network; correct config.json"
+                )
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    log.info(
+        "model %r: its task %s does not use %s: %s", place, task.name, counted(len(names), "weight"), shown
+    )
 
 
 def runnable(source: str, task: Task, module: nn.Module) -> nn.Module:
@@ -123,7 +152,11 @@ def _check_depth(place: str) -> None:
     for part in (config, *inner):  # not its labels: one of ImageNet's is a layer
         for name in filter(_LAYERS.fullmatch, part):
             stages = part[name] if isinstance(part[name], list) else [part[name]]
-            layers = sum(stage for stage in stages if isinstance(stage, int))
+            numbers = [stage for stage in stages if isinstance(stage, int)]
+            layers = sum(numbers)
+            least = 1 if name in _ALL_LAYERS else 0
+            if any(number < least for number in numbers):
+                raise ConfigError(f"model {place!r}: its config.json has {name} {min(numbers)}")
             if layers > MOST_LAYERS:
                 raise ConfigError(
                     f"model {place!r}: its config.json has {name} {layers:,}: a model of more than "

@@ -1,0 +1,51 @@
+"""A checkpoint and its config.json that do not fit together: refused, or told, in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.models import save_classifier, save_encoder
+from wattserve_server.engine.model import load_model
+from wattserve_server.engine.tasks import task_named
+from wattserve_server.errors import ConfigError
+
+
+def changed(folder: Path, **values: Any) -> str:
+    config = json.loads((folder / "config.json").read_text())
+    assert set(values) <= set(config)
+    (folder / "config.json").write_text(json.dumps(config | values))
+    return str(folder)
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "feature-extraction"])
+def test_weights_of_more_layers_than_the_config_has_are_refused(tmp_path: Path, task: str) -> None:
+    folder = changed(save_classifier(tmp_path / "m"), n_layers=1)
+    why = r"has weights of distilbert\.transformer\.layer\.1, and by its config\.json 1 of these layers"
+    with pytest.raises(ConfigError, match=why):
+        load_model(folder, task_named(task))
+
+
+@pytest.mark.parametrize("layers", [0, -1])
+def test_a_model_of_no_layers_is_refused(tmp_path: Path, layers: int) -> None:
+    folder = changed(save_classifier(tmp_path / "m"), n_layers=layers)
+    with pytest.raises(ConfigError, match=f"its config.json has n_layers {layers}"):
+        load_model(folder, task_named("sequence-classification"))
+
+
+def test_weights_that_the_task_does_not_use_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        load_model(str(save_classifier(tmp_path / "m")), task_named("feature-extraction"))
+    (line,) = [record.message for record in caplog.records if "does not use" in record.message]
+    assert line.endswith(
+        "does not use 4 weights: classifier.bias, classifier.weight, pre_classifier.bias, ..."
+    )
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        load_model(str(save_encoder(tmp_path / "e")), task_named("feature-extraction"))
+    assert "does not use" not in caplog.text
