@@ -100,7 +100,8 @@ def add_meter_commands(commands: Any) -> None:
         type=flag_reader("--seconds", positive),
         default=VERIFY_SECONDS,
         metavar="S",
-        help=f"for how long in all, loading in it (default: {VERIFY_SECONDS:g})",
+        help="for how long in all, loading in it; no phase is shorter than its least, so few seconds become "
+        f"more (default: {VERIFY_SECONDS:g})",
     )
     add_flags(verifying, VERIFY_SETTINGS)
     verifying.set_defaults(run=verify_command)
@@ -118,6 +119,8 @@ def probe_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
 
 
 def record_command(config: ServerConfig, arguments: argparse.Namespace) -> int:
+    if config.meter == "none":
+        raise ConfigError("--meter none: there is nothing to record")
     path = Path(arguments.file)
     with _opened(config) as chosen:
         say(chosen.notice)

@@ -102,7 +102,8 @@ def test_ctrl_c_ends_a_recording_properly(tmp_path: Path) -> None:
         (["probe", "--meter", "replay", "--replay-file", "/nowhere/r"], "/nowhere/r: cannot be read"),
         (["probe", "--meter", "none", "--seconds", "0"], "--seconds: 0 must be more than 0"),
         (["probe", "--meter", "none", "--seconds", "soon"], "--seconds: 'soon' is not a number"),
-        (["record", "/nowhere/file", "--meter", "none"], "/nowhere/file: cannot be written"),
+        (["record", "/nowhere/file", "--meter", "simulated"], "/nowhere/file: cannot be written"),
+        (["record", "file", "--meter", "none"], "--meter none: there is nothing to record"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_is_wrong(

@@ -27,6 +27,7 @@ from sqlalchemy import (
     event,
     false,
     func,
+    inspect,
     make_url,
     select,
     text,
@@ -229,8 +230,24 @@ def _check(book: Book, for_writing: bool) -> None:
                 )
             migrate(connection, version)
             book.is_new = version == 0
+        _check_tables(book, connection)
         if not for_writing:
             check_values(book, connection, [each for each in METADATA.sorted_tables if each is not RECEIPTS])
+
+
+def _check_tables(book: Book, connection: Connection) -> None:
+    found = {
+        name: {each["name"] for each in has}
+        for (_, name), has in inspect(connection).get_multi_columns().items()
+    }
+    for table in METADATA.sorted_tables:
+        lost = [column.name for column in table.c if column.name not in found.get(table.name, ())]
+        if lost:
+            what = f"{table.name}.{lost[0]}" if table.name in found else f"the table {table.name}"
+            raise ConfigError(
+                f"--account-book {book.name}: lacks {what}: something else has changed it; put a backup in "
+                "its place"
+            )
 
 
 def check_values(book: Book, connection: Connection, tables: Iterable[Table]) -> None:

@@ -195,8 +195,13 @@ def made_of(source: str, task: Task, trust_remote_code: bool = False) -> Made | 
     it needs is not installed, or nobody knows what it computes in."""
     config = read_json(source, _CONFIG) or {}
     settings = config.get("quantization_config") or config.get("compression_config")
-    if not isinstance(settings, dict):
+    if not settings:
         return None
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"model {source!r}: the quantization_config of its {_CONFIG} is "
+            f"{str(settings)[:40]!r}; it must be an object with a quant_method"
+        )
     scheme = scheme_of(source, settings)
     if scheme.missing:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,22 @@ def test_files_of_something_else_are_refused(tmp_path: Path, for_writing: bool) 
     with pytest.raises(ConfigError, match="holds something else"):
         open_book(str(other), for_writing=for_writing)
     assert for_writing or other.read_bytes() == before
+
+
+@pytest.mark.parametrize("for_writing", [True, False])
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [("DROP TABLE breaks", "the table breaks"), ("ALTER TABLE hours RENAME tokens TO words", "hours.tokens")],
+)
+def test_a_book_that_lost_a_part_is_refused(
+    tmp_path: Path, change: str, lost: str, for_writing: bool
+) -> None:
+    place = tmp_path / "book.sqlite3"
+    Bookkeeper(str(place)).end()
+    with closing(sqlite3.connect(place)) as connection:
+        connection.execute(change)
+    with pytest.raises(ConfigError, match=f"lacks {lost}: something else has changed it; put a backup"):
+        open_book(str(place), for_writing=for_writing)
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:

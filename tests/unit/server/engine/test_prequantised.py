@@ -16,7 +16,7 @@ from tests.fixtures.exports import CLASSIFY, CPU, served
 from tests.fixtures.quantised import save_claim, save_compressed, save_torchao
 from wattserve_server.engine import prequantised as quantisers
 from wattserve_server.engine.model import kinds_of, load_model
-from wattserve_server.engine.prequantised import scheme_of
+from wattserve_server.engine.prequantised import made_of, scheme_of
 from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import KINDS, Choice
 from wattserve_server.engine.variants.port import Materials
@@ -288,6 +288,12 @@ def test_int8_that_is_only_simulated_would_be_found_out_without_its_proxy(checkp
     boastful = replace(variant.kind.support(CPU), operands="int8")
     lying = replace(variant, kind=replace(variant.kind, proxy="", support=lambda device: boastful))
     assert not judge(lying, profile_batch(lying, lying.prepare(IDS))).verified
+
+
+def test_a_quantisation_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": "int8"}')
+    with pytest.raises(ConfigError, match=r"quantization_config of its .* is 'int8'; it must be"):
+        made_of(str(tmp_path), task_named(CLASSIFY))
 
 
 def test_a_quantised_config_without_quantised_weights_is_not_served(tmp_path: Path) -> None:
