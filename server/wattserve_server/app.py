@@ -148,14 +148,20 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> int:
         for_openai = "" if front is None else f", OpenAI {front.url}"
         print(f"wattserve ready: gRPC {listener.address}, metrics {exposition.url}{for_openai}", flush=True)
         await interrupted
-        for number in numbers:  # a second one ends the server at once, but for one that was only sent twice
-            loop.call_later(SENT_TWICE_S, loop.remove_signal_handler, number)
+        loop.call_later(SENT_TWICE_S, _end_at_once_by, numbers)  # but not by one that was only sent twice
         await drain(config, serving, host, listener)
         is_building = host.engine.loader.is_building
     code = 0 if plan.has_kept_all else 1
     if is_building:
         os._exit(code)  # on a thread that cannot be cancelled, for nobody any more
     return code
+
+
+def _end_at_once_by(numbers: list[signal.Signals]) -> None:
+    """Whatever runs: Python's own handler of SIGINT would wait for the batch that does."""
+    for number in numbers:
+        asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _open_front(

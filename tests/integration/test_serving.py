@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from transformers import AutoModelForSequenceClassification
 
 from tests.fixtures.models import MAX_TOKENS, save_classifier, save_encoder
 from tests.fixtures.present import booked_uj, present
+from tests.fixtures.serve_with_held_lane import PROGRAM as HELD_LANE
+from tests.fixtures.serve_with_held_lane import held
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
 
@@ -315,6 +318,32 @@ def test_a_signal_under_load_answers_what_was_accepted_and_settles_it(
         assert len(settled) == len(answered)
     assert "drained:" in running.error_text
     assert "pending 0.000" in running.error_text
+    assert "Traceback" not in running.error_text
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_well_behind_the_first_ends_a_drain_at_once(
+    model_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--meter", "none", "--threads", "1")
+    limits, hold = ("--drain-seconds", "600", "--max-queue-ms", "600000"), tmp_path / "hold"
+    with (
+        running_server(
+            *arguments, *limits, program=HELD_LANE, extra={"HELD_LANE_FILE": str(hold)}
+        ) as running,
+        Client(running.address, retry=False) as client,
+        held(hold),
+        ThreadPoolExecutor(1) as beside,
+    ):
+        asked = beside.submit(client.predict, [[2, 4, 3]])
+        while not client.energy_report().pending_receipts:
+            time.sleep(0.01)
+        while running.process.poll() is None:
+            running.process.send_signal(number)
+            time.sleep(0.1)
+        assert running.process.returncode != 0
+        assert isinstance(asked.exception(timeout=60), Unavailable)
+    assert "drained:" not in running.error_text
     assert "Traceback" not in running.error_text
 
 
