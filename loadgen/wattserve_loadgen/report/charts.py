@@ -15,8 +15,9 @@ from wattserve_loadgen.plan.load import CLOSED, Load
 from wattserve_loadgen.report import ink, load_charts, record_charts, trade_charts
 from wattserve_loadgen.report.facts import source_line
 from wattserve_loadgen.report.ink import Drawing
-from wattserve_loadgen.report.scene import MeterReadings, Sheet, common_loads, main_loads, twin_of_baseline
+from wattserve_loadgen.report.scene import Sheet, common_loads, main_loads, twin_of_baseline
 from wattserve_loadgen.report.text import accuracy_sentence, capitalised, twin_sentence
+from wattserve_loadgen.results.readings import MeterReadings
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import msgspec
-import numpy as np
 
-from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.results import Results
 from wattserve_loadgen.model.server_info import standing_of
 from wattserve_loadgen.report import charts, facts, ink, scene, tables, text, token_tables
-from wattserve_loadgen.report.scene import MeterReadings, Records, Sheet
-from wattserve_loadgen.results.folder import (
-    READINGS_FILE,
-    REPORT_FILE,
-    read_columns,
-    read_results,
-    replace_file,
-)
+from wattserve_loadgen.report.scene import Records, Sheet
+from wattserve_loadgen.results.folder import REPORT_FILE, read_columns, read_results, replace_file
+from wattserve_loadgen.results.readings import MeterReadings, read_meters
 
 
 def write_report(folder: Path) -> Path:
@@ -31,43 +23,6 @@ def write_report(folder: Path) -> Path:
     path = folder / REPORT_FILE
     replace_file(path, render(read_results(folder), read_columns(folder), read_meters(folder)))
     return path
-
-
-class _Reading(msgspec.Struct):
-    """A line of readings.jsonl."""
-
-    target: str
-    seconds: float  # since the sweep's start
-    joules: float  # cumulative
-    device: str | None = None
-    idle_watts: float | None = None
-
-
-def read_meters(folder: Path) -> list[MeterReadings]:
-    """Each meter with two readings or more; [] without the file. ResultsError for a line that is no reading.
-
-    A last line without its end is what a killed sweep left, and is passed over.
-    """
-    path = folder / READINGS_FILE
-    meters: dict[tuple[str, str], list[_Reading]] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(True) if path.is_file() else (), start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            reading = msgspec.json.decode(line, type=_Reading)
-        except msgspec.MsgspecError:
-            raise ResultsError(f"{path}: line {number}: not a reading of a meter") from None
-        readings = meters.setdefault((reading.target, reading.device or ""), [])
-        if not readings or reading.seconds > readings[-1].seconds:
-            readings.append(reading)
-    return [_joined(readings) for readings in meters.values() if len(readings) > 1]
-
-
-def _joined(readings: Sequence[_Reading]) -> MeterReadings:
-    first = readings[0]
-    seconds, joules = np.array([(reading.seconds, reading.joules) for reading in readings]).T
-    idle = [reading.idle_watts for reading in readings if reading.idle_watts is not None]
-    return MeterReadings(first.target, first.device or "", seconds, joules, idle[-1] if idle else None)
 
 
 @cache

@@ -21,7 +21,8 @@ from wattserve_loadgen.model.cells import CellResult
 from wattserve_loadgen.plan.load import Load
 from wattserve_loadgen.report import ink
 from wattserve_loadgen.report.ink import Drawing, Look, Looks
-from wattserve_loadgen.report.scene import MeterReadings, Numbers, Sheet, shown_under, untold_under
+from wattserve_loadgen.report.scene import Numbers, Sheet, shown_under, untold_under
+from wattserve_loadgen.results.readings import MeterReadings
 
 _TAIL_STARTS_AT = 10.0  # percent
 _TAIL_TICKS = (10, 50, 75, 90, 95, 99, 99.9)

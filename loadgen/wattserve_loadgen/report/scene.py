@@ -17,20 +17,10 @@ from wattserve_loadgen.model.results import Accuracy, Figures, Point, Results
 from wattserve_loadgen.plan.load import CLOSED, CONSTANT, POISSON, Load
 from wattserve_loadgen.report.ink import Looks
 from wattserve_loadgen.results.folder import Columns
+from wattserve_loadgen.results.readings import MeterReadings
 
 Numbers = npt.NDArray[np.float64]
 Records = Mapping[tuple[str, str], Columns]  # by arm and load
-
-
-@dataclass(frozen=True)
-class MeterReadings:
-    """What one meter counted while the sweep ran, by rising time."""
-
-    target: str
-    device: str  # "" when it has no name
-    seconds: Numbers  # since the sweep's start
-    joules: Numbers  # cumulative
-    idle_watts: float | None  # the last that it stated
 
 
 @dataclass(frozen=True)

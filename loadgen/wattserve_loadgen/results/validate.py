@@ -15,6 +15,7 @@ from wattserve_loadgen.model.results import Check, Results
 from wattserve_loadgen.results import checks, rig_checks
 from wattserve_loadgen.results.folder import read_results
 from wattserve_loadgen.results.made_again import accuracy_agrees, points_agree
+from wattserve_loadgen.results.readings import read_meters, readings_agree
 from wattserve_loadgen.results.record_checks import RecordFacts, clock_held, gather, records_agree
 from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, read_records
 
@@ -55,7 +56,8 @@ def validate_folder(folder: Path) -> list[Check]:
     """Of a results folder; ResultsError when it cannot be read."""
     results = read_results(folder)
     there = any((folder / name).is_file() for name in (RECORDS_FILE, PARQUET_FILE))
-    return validate(results, read_records(folder) if there else None)
+    judged = validate(results, read_records(folder) if there else None)
+    return [*judged, readings_agree(results, read_meters(folder))]
 
 
 def failed(judged: Iterable[Check]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +9,12 @@ import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_pages import Page, make_meter, make_sheet
-from tests.fixtures.loadgen_results import TARGET, make_results
-from wattserve_loadgen.errors import ResultsError
+from tests.fixtures.loadgen_results import TARGET, make_results, reading_lines
 from wattserve_loadgen.model.results import Results
-from wattserve_loadgen.report.page import read_meters, render, write_report
+from wattserve_loadgen.report.page import render, write_report
 from wattserve_loadgen.report.record_charts import power_over_time, power_steps, run_order
-from wattserve_loadgen.report.scene import MeterReadings
 from wattserve_loadgen.results.folder import ResultsFolder
+from wattserve_loadgen.results.readings import MeterReadings
 
 
 def timed() -> Results:
@@ -27,29 +25,6 @@ def timed() -> Results:
         for place, cell in enumerate(results.cells)
     ]
     return replace(results, cells=cells)
-
-
-def lines(*readings: tuple[str, float, float, float | None]) -> str:
-    names = ("target", "seconds", "joules", "idle_watts")
-    return "".join(json.dumps(dict(zip(names, one, strict=True))) + "\n" for one in readings)
-
-
-def test_readings_are_grouped_by_meter_and_a_line_without_its_end_is_passed_over(tmp_path: Path) -> None:
-    text = lines(("a", 0.0, 1.0, None), ("b", 0.0, 9.0, None), ("a", 1.0, 6.0, 4.5), ("a", 1.0, 7.0, None))
-    (tmp_path / "readings.jsonl").write_text(text + '{"target": "a", "sec')
-    (meter,) = read_meters(tmp_path)
-    assert (meter.target, meter.device, meter.idle_watts) == ("a", "", 4.5)
-    assert meter.joules.tolist() == [1.0, 6.0]
-
-
-def test_no_file_is_no_meter(tmp_path: Path) -> None:
-    assert read_meters(tmp_path) == []
-
-
-def test_a_line_that_is_no_reading_is_named(tmp_path: Path) -> None:
-    (tmp_path / "readings.jsonl").write_text(lines(("a", 0.0, 1.0, None)) + "[]\n")
-    with pytest.raises(ResultsError, match=r"readings\.jsonl: line 2: not a reading of a meter"):
-        read_meters(tmp_path)
 
 
 def test_fewer_steps_keep_the_energy() -> None:
@@ -104,6 +79,6 @@ def test_the_report_of_a_folder_shows_its_readings(tmp_path: Path) -> None:
     folder.start()
     folder.write(timed())
     (folder.path / "readings.jsonl").write_text(
-        lines(*((TARGET, second / 10, second * 0.5, 5.0) for second in range(100)))
+        reading_lines(*((TARGET, second / 10, second * 0.5, 5.0) for second in range(100)))
     )
     assert "Power over time" in Page(write_report(folder.path).read_text()).text
