@@ -187,7 +187,8 @@ def read_results(folder: Path) -> Results:
         _check_numbers(value, "")
         results = build(Results, value)
         for index, target in enumerate(results.targets):
-            _check_server(target.server, f"targets[{index}].server")
+            _check_said(_Server, target.server, f"targets[{index}].server")
+            _check_said(_Meter, target.meter, f"targets[{index}].meter")
         check_loads(results.plan.loads)
         _check_names(results)
         return results
@@ -229,7 +230,16 @@ class _Probe:
 
 
 @dataclass(frozen=True)
+class _Part:
+    source: _Named
+    device: str | None = None
+
+
+@dataclass(frozen=True)
 class _Meter:
+    source: _Named | None = None
+    parts: list[_Part] | None = None
+    shared_by: list[str] | None = None
     probe: _Probe | None = None
     poll_period_seconds: float | None = None
     update_period_seconds: float | None = None
@@ -249,10 +259,10 @@ class _Server:
     labels: list[str] | None = None
 
 
-def _check_server(said: dict[str, Any], place: str) -> None:
+def _check_said(kind: type[_Server] | type[_Meter], said: dict[str, Any], place: str) -> None:
     """Raises ShapeError."""
     try:
-        build(_Server, said)
+        build(kind, said)
     except ShapeError as error:
         raise ShapeError(f"{place}.{error}") from None
 

@@ -143,7 +143,7 @@ def _cannot_load(place: str, task: Task, error: Exception) -> ConfigError:
             f'"import transformers; transformers.{task.auto_class}.from_pretrained({place!r})'
             f'.save_pretrained({place!r})"'
         )
-    return ConfigError(f"cannot load model {place!r}: {first_line(error)}{known_builtins(place)}")
+    return ConfigError(f"cannot load model {place!r}: {in_words(error)}{known_builtins(place)}")
 
 
 def _check_depth(place: str) -> None:
@@ -207,9 +207,13 @@ def _not_finite(tensor: torch.Tensor) -> int:
     return int((~torch.isfinite(tensor.float() if is_small else tensor)).sum())
 
 
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def in_words(error: Exception) -> str:
+    """The first line of what transformers says; where that is Python's own, what it is about."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if isinstance(error, ArithmeticError | AttributeError | LookupError | TypeError):
+        kind = type(error).__name__
+        return f"a value in its files is none that transformers can use ({kind}: {lines[0]})"
+    return " ".join(line.strip() for line in lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def known_builtins(place: str) -> str:

@@ -24,7 +24,7 @@ from wattserve_server.engine.checkpoint import (
     check_finite,
     check_not_an_export,
     fingerprint,
-    first_line,
+    in_words,
     known_builtins,
     load_checkpoint,
     read_json,
@@ -232,7 +232,7 @@ def _load_tokenizer(place: str, trust_remote_code: bool) -> Any | None:
     except MemoryError:
         raise
     except Exception as error:  # whatever transformers and tokenizers raise where anything in it is wrong
-        why = f"its file lacks {error}" if isinstance(error, KeyError) else first_line(error)
+        why = f"its file lacks {error}" if isinstance(error, KeyError) else in_words(error)
         raise ConfigError(f"cannot load the tokenizer of {place!r}: {why}") from error
     return tokenizer if len(tokenizer) > len(tokenizer.all_special_ids) else None
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from wattserve_common.positions import longest_sequence
+from wattserve_common.words import counted
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item, Scoring
 from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere, OverloadedError
 
@@ -280,7 +281,14 @@ class LabelAnswers:
     unused_weights: tuple[str, ...] = ()
 
     def labels(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
+        names: dict[int, Any] = config.id2label
+        lost = [index for index in range(config.num_labels) if not isinstance(names.get(index), str | int)]
+        if lost:
+            raise ConfigError(
+                f"id2label in the model's config.json names no label {lost[0]}: of "
+                f"{counted(config.num_labels, 'label')} each needs a name, from 0 to {config.num_labels - 1}"
+            )
+        return [str(names[index]) for index in range(config.num_labels)]
 
     def forward(self, module: torch.nn.Module, inputs: Inputs) -> torch.Tensor:
         logits: torch.Tensor = module(**inputs).logits

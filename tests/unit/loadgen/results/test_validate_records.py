@@ -265,6 +265,10 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
             "targets[0].server.meter.probe.reads: expected int, got str",
         ),
         (
+            lambda found: found["targets"][0].update(meter={"parts": True}),
+            "targets[0].meter.parts: expected array | null, got bool",
+        ),
+        (
             lambda found: found["plan"]["loads"][0].update(shape="square"),
             "plan.loads: shape 'square' is unknown; choose from",
         ),

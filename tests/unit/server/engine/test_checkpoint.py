@@ -49,3 +49,34 @@ def test_weights_that_the_task_does_not_use_are_named(
     with caplog.at_level("INFO"):
         load_model(str(save_encoder(tmp_path / "e")), task_named("feature-extraction"))
     assert "does not use" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "lost"),
+    [
+        ({"0": "a", "2": "b", "5": "c"}, 1),
+        ({"1": "a", "2": "b", "3": "c"}, 0),  # counted from 1
+        ({"0": "a", "1": None, "2": "c"}, 1),
+    ],
+)
+def test_labels_that_are_not_all_named_are_refused(tmp_path: Path, labels: dict[str, Any], lost: int) -> None:
+    folder = changed(save_classifier(tmp_path / "m"), id2label=labels)
+    why = f"names no label {lost}: of 3 labels each needs a name, from 0 to 2"
+    with pytest.raises(ConfigError, match=why):
+        load_model(folder, task_named("sequence-classification"))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"activation": "nonsense"}, "its files is none that transformers can use .KeyError: .function nonsense"),
+        ({"id2label": ["a", "b"]}, "its files is none that transformers can use .AttributeError: 'list'"),
+        ({"dim": "32"}, "'dim': TypeError: Field 'dim' expected int, got str"),
+    ],
+)
+def test_what_transformers_cannot_use_is_told_with_what_it_is_about(
+    tmp_path: Path, change: dict[str, Any], why: str
+) -> None:
+    folder = changed(save_classifier(tmp_path / "m"), **change)
+    with pytest.raises(ConfigError, match=why):
+        load_model(folder, task_named("sequence-classification"))
