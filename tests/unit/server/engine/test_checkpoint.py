@@ -69,7 +69,7 @@ def test_labels_that_are_not_all_named_are_refused(tmp_path: Path, labels: dict[
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"activation": "nonsense"}, "its files is none that transformers can use .KeyError: .function nonsense"),
+        ({"activation": "nonsense"}, "files is none that transformers can use .KeyError: .function nonsense"),
         ({"id2label": ["a", "b"]}, "its files is none that transformers can use .AttributeError: 'list'"),
         ({"dim": "32"}, "'dim': TypeError: Field 'dim' expected int, got str"),
     ],
