@@ -99,7 +99,8 @@ class MeteredDevice:
     def metering(self, model: LoadedModel, limits: BatchLimits, cache_bytes: int = 0) -> Metering:
         """limits: of the model's batches on this device. cache_bytes: of a variant, where it generates."""
         laws = {counter.part: counter.sampler for counter in self.counters}
-        return Metering(self.run_log, laws, self._trials(model, limits, cache_bytes))
+        goes_by_cpu = any(counter.meter.source.cpu_watts is not None for counter in self.counters)
+        return Metering(self.run_log, laws, self._trials(model, limits, cache_bytes), goes_by_cpu)
 
     def _trials(self, model: LoadedModel, limits: BatchLimits, cache_bytes: int) -> TrialPlan | None:
         """How to calibrate the variants of this device, long enough for its slowest counter; None where

@@ -37,7 +37,7 @@ from wattserve_server.engine.roster import HostedVariant, Loader, LoadingRules, 
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.catalogue import Choice
 from wattserve_server.engine.variants.port import Materials
-from wattserve_server.engine.worktime import WorkClock, served_on, work_of_this_task
+from wattserve_server.engine.worktime import NoWorkClock, WorkClock, served_on, work_of_this_task
 from wattserve_server.errors import (
     ExpiredError,
     InferenceError,
@@ -76,6 +76,7 @@ class Metering:
     run_log: RunLog
     laws: Mapping[str, Laws]  # by the part of the machine whose counter taught them
     trials: TrialPlan | None = None  # from which it learns what a variant costs; None: it does not
+    goes_by_cpu: bool = True  # whether one of its counters is a model of CPU time
 
 
 class Engine:
@@ -113,7 +114,8 @@ class Engine:
                 lambda request, count: soon(self._expire, request, count),
                 limits.max_queue_ns,
             )
-            told = meter.run_log, meter.laws, timing_of(device), WorkClock(served_on(self._loop))
+            work_clock = WorkClock(served_on(self._loop)) if meter.goes_by_cpu else NoWorkClock()
+            told = meter.run_log, meter.laws, timing_of(device), work_clock
             died = partial(self._died, device)
             if model.task.generates:
                 steps = StepBatcher(

@@ -38,7 +38,7 @@ from wattserve_server.engine.out_of_memory import (
 from wattserve_server.engine.queued import QueuedSequence
 from wattserve_server.engine.tasks import Item
 from wattserve_server.engine.variants.variant import Batch, Variant
-from wattserve_server.engine.worktime import TaskWork, WorkClock
+from wattserve_server.engine.worktime import NoWorkClock, TaskWork
 from wattserve_server.errors import InferenceError, LaneLostError, WattserveError
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ class Lane:
         run_log: RunLog,
         laws: Mapping[str, Laws],  # by the part of the machine whose counter taught them
         timing: Timing,
-        work_clock: WorkClock,
+        work_clock: NoWorkClock,
         on_done: Callable[[Any], object],  # a BatchResult
         on_death: Callable[[Exception], None],
     ) -> None:

@@ -117,6 +117,25 @@ def test_trials_outlast_the_mean_that_a_meter_of_the_device_tells(monkeypatch: p
     assert min(trials.trial_s, trials.pause_s) > 1.0
 
 
+@pytest.mark.parametrize(
+    ("cpu_watts", "goes_by_cpu"), [((None, 7.5), True), ((None, None), False), ((7.5,), True)]
+)
+def test_cpu_time_is_taken_where_a_counter_goes_by_it(
+    monkeypatch: pytest.MonkeyPatch, cpu_watts: tuple[float | None, ...], goes_by_cpu: bool
+) -> None:
+    meters = [Named("nvml:GPU-7"), Named("rapl")][-len(cpu_watts) :]
+    for meter, watts in zip(meters, cpu_watts, strict=True):
+        meter.source = replace(meter.source, cpu_watts=watts)
+    all_of_them: Any = CompositeMeter(cast("list[Meter]", meters)) if len(meters) > 1 else meters[0]
+    monkeypatch.setattr(devices, "open_meter", lambda *_, **__: ChosenMeter(all_of_them, ""))
+    monkeypatch.setattr(devices, "device_uuid", lambda _: "GPU-7")
+    monkeypatch.setattr(devices, "boards_of", lambda *_, **__: [])
+    device = MeteredDevice(ServerConfig(calibration_seconds=0.0), torch.device("cpu"), True)
+    for counter in device.counters:
+        counter.sampler = cast("Sampler", None)
+    assert device.metering(MODEL, BatchLimits(32, 4096)).goes_by_cpu is goes_by_cpu
+
+
 class Named:
     """A meter of which only the name matters."""
 

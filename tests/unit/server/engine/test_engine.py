@@ -30,6 +30,7 @@ from wattserve_server.engine.tasks import task_named
 from wattserve_server.engine.variants.catalogue import choose
 from wattserve_server.engine.variants.port import Materials
 from wattserve_server.engine.variants.variant import Batch, Variant
+from wattserve_server.engine.worktime import Served
 from wattserve_server.errors import ExpiredError, InferenceError, NotFound, OverloadedError
 from wattserve_server.service.status import failure_of
 
@@ -66,11 +67,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load_model(str(folder), task_named("sequence-classification"))
 
 
-@pytest.fixture
-async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
+def engine_of(model: LoadedModel, run_log: RunLog, *, goes_by_cpu: bool = True) -> Engine:
     device = torch.device("cpu")
-    run_log = RunLog()
-    engine = Engine(
+    laws = {ACCELERATOR: SimpleNamespace(law=LawView({}))}
+    return Engine(
         model,
         Materials(model.weights),
         choose("fp32", device),
@@ -78,10 +78,16 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
         LoadingRules(is_verified=False),
         EngineLimits({device: BatchLimits(max_sequences=2, max_tokens=256)}, max_queue=4, max_request=4),
         ReceiptBook(60.0, 100, lambda receipt: None),
-        {device: Metering(run_log, {ACCELERATOR: SimpleNamespace(law=LawView({}))})},
+        {device: Metering(run_log, laws, goes_by_cpu=goes_by_cpu)},
         lambda *result: None,
         lambda error: None,
     )
+
+
+@pytest.fixture
+async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
+    run_log = RunLog()
+    engine = engine_of(model, run_log)
     engine.start()
     resident = await engine.loader.load("fp32")
     built = resident.variant
@@ -92,6 +98,21 @@ async def rig(model: LoadedModel) -> AsyncIterator[tuple[Engine, Gate, RunLog]]:
     run_log.drain()  # the warm-up's windows
     yield engine, gate, run_log
     gate.is_open.set()
+    await asyncio.to_thread(engine.stop)
+
+
+@pytest.mark.parametrize("goes_by_cpu", [True, False])
+async def test_tasks_and_batches_are_clocked_where_a_counter_goes_by_cpu_time(
+    model: LoadedModel, goes_by_cpu: bool
+) -> None:
+    run_log = RunLog()
+    engine = engine_of(model, run_log, goes_by_cpu=goes_by_cpu)
+    assert isinstance(asyncio.get_running_loop().get_task_factory(), Served) is goes_by_cpu
+    engine.start()
+    await engine.loader.load("fp32")
+    windows, _ = run_log.drain()
+    assert windows
+    assert any(window.cpu_ns is not None for window in windows) is goes_by_cpu
     await asyncio.to_thread(engine.stop)
 
 
