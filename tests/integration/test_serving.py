@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +27,8 @@ from tests.fixtures.serve_with_held_lane import PROGRAM as HELD_LANE
 from tests.fixtures.serve_with_held_lane import held
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Client, InvalidRequest, NotFound, NotPossible, Overloaded, Unavailable
+from wattserve_proto.v1 import inference_pb2 as pb
+from wattserve_proto.v1 import inference_pb2_grpc as pb_grpc
 
 SERVICE = "wattserve.v1.Inference"
 
@@ -345,6 +349,31 @@ def test_a_signal_well_behind_the_first_ends_a_drain_at_once(
         assert isinstance(asked.exception(timeout=60), Unavailable)
     assert "drained:" not in running.error_text
     assert "Traceback" not in running.error_text
+
+
+async def test_who_goes_on_asking_until_the_end_is_never_told_cancelled(model_folder: Path) -> None:
+    told: Counter[grpc.StatusCode] = Counter()
+    request = pb.PredictRequest(tokens=pb.TokenInput(sequences=[pb.TokenIds(ids=[2, 4, 3])]))
+
+    async def ask(running: RunningServer) -> None:
+        alone = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(running.address, alone) as channel:
+            predict = pb_grpc.InferenceStub(channel).Predict
+            while running.process.poll() is None:
+                try:
+                    await predict(request, timeout=60)
+                except grpc.aio.AioRpcError as error:
+                    told[error.code()] += 1
+                    await asyncio.sleep(0.02)
+
+    arguments = ("--model", str(model_folder), "--variants", "fp32", "--threads", "1", "--meter", "none")
+    with running_server(*arguments) as running:
+        asking = [asyncio.create_task(ask(running)) for _ in range(40)]
+        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(running.terminate) == 0
+        await asyncio.gather(*asking)
+    assert set(told) <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert told[grpc.StatusCode.UNAVAILABLE]
 
 
 def test_a_drain_that_takes_too_long_cancels_what_is_left_and_charges_what_ran(model_folder: Path) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -37,6 +40,10 @@ from wattserve_server.service.oip import OipService
 from wattserve_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
+
+WRITING_S = 0.1  # for what grpc has been told last, and not yet sent
+
+_OPEN_FILES = Path("/proc/self/fd")
 
 OIP_PACKAGE = "inference"  # the public name of the Open Inference Protocol's package
 
@@ -133,7 +140,7 @@ class Listener:
                 bound = self._server.add_secure_port(f"{shown}:{port}", credentials)
         except RuntimeError as error:
             raise ConfigError(f"cannot listen on {shown}:{port}: {_why_not(host, port) or error}") from error
-        self.address = f"{shown}:{bound}"
+        self.address, self._port = f"{shown}:{bound}", bound
 
     async def start(self) -> None:
         await self._server.start()
@@ -154,7 +161,23 @@ class Listener:
         """Give calls in progress `grace_s` to end, and tell the others UNAVAILABLE; then take no more."""
         self._health.end()
         await self.calls.end(grace_s)
+        await asyncio.sleep(WRITING_S)
+        _hang_up(self._port)
         await self._server.stop(0)
+
+
+def _hang_up(port: int) -> None:
+    """Shut that port of this process and all connections to it. grpc would tell CANCELLED, which nobody sends
+    again, to who has just sent something; so his own side tells him UNAVAILABLE."""
+    for listens in (True, False):
+        for file in list(_OPEN_FILES.iterdir()) if _OPEN_FILES.is_dir() else ():
+            with suppress(OSError):  # it has been closed meanwhile
+                if not file.is_socket():
+                    continue
+                with socket.socket(fileno=os.dup(int(file.name))) as one:
+                    is_ours = one.family != socket.AF_UNIX and one.getsockname()[1] == port
+                    if is_ours and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == listens:
+                        one.shutdown(socket.SHUT_RDWR)
 
 
 def _why_not(host: str, port: int) -> str:
