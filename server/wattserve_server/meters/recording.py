@@ -36,6 +36,8 @@ VERSION = 1
 
 T = TypeVar("T")
 
+MOST: dict[type, float] = {int: 2.0**62, float: 1e9}  # of nanoseconds and microjoules; of watts and seconds
+
 
 @dataclass(frozen=True)
 class Header:
@@ -196,8 +198,10 @@ def _field(where: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
     accepted: Any = (int, float) if kind is float else kind
     if isinstance(value, bool) or not isinstance(value, accepted):
         raise ConfigError(f"{where}: {name} cannot be {value!r}")
-    if isinstance(value, int | float) and not 0 <= value < math.inf:
+    if isinstance(value, int | float) and not value >= 0:
         raise ConfigError(f"{where}: {name} must be 0 or more, not {value!r}")
+    if isinstance(value, int | float) and value > MOST[kind]:
+        raise ConfigError(f"{where}: {name} is more than any meter tells, which is {MOST[kind]:.3g}")
     if isinstance(value, str):
         try:
             check_characters(value)

@@ -32,7 +32,9 @@ def test_without_figures_nothing_is_told() -> None:
     assert set(tariff.named.values()) == {"none given", "1 (none given)"}
 
 
-@pytest.mark.parametrize("text", ["0.30", "EUR", "-1EUR", "1.2.3EUR", "nanEUR", "0.3 EUROS"])
+@pytest.mark.parametrize(
+    "text", ["0.30", "EUR", "-1EUR", "1.2.3EUR", "nanEUR", "0.3 EUROS", "9" * 400 + "EUR"]
+)
 def test_prices_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match=r"such as 0\.30EUR"):
         Price.parse(text)

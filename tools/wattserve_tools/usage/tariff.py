@@ -32,7 +32,7 @@ class Price:
             amount = float(found[1]) if found else -1.0
         except ValueError:
             amount = -1.0
-        if found is None or amount < 0:
+        if found is None or not 0 <= amount < float("inf"):
             raise UserError(f"{where} {text!r}: is an amount and a currency for each kWh, such as 0.30EUR")
         return cls(amount, found[2])
 

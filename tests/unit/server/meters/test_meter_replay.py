@@ -135,6 +135,14 @@ def test_a_replay_of_no_meter_is_no_meter(replay: Callable[..., ReplayMeter]) ->
         ([HEADER, '{"at_ns": 0}'], ", line 2: energy_uj is missing"),
         ([HEADER, '{"at_ns": 0, "energy_uj": 1.5}'], ", line 2: energy_uj cannot be 1.5"),
         ([HEADER, '{"at_ns": -1, "energy_uj": 1}'], ", line 2: at_ns must be 0 or more, not -1"),
+        (
+            [HEADER, '{"at_ns": 1, "energy_uj": 1%s}' % ("0" * 400)],
+            ", line 2: energy_uj is more than any meter tells, which is 4.61e+18",
+        ),
+        (
+            [HEADER.replace('"idle_watts": null', '"idle_watts": 1e300')],
+            ", line 1: idle_watts is more than any meter tells, which is 1e+09",
+        ),
         ([HEADER, *LINES, END.replace("4}", "9}")], ", line 6: says 9 readings, but 4 are there"),
         ([HEADER, '{"end_ns": 0, "lines": 0}'], ", line 2: the recording ends without any reading"),
         ([HEADER, *LINES, END, LINES[0]], ", line 7: something follows the end of the recording"),
