@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import (
     URL,
@@ -112,7 +113,7 @@ def open_book(place: str, *, for_writing: bool) -> Book:
             elif not os.path.isfile(place):
                 what = "is no regular file" if os.path.exists(place) else "there is no such file"
                 raise ConfigError(f"--account-book {place}: {what}")
-        file = None if lock is None else _file_at(place)
+        file = _file_at(place) if is_sqlite else None
         book = Book(name, _engine_of(url, is_sqlite, for_writing), is_sqlite, False, lock, file)
         with told(name):
             _check(book, for_writing)
@@ -154,8 +155,12 @@ def _engine_of(url: URL, is_sqlite: bool, for_writing: bool) -> Engine:
                 "--account-book postgresql://...: needs psycopg; pip install 'wattserve[postgres]'"
             ) from None
         return engine_of(url)
+    # So that it makes no file where there is none any more: anybody could read that.
+    place = f"file:{quote(os.path.abspath(str(url.database)))}?mode=rw"
     engine = create_engine(
-        url, poolclass=NullPool, connect_args={"timeout": BUSY_S, "check_same_thread": False}
+        "sqlite+pysqlite://",
+        poolclass=NullPool,
+        creator=lambda: sqlite3.connect(place, timeout=BUSY_S, check_same_thread=False, uri=True),
     )
 
     @event.listens_for(engine, "connect")
@@ -183,7 +188,10 @@ def _prepare(path: Path) -> int:
         raise ConfigError(f"--account-book {path}: cannot be written ({error.strerror})") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        book = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not os.fstat(book).st_size:
+            os.fchmod(book, 0o600)
+        os.close(book)
     except BlockingIOError:
         os.close(lock)
         raise ConfigError(

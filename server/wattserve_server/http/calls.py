@@ -5,7 +5,7 @@ calls are, by the same gate and among the same open calls.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -66,6 +66,15 @@ class Context:
             callback(self)
 
 
+def _is_of_another_site(headers: Mapping[str, str]) -> bool:
+    """Whether a browser sent this for another site's page. By plain HTTP from another machine none says
+    where to, only from where."""
+    if (where := headers.get("sec-fetch-site")) is not None:
+        return where in _OF_OTHERS
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
+
+
 class Endpoint:
     """An ASGI application."""
 
@@ -92,7 +101,7 @@ class Endpoint:
         with CountedCall(self._counted, desk.calls, desk.gate, self._method, context) as call:
             try:
                 call.admit()
-                if wire.headers.get("sec-fetch-site") in _OF_OTHERS and "authorization" not in wire.headers:
+                if _is_of_another_site(wire.headers) and "authorization" not in wire.headers:
                     raise ForbiddenError("a browser sends this for another site's page, and shows no API key")
                 call.limit()
                 body = Body({})

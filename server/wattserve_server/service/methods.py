@@ -12,18 +12,21 @@ import asyncio
 import functools
 import logging
 import mmap
+import traceback
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.engine.alarms import Alarms
@@ -67,6 +70,12 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not isinstance(error, grpc.aio.InternalError | UnicodeDecodeError)
 
 
+def _log_error() -> None:
+    """In place of `traceback.print_exc` in grpc, which would write past the log, and as often as a stranger
+    likes."""
+    _GRPC_LOG.error("grpc met an error", exc_info=True)
+
+
 def handlers(
     path: str,
     service: ServiceDescriptor,
@@ -77,6 +86,7 @@ def handlers(
 ) -> grpc.GenericRpcHandler:
     """As of `method_handlers`, under that path."""
     _GRPC_LOG.addFilter(_is_news)
+    cygrpc.traceback = SimpleNamespace(**vars(traceback) | {"print_exc": _log_error})
     named = method_handlers(path, service, servicer, observer, gate, calls)
     return grpc.method_handlers_generic_handler(path, named)
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from tests.fixtures.account_books import Bookkeeper
 from tests.fixtures.postgres import Postgres
@@ -98,6 +99,25 @@ def test_files_of_something_else_are_refused(tmp_path: Path, for_writing: bool) 
     with pytest.raises(ConfigError, match="holds something else"):
         open_book(str(other), for_writing=for_writing)
     assert for_writing or other.read_bytes() == before
+
+
+def test_reading_makes_no_file_where_the_book_was_removed(tmp_path: Path) -> None:
+    place = tmp_path / "a book?mode=memory#1.sqlite3"
+    Bookkeeper(str(place)).end()
+    book = open_book(str(place), for_writing=False)
+    place.unlink()
+    with pytest.raises(ConfigError, match="was removed or replaced"), book.reading():
+        pass
+    with pytest.raises(DBAPIError, match="unable to open"):
+        book.engine.connect()
+    assert not place.exists()
+
+
+def test_an_empty_file_that_becomes_a_book_is_its_owners_alone(tmp_path: Path) -> None:
+    place = tmp_path / "book.sqlite3"
+    place.touch(mode=0o644)
+    Bookkeeper(str(place)).end()
+    assert place.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("for_writing", [True, False])

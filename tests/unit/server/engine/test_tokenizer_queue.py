@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from wattserve_server.engine.tasks import tokens
-from wattserve_server.engine.tasks.tokens import (
+from wattserve_server.engine.tasks import tokenizer as tokenizing
+from wattserve_server.engine.tasks.tokenizer import (
     CHARACTERS_PER_S,
     EACH_TEXT,
     HEAD_CHARACTERS,
     SPECIAL,
     Tokenizer,
+    Turns,
 )
 from wattserve_server.errors import InvalidRequest, OverloadedError
 
@@ -96,7 +97,7 @@ async def test_texts_that_take_long_count_for_so_many_more_and_for_their_caller_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow()
-    monkeypatch.setattr(tokens, "time", SimpleNamespace(perf_counter=lambda: slow.now_s))
+    monkeypatch.setattr(tokenizing, "time", SimpleNamespace(perf_counter=lambda: slow.now_s))
     tokenizer = Tokenizer(slow, 10_000)
     odd, plain = ["q" * 4000] * 50, ["x" * 4000] * 50
     await tokenizer.encode(odd, who="a")
@@ -157,6 +158,49 @@ async def test_requests_take_turns_some_texts_at_a_time() -> None:
     assert (len(ids), cut) == (6, [0] * 6)
     assert "".join(order) == "llsllll"
     tokenizer.close()
+
+
+async def test_callers_take_turns_however_many_requests_of_one_wait() -> None:
+    order: list[str] = []
+
+    def note(text: str) -> int:
+        order.append(text)
+        return 1
+
+    words = Words(note)
+    tokenizer = Tokenizer(words, 10_000)
+    words.is_open.clear()
+    asked = [asyncio.create_task(tokenizer.encode(["f"], who="flood")) for _ in range(20)]
+    left = asyncio.create_task(tokenizer.encode(["gone"], who="left"))
+    await asyncio.sleep(0)
+    asked.append(asyncio.create_task(tokenizer.encode(["v"], who="victim")))
+    await asyncio.sleep(0)
+    left.cancel()
+    words.is_open.set()
+    await asyncio.gather(*asked)
+    assert order[:3] == ["f", "f", "v"]
+    assert order.count("f") == 20
+    assert "gone" not in order
+    assert tokenizer.waiting == 0
+    await tokenizer.encode(["again"], who="victim")
+    tokenizer.close()
+
+
+async def test_a_turn_that_comes_to_who_has_just_left_goes_on_to_the_next() -> None:
+    turns, had = Turns(), list[str]()
+
+    async def take(who: str) -> None:
+        async with turns.of(who):
+            had.append(who)
+
+    async with turns.of("first"):
+        second, third = (asyncio.create_task(take(who)) for who in ("second", "third"))
+        await asyncio.sleep(0)
+    second.cancel()  # its turn has come, and it does not know yet
+    await asyncio.gather(second, third, return_exceptions=True)
+    assert had == ["third"]
+    await take("fourth")
+    assert had == ["third", "fourth"]
 
 
 async def test_a_text_that_cannot_fit_is_named_by_its_place_in_the_whole_request() -> None:

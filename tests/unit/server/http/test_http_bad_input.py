@@ -194,9 +194,19 @@ async def test_a_text_in_the_wrong_place_is_told_to_nobody(
 
 
 async def test_another_sites_page_in_a_browser_is_no_caller(desk: Desked) -> None:
-    for of, status in (("cross-site", 403), ("same-site", 403), ("none", 200)):
-        reply = await desk.ask("/v1/completions", COMPLETION, headers={"sec-fetch-site": of})
-        assert reply.status == status
+    for headers, status in (
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"sec-fetch-site": "none"}, 200),
+        ({"origin": "http://evil.example"}, 403),  # all that they say by plain HTTP to another machine
+        ({"origin": "null"}, 403),
+        ({"origin": "http://here:8000"}, 403),
+        ({"origin": "http://Here"}, 200),
+        ({"origin": "http://evil.example", "authorization": "Bearer it-has-one"}, 200),
+        ({"origin": "http://behind-a-proxy", "sec-fetch-site": "same-origin"}, 200),
+    ):
+        reply = await desk.ask("/v1/completions", COMPLETION, headers=headers)
+        assert reply.status == status, headers
 
 
 async def test_what_is_not_there_is_told_with_what_is(desk: Desked) -> None:

@@ -379,3 +379,24 @@ async def test_metadata_that_are_no_utf_8_are_not_written_down(caplog: pytest.Lo
         await reader.readuntil(b"grpc-status")
         writer.close()
     assert "secret" not in caplog.text
+
+
+async def test_a_path_that_is_no_utf_8_of_who_leaves_is_no_line_of_the_log(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    headers = {
+        b":method": b"POST", b":scheme": b"http", b":path": b"/\xff", b":authority": b"x",
+        b"content-type": b"application/grpc", b"te": b"trailers",
+    }  # fmt: skip
+    block = b"".join(b"\0%c%b%c%b" % (len(name), name, len(it), it) for name, it in headers.items())
+    async with Rig() as rig:
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, b"", 0))
+            for stream in range(1, 100, 2):
+                writer.write(frame(1, 5, block, stream) + frame(3, 0, (8).to_bytes(4), stream))
+            await writer.drain()
+            writer.close()
+        await asyncio.sleep(0.5)  # grpc learns that they have left
+    assert "Traceback" not in capfd.readouterr().err
+    assert not caplog.records
