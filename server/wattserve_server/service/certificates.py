@@ -57,7 +57,7 @@ class CertificateFiles:
         fetcher: Any = fetch  # which may return None, though its type does not say so
         return grpc.dynamic_ssl_server_credentials(self._read(), fetcher, bool(self.client_ca))
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> LatestContext:
         """The same for HTTPS, once `credentials` has found the files good. At each handshake it looks whether
         they have changed."""
         context, changes = self._check(), Changes([self.cert, self.key, self.client_ca])
@@ -71,7 +71,7 @@ class CertificateFiles:
                     log.error("THE CERTIFICATE OF BEFORE IS STILL SHOWN BY HTTPS: %s", error)
             return context
 
-        given = _Latest(ssl.PROTOCOL_TLS_SERVER)
+        given = LatestContext(ssl.PROTOCOL_TLS_SERVER)
         given.latest = latest
         return given
 
@@ -113,13 +113,15 @@ class CertificateFiles:
         return context
 
 
-class _Latest(ssl.SSLContext):
+class LatestContext(ssl.SSLContext):
     """Each connection is of the context that `latest` tells, as a whole. One that were only given another's
     certificate would still take the sessions of the first, of clients whose authority has been taken out."""
 
     latest: Callable[[], ssl.SSLContext]
+    handshakes = 0  # that have begun
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+        self.handshakes += 1
         return self.latest().wrap_bio(*given, **named)
 
 

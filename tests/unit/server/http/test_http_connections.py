@@ -365,11 +365,34 @@ async def test_a_crowd_is_let_in_by_turns_and_waits_meanwhile(
     assert max(after - before for before, after in pairwise(turns)) <= AT_ONCE
 
 
+def issued(folder: Path) -> CertificateFiles:
+    files = CertificateFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
+    made = trustme.CA().issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(files.cert)
+    made.private_key_pem.write_to_path(files.key)
+    return files
+
+
+async def test_what_many_handshakes_leave_is_given_back(
+    desk: Desked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, given_back = asyncio.get_running_loop(), asyncio.Event()
+    monkeypatch.setattr("wattserve_server.http.front.TIDIES_S", 0.01)
+    monkeypatch.setattr("wattserve_server.http.front.TIDIES_AFTER", 8)
+    monkeypatch.setattr(
+        "wattserve_server.http.front.give_back", lambda: loop.call_soon_threadsafe(given_back.set)
+    )
+    async with fronted(desk, tls=issued(tmp_path)) as url:
+        for _ in range(7):
+            (await opened(url))[1].close()
+        await asyncio.sleep(0.1)
+        assert not given_back.is_set()
+        (await opened(url))[1].close()
+        await asyncio.wait_for(given_back.wait(), 60)
+
+
 async def test_who_only_connects_takes_little_memory(desk: Desked, tmp_path: Path) -> None:
-    files = CertificateFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
-    issued = trustme.CA().issue_cert("127.0.0.1")
-    issued.cert_chain_pems[0].write_to_path(files.cert)
-    issued.private_key_pem.write_to_path(files.key)
+    files = issued(tmp_path)
     async with fronted(desk, tls=files) as url:
         _, first = await opened(url)
         tracemalloc.start()
