@@ -26,7 +26,7 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.roster import HostedVariant, LoadingRules
 from wattserve_server.engine.rows import calibrated_scales, read_calibration
 from wattserve_server.engine.tasks import Task
-from wattserve_server.engine.tasks.tokenizer import Tokenizer
+from wattserve_server.engine.tasks.tokens import Tokenizer
 from wattserve_server.engine.variants.catalogue import Choice, choose
 from wattserve_server.engine.variants.port import ActivationScales, Materials
 from wattserve_server.engine.variants.profile import begin_on_this_thread

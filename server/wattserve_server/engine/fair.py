@@ -1,4 +1,5 @@
-"""Whose turn it is: what waits for a device, by caller, so that nobody's flood makes others wait. Pure.
+"""Whose turn it is: what waits for a device, by caller, so that nobody's flood makes others wait. Pure, but
+for `Turns`, by which the tokeniser is shared.
 
 Start-time fair queueing. Every caller has a start: the tokens that have been computed for it, counted from
 where it joined. The caller with the lowest one goes first, so that of those who always have something waiting
@@ -13,8 +14,10 @@ would wait.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heapreplace, merge, nsmallest
 from itertools import chain, islice
@@ -268,3 +271,40 @@ class FairQueue:
         self._count += sequences
         before = self._totals.get(kind, (0, 0))
         self._totals[kind] = (before[0] + sequences, before[1] + tokens)
+
+
+class Turns:
+    """One at a time, by turns of the callers who wait; belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next, first
+
+    @asynccontextmanager
+    async def of(self, who: str) -> AsyncIterator[None]:
+        if self._is_taken:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(who, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it has just come
+                    self._pass_on()
+                raise
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        self._is_taken = False
+        while self._waiting and not self._is_taken:
+            who = next(iter(self._waiting))
+            turns = self._waiting.pop(who)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[who] = turns
+            if not turn.cancelled():
+                self._is_taken = True
+                turn.set_result(None)

@@ -26,7 +26,7 @@ from wattserve_server.engine.policy import NORMAL_PRIORITY
 from wattserve_server.engine.queued import Order
 from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.engine.tasks import Item
-from wattserve_server.engine.tasks.tokenizer import REMEDY, Tokenizer
+from wattserve_server.engine.tasks.tokens import REMEDY, Tokenizer
 from wattserve_server.errors import CutError, NotPossibleHere, OverloadedError, RequestError, UnavailableError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together

@@ -1,22 +1,47 @@
-"""Tasks on token ids: an item is int64 [tokens]. With them, what all classifiers share."""
+"""Tasks on token ids: an item is int64 [tokens]. With them, the tokenizer, and what all classifiers share."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jinja2 import TemplateError
 from numpy.typing import NDArray
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from wattserve_common.positions import longest_sequence
 from wattserve_common.words import counted
+from wattserve_server.engine.fair import Turns
 from wattserve_server.engine.tasks.port import InputFacts, Inputs, Item, Scoring
-from wattserve_server.errors import ConfigError
+from wattserve_server.errors import ConfigError, InvalidRequest, NotPossibleHere, OverloadedError
+
+T = TypeVar("T")
 
 MEAN, FIRST, LAST = "mean", "cls", "lasttoken"  # of a text's tokens; as sentence-transformers calls them
+
+# Characters of one caller's texts that may wait, the ones under way included: about a second's work. Of all
+# callers' so many times that.
+MOST_WAITING, MOST_CALLERS = 2_000_000, 4
+CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026, of plain text
+EACH_TEXT = 100  # characters that take as long as a text does, however short: 40 us
+AT_A_TIME = 20_000  # characters of a request, after which others have their turn
+
+# Words that a tokenizer does not know take ten times as long as others. So characters count for as many more
+# as those of their caller have taken lately; not for what a busy machine took of a few.
+MOST_SLOWNESS, HICCUP_S, REMEMBERED = 100.0, 0.005, 1000
+
+HEAD_CHARACTERS = 32  # per token that the model takes, after which a text is looked at
+SPECIAL = 8  # tokens around a text, which may fall away with its end
+
+REMEDY = "; shorten it, or ask for truncate"
 
 _FEW = 16  # labels for which numpy's calls take longer than the arithmetic
 
@@ -83,6 +108,173 @@ def _pad_id(source: str, config: Any, size: int) -> int:
             f"to {size - 1}"
         )
     return pad_id
+
+
+class Tokenizer:
+    """The model's tokenizer on a thread of its own: tokenizers are not safe to share. Callers take turns, and
+    so do a caller's requests, some of their texts at a time. longest: the tokens that the model takes of one
+    text. most_waiting: of one caller."""
+
+    def __init__(self, tokenizer: Any, longest: int, most_waiting: int = MOST_WAITING) -> None:
+        self._tokenizer = tokenizer
+        self._longest = longest
+        self._most_waiting = most_waiting
+        self.waiting = 0  # characters of all, as they count, and those under way
+        self._of_caller: Counter[str] = Counter()  # of those
+        self._slowness: dict[str, float] = {}  # by caller, the latest last; 1 where there is none
+        self._turns = Turns()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wattserve-tokenizer")
+
+    async def encode(
+        self,
+        texts: Sequence[str],
+        most: int | None = None,
+        place: str = "",
+        remedy: str = REMEDY,
+        who: str = "",
+    ) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """Token ids of each text, special tokens included; and how many tokens each lost. most: to which they
+        are cut; None: to none. place: of the texts in the request. remedy: what to do about one too long.
+        who: the caller.
+
+        Raises OverloadedError when too much waits already; InvalidRequest for a text so long that only its
+        head was looked at.
+        """
+        ids, cut = list[NDArray[np.int64]](), list[int]()
+        with self._waits(texts, who):
+            for index, text in enumerate(texts if most is None else ()):
+                if len(text) > HEAD_CHARACTERS * self._longest:
+                    head = text[: HEAD_CHARACTERS * self._longest]
+                    await self._run(
+                        [head], who, self._check_head, head, len(text), f"{place}[{index}]", remedy
+                    )
+            for part in _parts(texts):
+                more = await self._run(part, who, self._encode, part, most)
+                ids += more[0]
+                cut += more[1]
+        return ids, cut
+
+    async def encode_chat(
+        self, messages: Sequence[Mapping[str, str]], place: str, who: str = ""
+    ) -> NDArray[np.int64]:
+        """Token ids of a conversation, `role`, `content` and perhaps `name` each, up to where the model is to
+        answer, by the tokenizer's own template. What spells a special token in a message is text.
+
+        Raises NotPossibleHere where there is no template; InvalidRequest for what it refuses; OverloadedError
+        as `encode`.
+        """
+        if getattr(self._tokenizer, "chat_template", None) is None:
+            raise NotPossibleHere(
+                "this model's tokenizer has no chat template: send a prompt to /v1/completions", place
+            )
+        contents = [message["content"] for message in messages]
+        with self._waits(contents, who):
+            return await self._run(contents, who, self._encode_chat, list(messages), place)
+
+    @contextmanager
+    def _waits(self, texts: Sequence[str], who: str) -> Iterator[None]:
+        slowness, own = self._slowness.get(who, 1.0), self._of_caller[who]
+        characters = round(_characters(texts) * slowness)
+        waiting, most = own, self._most_waiting
+        if not own or own + characters <= most:
+            waiting, most = self.waiting, MOST_CALLERS * self._most_waiting
+        if waiting and waiting + characters > most:
+            slow = f" and counted {slowness:.1f} times, for they take so long" if slowness > 1.05 else ""
+            raise OverloadedError(
+                f"the tokeniser's queue is full: {waiting} of {most} characters wait, and this request has "
+                f"{characters}, {EACH_TEXT} of them for each text{slow}; try again later, or send token ids",
+                "tokenizer",
+                waiting / CHARACTERS_PER_S,
+            )
+        self.waiting += characters
+        self._of_caller[who] += characters
+        try:
+            yield
+        finally:
+            self.waiting -= characters
+            self._of_caller[who] -= characters
+            if not self._of_caller[who]:
+                del self._of_caller[who]
+
+    async def _run(self, texts: Sequence[str], who: str, work: Callable[..., T], *arguments: Any) -> T:
+        def timed() -> tuple[T | Exception, float]:
+            begun_s = time.perf_counter()
+            try:
+                done: T | Exception = work(*arguments)
+            except Exception as error:
+                done = error
+            return done, time.perf_counter() - begun_s
+
+        async with self._turns.of(who):
+            done, took_s = await asyncio.get_running_loop().run_in_executor(self._thread, timed)
+        self._learn(who, _characters(texts), took_s)
+        if isinstance(done, Exception):
+            raise done
+        return done
+
+    def _learn(self, who: str, characters: int, took_s: float) -> None:
+        """How long the texts of that caller take."""
+        seen = min(max(took_s - HICCUP_S, 0.0) * CHARACTERS_PER_S / characters, MOST_SLOWNESS)
+        known = self._slowness.pop(who, 1.0)
+        slowness = max(known + (seen - known) * characters / (characters + AT_A_TIME), 1.0)
+        if slowness > 1.0:
+            self._slowness[who] = slowness
+            if len(self._slowness) > REMEMBERED:
+                del self._slowness[next(iter(self._slowness))]
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False)
+
+    def _encode(self, texts: list[str], most: int | None) -> tuple[list[NDArray[np.int64]], list[int]]:
+        whole = self._tokenizer(texts, truncation=False, padding=False, verbose=False)["input_ids"]
+        kept = [
+            ids if most is None or len(ids) <= most else self._cut(text, most)
+            for text, ids in zip(texts, whole, strict=True)
+        ]
+        cut = [len(ids) - len(left) for ids, left in zip(whole, kept, strict=True)]
+        return [np.array(ids, dtype=np.int64) for ids in kept], cut
+
+    def _encode_chat(self, messages: list[Mapping[str, str]], place: str) -> NDArray[np.int64]:
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
+            )
+        except (TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+            raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
+        return np.array(ids, dtype=np.int64)
+
+    def _check_head(self, head: str, characters: int, field: str, remedy: str) -> None:
+        """So that a text of so many characters which cannot fit is not tokenised for nothing, to its end."""
+        head = head.rpartition(" ")[0] or head
+        ids = self._tokenizer(head, truncation=False, padding=False, verbose=False)["input_ids"]
+        if len(ids) > self._longest + SPECIAL:
+            raise InvalidRequest(
+                f"of the text's {characters} characters the first {len(head)} are {len(ids)} tokens already; "
+                f"this model takes at most {self._longest}{remedy}",
+                field,
+            )
+
+    def _cut(self, text: str, most: int) -> list[int]:
+        """As `loadgen prepare` cuts it: the special tokens around a text stay."""
+        ids: list[int] = self._tokenizer(text, truncation=True, max_length=most, verbose=False)["input_ids"]
+        return ids
+
+
+def _characters(texts: Sequence[str]) -> int:
+    return sum(map(len, texts)) + EACH_TEXT * max(len(texts), 1)
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Each of about so many characters as are tokenised at a time; of a longer text that text alone."""
+    part, characters = list[str](), 0
+    for text in texts:
+        if part and characters + len(text) + EACH_TEXT > AT_A_TIME:
+            yield part
+            part, characters = [], 0
+        part.append(text)
+        characters += len(text) + EACH_TEXT
+    if part:
+        yield part
 
 
 class LabelAnswers:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from wattserve_server.engine.tasks import tokenizer as tokenizing
-from wattserve_server.engine.tasks.tokenizer import (
+from wattserve_server.engine.fair import Turns
+from wattserve_server.engine.tasks import tokens as tokenizing
+from wattserve_server.engine.tasks.tokens import (
     CHARACTERS_PER_S,
     EACH_TEXT,
     HEAD_CHARACTERS,
     SPECIAL,
     Tokenizer,
-    Turns,
 )
 from wattserve_server.errors import InvalidRequest, OverloadedError
 
