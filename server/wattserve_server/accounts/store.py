@@ -50,6 +50,8 @@ RECOVER = (
     "with `sqlite3 FILE .recover | sqlite3 NEW_FILE`; or give another --account-book to begin a new one"
 )
 
+CHANGED = "something else has changed it; put a backup in its place"
+
 
 def default_place(port: int, environment: Mapping[str, str] = os.environ) -> str:
     """Raises ConfigError where a port says nothing."""
@@ -252,10 +254,7 @@ def _check_tables(book: Book, connection: Connection) -> None:
         lost = [column.name for column in table.c if column.name not in found.get(table.name, ())]
         if lost:
             what = f"{table.name}.{lost[0]}" if table.name in found else f"the table {table.name}"
-            raise ConfigError(
-                f"--account-book {book.name}: lacks {what}: something else has changed it; put a backup in "
-                "its place"
-            )
+            raise ConfigError(f"--account-book {book.name}: lacks {what}: {CHANGED}")
 
 
 def check_values(book: Book, connection: Connection, tables: Iterable[Table]) -> None:
@@ -265,10 +264,7 @@ def check_values(book: Book, connection: Connection, tables: Iterable[Table]) ->
         for name, count in zip(odd, connection.execute(select(*odd.values())).one(), strict=True):
             if count:
                 values = f"{table.name}.{name} has {counted(int(count), 'value')} that no server writes"
-                raise ConfigError(
-                    f"--account-book {book.name}: {values}: something else has changed it; put a backup in "
-                    "its place"
-                )
+                raise ConfigError(f"--account-book {book.name}: {values}: {CHANGED}")
 
 
 def _is_odd(book: Book, column: Column[Any]) -> ColumnElement[bool]:

@@ -15,7 +15,6 @@ line on the host's monotonic clock, for programs there that read along; older re
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import time
@@ -152,7 +151,7 @@ def _header(where: str, values: dict[str, Any]) -> Header:
     idle_watts, wraps_at_uj = values.get("idle_watts"), values.get("wraps_at_uj")
     origin_ns = values.get("origin_monotonic_ns")
     poll_period_s = float(_field(where, values, "poll_period_s", float))
-    if not 0 < poll_period_s < math.inf:
+    if not poll_period_s:
         raise ConfigError(f"{where}: poll_period_s must be above 0, not {poll_period_s}")
     return Header(
         source=Source(
@@ -198,10 +197,11 @@ def _field(where: str, values: dict[str, Any], name: str, kind: type[T]) -> T:
     accepted: Any = (int, float) if kind is float else kind
     if isinstance(value, bool) or not isinstance(value, accepted):
         raise ConfigError(f"{where}: {name} cannot be {value!r}")
-    if isinstance(value, int | float) and not value >= 0:
-        raise ConfigError(f"{where}: {name} must be 0 or more, not {value!r}")
-    if isinstance(value, int | float) and value > MOST[kind]:
-        raise ConfigError(f"{where}: {name} is more than any meter tells, which is {MOST[kind]:.3g}")
+    if isinstance(value, int | float):
+        if not value >= 0:
+            raise ConfigError(f"{where}: {name} must be 0 or more, not {value!r}")
+        if value > MOST[kind]:
+            raise ConfigError(f"{where}: {name} is more than any meter tells, which is {MOST[kind]:.3g}")
     if isinstance(value, str):
         try:
             check_characters(value)

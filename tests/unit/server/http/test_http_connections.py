@@ -307,16 +307,19 @@ async def test_with_keys_who_shows_none_is_refused_and_one_that_is_revoked_ends(
     assert desk.count("wattserve_tenant_requests_total", tenant="shop", code="CANCELLED") == 1
 
 
+def issued(folder: Path, authority: trustme.CA) -> CertificateFiles:
+    """A certificate of its own, in the place of the one before."""
+    files = CertificateFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
+    made = authority.issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(files.cert)
+    made.private_key_pem.write_to_path(files.key)
+    return files
+
+
 async def test_with_a_certificate_it_speaks_https_and_takes_the_next_one(
     desk: Desked, tmp_path: Path
 ) -> None:
     authority = trustme.CA()
-    files = CertificateFiles(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"))
-
-    def issue() -> None:
-        issued = authority.issue_cert("127.0.0.1")
-        issued.cert_chain_pems[0].write_to_path(files.cert)
-        issued.private_key_pem.write_to_path(files.key)
 
     async def shown(url: str) -> Any:
         trusting = ssl.create_default_context()
@@ -328,11 +331,10 @@ async def test_with_a_certificate_it_speaks_https_and_takes_the_next_one(
         writer.close()
         return certificate["serialNumber"]
 
-    issue()
-    async with fronted(desk, tls=files) as url:
+    async with fronted(desk, tls=issued(tmp_path, authority)) as url:
         assert url.startswith("https://127.0.0.1:")
         first = await shown(url)
-        issue()
+        issued(tmp_path, authority)
         assert await shown(url) != first
         reader, writer = await opened(url)
         writer.write(head(0))
@@ -365,14 +367,6 @@ async def test_a_crowd_is_let_in_by_turns_and_waits_meanwhile(
     assert max(after - before for before, after in pairwise(turns)) <= AT_ONCE
 
 
-def issued(folder: Path) -> CertificateFiles:
-    files = CertificateFiles(str(folder / "cert.pem"), str(folder / "key.pem"))
-    made = trustme.CA().issue_cert("127.0.0.1")
-    made.cert_chain_pems[0].write_to_path(files.cert)
-    made.private_key_pem.write_to_path(files.key)
-    return files
-
-
 async def test_what_many_handshakes_leave_is_given_back(
     desk: Desked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +376,7 @@ async def test_what_many_handshakes_leave_is_given_back(
     monkeypatch.setattr(
         "wattserve_server.http.front.give_back", lambda: loop.call_soon_threadsafe(given_back.set)
     )
-    async with fronted(desk, tls=issued(tmp_path)) as url:
+    async with fronted(desk, tls=issued(tmp_path, trustme.CA())) as url:
         for _ in range(7):
             (await opened(url))[1].close()
         await asyncio.sleep(0.1)
@@ -392,7 +386,7 @@ async def test_what_many_handshakes_leave_is_given_back(
 
 
 async def test_who_only_connects_takes_little_memory(desk: Desked, tmp_path: Path) -> None:
-    files = issued(tmp_path)
+    files = issued(tmp_path, trustme.CA())
     async with fronted(desk, tls=files) as url:
         _, first = await opened(url)
         tracemalloc.start()
