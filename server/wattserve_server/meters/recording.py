@@ -128,7 +128,7 @@ def _read(path: Path, texts: Iterable[str]) -> Recording:
                 raise ConfigError(f"{path}, line {number + 1}: something follows the end of the recording")
             return Recording(header, tuple(lines), end_ns)
         else:
-            lines.append(_reading(where, values, lines[-1].at_ns if lines else 0))
+            lines.append(_reading(where, values, header, lines[-1].at_ns if lines else 0))
     if header is None:
         raise ConfigError(f"{path}: is empty; `wattserve meter record` makes recordings")
     raise ConfigError(
@@ -170,13 +170,16 @@ def _header(where: str, values: dict[str, Any]) -> Header:
     )
 
 
-def _reading(where: str, values: dict[str, Any], not_before_ns: int) -> RecordedReading:
+def _reading(where: str, values: dict[str, Any], header: Header, not_before_ns: int) -> RecordedReading:
     at_ns = _field(where, values, "at_ns", int)
     if at_ns < not_before_ns:
         raise ConfigError(f"{where}: at_ns {at_ns} is before that of the line above")
     if "error" in values:
         return RecordedReading(at_ns, None, _field(where, values, "error", str))
-    return RecordedReading(at_ns, Energy(_field(where, values, "energy_uj", int)))
+    energy = Energy(_field(where, values, "energy_uj", int))
+    if header.wraps_at is not None and energy.uj > header.wraps_at.uj:
+        raise ConfigError(f"{where}: energy_uj {energy.uj} is above wraps_at_uj, {header.wraps_at.uj}")
+    return RecordedReading(at_ns, energy)
 
 
 def _values(where: str, text: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_without_figures_nothing_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0.30", "EUR", "-1EUR", "1.2.3EUR", "nanEUR", "0.3 EUROS", "9" * 400 + "EUR"]
+    "text", ["0.30", "0.30%", "EUR", "-1EUR", "1.2.3EUR", "nanEUR", "0.3 EUROS", "9" * 400 + "EUR"]
 )
 def test_prices_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match=r"such as 0\.30EUR"):
@@ -55,6 +55,7 @@ def test_an_intensity_for_each_hour(tmp_path: Path) -> None:
     [
         ("", "first line must name the columns"),
         ("time,g\n1,2\n", "first line must name the columns"),
+        ("hour,g_per_kwh,hour\n2027-01-15T08:00Z,1,2027-01-15T09:00Z\n", "each once"),
         ("hour,g_per_kwh\n", "has no hours"),
         ("hour,g_per_kwh\nyesterday,1\n", "line 2: 'yesterday' is no instant"),
         ("hour,g_per_kwh\n2027-01-15T08:00,1\n", "line 2: .* has no offset"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +33,8 @@ class Price:
             amount = float(found[1]) if found else -1.0
         except ValueError:
             amount = -1.0
-        if found is None or not 0 <= amount < float("inf"):
+        known = found is not None and (found[2].isalpha() or unicodedata.category(found[2]) == "Sc")
+        if found is None or not known or not 0 <= amount < float("inf"):
             raise UserError(f"{where} {text!r}: is an amount and a currency for each kWh, such as 0.30EUR")
         return cls(amount, found[2])
 
@@ -129,8 +131,8 @@ def _read(path: Path, where: str) -> dict[int, float]:
 
 
 def _hours(where: str, lines: csv.DictReader[str]) -> dict[int, float]:
-    if lines.fieldnames is None or not {"hour", "g_per_kwh"} <= set(lines.fieldnames):
-        raise UserError(f"{where}: its first line must name the columns hour and g_per_kwh")
+    if any((lines.fieldnames or []).count(column) != 1 for column in ("hour", "g_per_kwh")):
+        raise UserError(f"{where}: its first line must name the columns hour and g_per_kwh, each once")
     found: dict[int, float] = {}
     for line in lines:
         place = f"{where}, line {lines.line_num}"

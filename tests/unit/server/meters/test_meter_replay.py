@@ -132,6 +132,10 @@ def test_a_replay_of_no_meter_is_no_meter(replay: Callable[..., ReplayMeter]) ->
             [HEADER, *LINES[:2], '{"at_ns": 5, "energy_uj": 7}'],
             ", line 4: at_ns 5 is before that of the line",
         ),
+        (
+            [HEADER.replace('"wraps_at_uj": null', '"wraps_at_uj": 700'), *LINES],
+            ", line 3: energy_uj 900 is above wraps_at_uj, 700",
+        ),
         ([HEADER, '{"at_ns": 0}'], ", line 2: energy_uj is missing"),
         ([HEADER, '{"at_ns": 0, "energy_uj": 1.5}'], ", line 2: energy_uj cannot be 1.5"),
         ([HEADER, '{"at_ns": -1, "energy_uj": 1}'], ", line 2: at_ns must be 0 or more, not -1"),
