@@ -72,8 +72,8 @@ def mean_interval(values: Sequence[float]) -> Interval | None:
     mean = math.fsum(values) / n
     if n == 1:
         return Interval(mean, None, None, 1)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = t_quantile(0.975, n - 1) * math.sqrt(variance / n)
+    spread = math.hypot(*(value - mean for value in values))
+    half = t_quantile(0.975, n - 1) * spread / math.sqrt(n * (n - 1))
     return Interval(mean, mean - half, mean + half, n)
 
 
@@ -91,8 +91,8 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
     interval = mean_interval(logs)
     if interval is None:
         return None
-    low, high = (None if bound is None else _exp(bound) for bound in (interval.low, interval.high))
-    return Interval(_exp(interval.mean), low, high, interval.n)
+    low, high = (None if bound is None else finite_exp(bound) for bound in (interval.low, interval.high))
+    return Interval(finite_exp(interval.mean), low, high, interval.n)
 
 
 def resolution(twins: Interval) -> float | None:
@@ -175,7 +175,7 @@ def _joined(one: float, other: float, phi: float) -> float:
     return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
 
 
-def _exp(exponent: float) -> float:
+def finite_exp(exponent: float) -> float:
     """exp, held within the finite numbers: JSON knows no others."""
     return math.exp(exponent) if exponent < _LARGEST_EXPONENT else sys.float_info.max
 

@@ -248,11 +248,15 @@ def _compare(flags: argparse.Namespace) -> int:
     from wattserve_loadgen.model.codec import plain
     from wattserve_loadgen.results.compare import answers_of, compare, comparison_text
     from wattserve_loadgen.results.folder import read_results
+    from wattserve_loadgen.results.records import read_records
 
     if flags.first.resolve() == flags.second.resolve():
         raise LoadgenError(f"{flags.first}: compared with itself; name two folders")
     first, second = read_results(flags.first), read_results(flags.second)
-    comparison = compare(first, second, flags.force, answers_of(flags.first, flags.second))
+    answers = answers_of(
+        read_records(flags.first, first.dataset.rows), read_records(flags.second, second.dataset.rows)
+    )
+    comparison = compare(first, second, flags.force, answers)
     if flags.json:
         print(json.dumps(plain(comparison), indent=2, ensure_ascii=False))
     else:

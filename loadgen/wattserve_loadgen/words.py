@@ -11,9 +11,13 @@ ABSENT = "–"
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` with that many significant digits, without exponent, zeros kept: 0.0500, 12.3, 1,230."""
+    """`value` with that many significant digits, zeros kept: 0.0500, 12.3, 1,230. It has an exponent only
+    where nobody could count the zeros.
+    """
     if value == 0:
         return "0"
+    if not 1e-15 < abs(value) < 1e15:
+        return f"{value:.{digits - 1}e}"
     value = float(f"{value:.{digits - 1}e}")
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{decimals}f}"

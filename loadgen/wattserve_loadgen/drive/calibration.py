@@ -290,5 +290,5 @@ def _read(file: Path) -> tuple[dict[str, ClientCeiling], str]:
         return {}, ""
     except OSError as error:
         return {}, f"{file} cannot be read ({error.strerror}): the client's ceiling is measured anew"
-    except (msgspec.MsgspecError, ValueError):
+    except (ValueError, RecursionError):
         return {}, f"{file} is no calibration of this loadgen and is not used"

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from wattserve_common.stats import paired_difference, wilson_interval
-from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.results import Accuracy
 
@@ -27,39 +26,31 @@ def note_predictions(predictions: dict[str, dict[int, list[int | None]]], record
 
 
 def measure_accuracy(
-    predictions: Predictions, labels: npt.NDArray[np.int64], baseline: str
+    predictions: Predictions, labels: Mapping[int, int], baseline: str
 ) -> tuple[int, dict[str, Accuracy]]:
     """Accuracy per arm on the labelled rows that every arm answered, each row counted once by its first
     answer; an answer without a label is wrong. Returns the number of rows too.
 
-    `labels[row]` is the index of the right label, or -1: the row is left out. `baseline`: the arm that the
-    others are paired with; when it answered nothing, none is.
+    `labels`: the index of the right label by row, of those that have one. `baseline`: the arm that the others
+    are paired with; when it answered nothing, none is.
     """
     if not predictions:
         return 0, {}
-    common = np.array(sorted(set.intersection(*(set(rows) for rows in predictions.values()))), dtype=np.int64)
-    common = common[labels[common] != NO_LABEL]
-    if not len(common):
+    common = set(labels).intersection(*predictions.values())
+    if not common:
         return 0, {}
-    right = {arm: _right(rows, common, labels) for arm, rows in predictions.items()}
+    right = {
+        arm: np.array([rows[row][0] == labels[row] for row in common]) for arm, rows in predictions.items()
+    }
     accuracies = {}
     for arm, rows in predictions.items():
         correct = int(right[arm].sum())
         low, high = wilson_interval(correct, len(common))
-        unstable = sum(len(set(rows[row])) > 1 for row in common.tolist())
+        unstable = sum(len(set(rows[row])) > 1 for row in common)
         accuracy = Accuracy(correct, len(common), low, high, unstable)
         paired = arm != baseline and baseline in right
         accuracies[arm] = _paired(accuracy, right[arm], right[baseline]) if paired else accuracy
     return len(common), accuracies
-
-
-def _right(
-    rows: Mapping[int, Sequence[int | None]], common: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    first = [rows[row][0] for row in common.tolist()]
-    known = np.array([label is not None for label in first], dtype=np.bool_)
-    right: npt.NDArray[np.bool_] = known & (np.array([label or 0 for label in first]) == labels[common])
-    return right
 
 
 def _paired(accuracy: Accuracy, own: npt.NDArray[np.bool_], base: npt.NDArray[np.bool_]) -> Accuracy:

@@ -194,7 +194,7 @@ def behind_offer(evidence: Evidence) -> Iterator[Verdict]:
         return
     seconds = evidence.window_seconds
     missing = offered * seconds - achieved * seconds - sum(cell.failed for cell in evidence.cells)
-    in_flight = offered * (evidence.latency.mean_ns or 0.0) / 1e9
+    in_flight = max(0.0, offered * (evidence.latency.mean_ns or 0.0) / 1e9)  # stamps may run backwards
     chance = max(1.0, _CHANCE * (2 * in_flight * len(evidence.cells)) ** 0.5)
     if missing > max((1 - ACHIEVED_LIMIT) * offered * seconds, chance):
         share = 1 - missing / (offered * seconds)

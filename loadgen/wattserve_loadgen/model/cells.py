@@ -8,19 +8,25 @@ its description in the JSON Schema and in docs/reference/results.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
+
+Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]  # the difference of two fits 64 bits
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedGeneration:
     """What a request to a language model was answered with."""
 
-    prompt_tokens: int  # that were sent
-    output_tokens: int  # that came
-    first_token_ns: int  # when the first came, since the start of the sweep
-    gaps_ns: list[int]  # between messages that brought tokens: one less than there were
-    prompt_uj: int | None  # of reading the prompt and choosing the first token; null where the energy is
-    output_uj: int | None  # of choosing the others
-    overhead_uj: int | None  # of reading again what a preemption had lost: not in the request's energy
+    prompt_tokens: Count  # that were sent
+    output_tokens: Count  # that came
+    first_token_ns: Whole  # when the first came, since the start of the sweep
+    gaps_ns: list[Whole]  # between messages that brought tokens: one less than there were
+    prompt_uj: Whole | None  # of reading the prompt and choosing the first token; null where the energy is
+    output_uj: Whole | None  # of choosing the others
+    overhead_uj: Whole | None  # of reading again what a preemption had lost: not in the request's energy
 
     @property
     def time_per_token_ns(self) -> float | None:
@@ -32,31 +38,31 @@ class RecordedGeneration:
 class Record:
     """One request. Stamps count from the start of the sweep, on the client's monotonic clock."""
 
-    cell: int  # the position of its cell
-    block: int  # which repetition of the plan, from 1; the heat-up block is not recorded
+    cell: Count  # the position of its cell
+    block: Count  # which repetition of the plan, from 1; the heat-up block is not recorded
     arm: str  # what is compared, by its name
     load: str  # the load's name
-    rows: list[int]  # of the dataset: one for each sequence of the request
-    tokens: int | None  # of all its sequences; of a generation prompt and output; None for images
-    scheduled_ns: int | None  # when it was due; None in a closed loop, which has no schedule
-    sent_ns: int  # when it was sent
-    done_ns: int  # when its answer was there, or its failure
+    rows: list[Count]  # of the dataset: one for each sequence of the request
+    tokens: Count | None  # of all its sequences; of a generation prompt and output; None for images
+    scheduled_ns: Whole | None  # when it was due; None in a closed loop, which has no schedule
+    sent_ns: Whole  # when it was sent
+    done_ns: Whole  # when its answer was there, or its failure
     in_window: bool  # due (without a schedule: sent) within the window: counts for every figure
     ok: bool  # whether it was answered
     code: str  # gRPC status
     message: str | None  # of a failure
-    predicted: list[int | None]  # index of the highest logit; None for models without labels
-    labels: list[int | None]  # the rows' labels; None where a row has none
+    predicted: list[Count | None]  # index of the highest logit; None for models without labels
+    labels: list[Count | None]  # the rows' labels; None where a row has none
     receipt_id: str | None  # the server's id of its receipt
-    energy_uj: int | None  # active
-    energy_low_uj: int | None  # lower end of the receipt's 95 % interval
-    energy_high_uj: int | None  # upper end
+    energy_uj: Whole | None  # active
+    energy_low_uj: Whole | None  # lower end of the receipt's 95 % interval
+    energy_high_uj: Whole | None  # upper end
     energy_state: str | None  # settled, provisional, unknown
     energy_reason: str | None  # why there is no figure
-    batch_size: int | None  # sequences in the batch that it ran in
-    padded_tokens: int | None  # tokens that were computed for it, padding included
-    queue_ns: int | None  # until it was in a batch, on the server's clock
-    compute_ns: int | None  # its batch's window, on the server's clock
+    batch_size: Count | None  # sequences in the batch that it ran in
+    padded_tokens: Count | None  # tokens that were computed for it, padding included
+    queue_ns: Whole | None  # until it was in a batch, on the server's clock
+    compute_ns: Whole | None  # its batch's window, on the server's clock
     generation: RecordedGeneration | None = None  # None of a model that writes no tokens, and of a failure
     server: str | None = None  # of a fleet: the address that it was sent to
 

@@ -7,10 +7,11 @@ default.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp
-from typing import Any
+from typing import Annotated, Any
 
-from wattserve_common.stats import Interval
+from msgspec import Meta
+
+from wattserve_common.stats import Interval, finite_exp
 from wattserve_loadgen.model.cells import CellResult, Percentiles
 from wattserve_loadgen.model.ratios import Ratios
 from wattserve_loadgen.plan.load import Arm, Load
@@ -117,7 +118,7 @@ class Accuracy:
     """Share of rows whose highest logit is at the label, each row counted once."""
 
     correct: int  # rows answered with the label
-    rows: int  # rows that every arm answered
+    rows: Annotated[int, Meta(ge=1)]  # rows that every arm answered
     low: float  # Wilson's 95 % interval
     high: float  # upper end
     unstable_rows: int  # answered differently at different times
@@ -150,7 +151,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        return exp(self.nats_per_token)
+        return finite_exp(self.nats_per_token)
 
 
 OUTCOMES = {"met": "held", "broken": "not held", "undecided": "not sure"}  # judgements as people read them

@@ -124,18 +124,24 @@ def make_plan(
         least_requests=least_requests,
         objective=objective,
     )
+    check_plan(plan)
+    return plan
+
+
+def check_plan(plan: Plan) -> None:
+    """PlanError when a part makes no sense."""
     if not plan.arms:
         raise PlanError("no variant to measure")
     names = [arm.name for arm in plan.arms]
     twice = [name for index, name in enumerate(names) if name in names[:index]]
     if twice:
         raise PlanError(f"variant {twice[0]} is listed twice")
-    check_loads(plan.loads)
+    for loads in (plan.loads, *plan.own_loads.values()):
+        check_loads(loads)
     if not 1 <= plan.blocks <= MOST_BLOCKS:
-        raise PlanError(f"--blocks {plan.blocks}: a plan takes 1 to {MOST_BLOCKS} blocks")
+        raise PlanError(f"{plan.blocks} blocks: a plan takes 1 to {MOST_BLOCKS}")
     if not 0 < plan.seconds <= 86_400:
-        raise PlanError(f"--seconds {plan.seconds:g}: a cell takes more than 0 and at most 86400 seconds")
-    return plan
+        raise PlanError(f"{plan.seconds:g} seconds: a cell takes more than 0 and at most 86400")
 
 
 def cells(plan: Plan) -> list[Cell]:

@@ -21,7 +21,9 @@ from wattserve_loadgen.results.readings import MeterReadings, read_meters
 def write_report(folder: Path) -> Path:
     """Make the report of a results folder; ResultsError when the folder cannot be read or written."""
     path = folder / REPORT_FILE
-    replace_file(path, render(read_results(folder), read_columns(folder), read_meters(folder)))
+    results = read_results(folder)
+    records = read_columns(folder, results.dataset.rows)
+    replace_file(path, render(results, records, read_meters(folder)))
     return path
 
 

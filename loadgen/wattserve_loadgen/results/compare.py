@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from wattserve_common.stats import (
@@ -20,6 +19,7 @@ from wattserve_common.stats import (
     Interval,
     PairedDifference,
     differs,
+    finite_exp,
     paired_difference,
     resolution,
     t_quantile,
@@ -29,7 +29,6 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.ratios import COMPARED, Compared
 from wattserve_loadgen.model.results import Point, Results
-from wattserve_loadgen.results.records import read_records
 
 CAUTION = (
     "The two sweeps ran at different times: what drifted between them stands in every ratio, and no interval"
@@ -167,10 +166,10 @@ def _said(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def answers_of(first: Path, second: Path) -> tuple[Right, Right] | None:
-    """Of two results folders; None when one has no records with labels."""
-    ours = first_answers(read_records(first))
-    theirs = first_answers(read_records(second)) if ours else None
+def answers_of(first: Iterator[Record], second: Iterator[Record]) -> tuple[Right, Right] | None:
+    """Of the records of two sweeps; None when one has none with labels."""
+    ours = first_answers(first)
+    theirs = first_answers(second) if ours else None
     return (ours, theirs) if ours and theirs else None
 
 
@@ -194,7 +193,7 @@ def welch_ratio(values: Sequence[float], base: Sequence[float]) -> Interval | No
     if not all(logs):
         return None
     means = [math.fsum(group) / len(group) for group in logs]
-    ratio, count = math.exp(means[0] - means[1]), sum(map(len, logs))
+    ratio, count = finite_exp(means[0] - means[1]), sum(map(len, logs))
     if min(map(len, logs)) < 2:
         return Interval(ratio, None, None, count)
     errors = [
@@ -208,7 +207,7 @@ def welch_ratio(values: Sequence[float], base: Sequence[float]) -> Interval | No
     freedom = error**2 / sum(one**2 / (len(group) - 1) for one, group in zip(errors, logs, strict=True))
     half = t_quantile(0.975, max(1, math.floor(freedom))) * math.sqrt(error)
     middle = means[0] - means[1]
-    return Interval(ratio, math.exp(middle - half), math.exp(middle + half), count)
+    return Interval(ratio, finite_exp(middle - half), finite_exp(middle + half), count)
 
 
 def _points(results: Results) -> dict[tuple[str, str], Point]:

@@ -25,8 +25,8 @@ from wattserve_loadgen.errors import PlanError, ResultsError
 from wattserve_loadgen.model.cells import CellResult, Record
 from wattserve_loadgen.model.codec import ShapeError, build, plain
 from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION, Results
-from wattserve_loadgen.plan.load import check_loads
 from wattserve_loadgen.plan.plan_file import PLAN_FILE as PLAN_FILE
+from wattserve_loadgen.plan.schedule import check_plan
 from wattserve_loadgen.results.csv_table import csv_text
 from wattserve_loadgen.results.records import (
     PARQUET_FILE,
@@ -56,6 +56,7 @@ FILES = (
     REPORT_FILE,
 )
 LARGEST = 1e30  # of any figure
+DEEPEST = 50  # of lists and objects in one another
 FILES_AND_PARTIALS = {name + suffix for name in FILES for suffix in ("", PARTIAL)}
 
 
@@ -178,7 +179,7 @@ def read_results(folder: Path) -> Results:
         raise ResultsError(f"{folder}: no {RESULTS_FILE} in it; give the --out folder of a sweep")
     try:
         value = _stored(path)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ResultsError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ResultsError(f"{path}: not the results of a sweep (schema {SCHEMA!r} is missing)")
@@ -189,25 +190,28 @@ def read_results(folder: Path) -> Results:
         for index, target in enumerate(results.targets):
             _check_said(_Server, target.server, f"targets[{index}].server")
             _check_said(_Meter, target.meter, f"targets[{index}].meter")
-        check_loads(results.plan.loads)
+        _check_said(_Client, results.client, "client")
+        check_plan(results.plan)
         _check_names(results)
         return results
     except PlanError as error:
-        raise ResultsError(f"{path}: plan.loads: {error}") from None
+        raise ResultsError(f"{path}: plan: {error}") from None
     except ShapeError as error:
         raise ResultsError(f"{path}: {error}") from None
 
 
-def _check_numbers(value: Any, place: str) -> None:
+def _check_numbers(value: Any, place: str, depth: int = 0) -> None:
     """Their squares can be summed. Raises ShapeError."""
+    if depth > DEEPEST:
+        raise ShapeError(f"{place}: lists or objects in it are too deep")
     if isinstance(value, dict):
         for name, one in value.items():
-            _check_numbers(one, f"{place}.{name}".removeprefix("."))
+            _check_numbers(one, f"{place}.{name}".removeprefix("."), depth + 1)
     elif isinstance(value, list):
         for index, one in enumerate(value):
-            _check_numbers(one, f"{place}[{index}]")
+            _check_numbers(one, f"{place}[{index}]", depth + 1)
     elif isinstance(value, int | float) and abs(value) > LARGEST:
-        raise ShapeError(f"{place}: no sweep measures {value:.3g}")
+        raise ShapeError(f"{place}: no sweep measures more than {LARGEST:g}")
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,12 @@ class _Server:
     labels: list[str] | None = None
 
 
-def _check_said(kind: type[_Server] | type[_Meter], said: dict[str, Any], place: str) -> None:
+@dataclass(frozen=True)
+class _Client:
+    packages: dict[str, Any] | None = None
+
+
+def _check_said(kind: type, said: dict[str, Any], place: str) -> None:
     """Raises ShapeError."""
     try:
         build(kind, said)
@@ -307,15 +316,16 @@ def _check_version(value: dict[str, Any]) -> None:
 
 def read_cells_done(folder: Path) -> list[CellResult]:
     """The cells that need not run again: those that ran to their end and of which no record is missing."""
-    sent = Counter(record.cell for record in read_records(folder) if record.in_window)
-    cells = read_results(folder).cells
-    return [cell for cell in cells if not cell.stopped and sent[cell.position] >= cell.sent]
+    results = read_results(folder)
+    records = read_records(folder, results.dataset.rows)
+    sent = Counter(record.cell for record in records if record.in_window)
+    return [cell for cell in results.cells if not cell.stopped and sent[cell.position] >= cell.sent]
 
 
-def read_columns(folder: Path) -> dict[tuple[str, str], Columns]:
+def read_columns(folder: Path, dataset_rows: int | None = None) -> dict[tuple[str, str], Columns]:
     """The records that count (answered, in a window), by arm and load; {} without records."""
     rows: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    for record in read_records(folder):
+    for record in read_records(folder, dataset_rows):
         if record.ok and record.in_window:
             lag = None if record.scheduled_ns is None else record.sent_ns - record.scheduled_ns
             own = record.generation
@@ -362,6 +372,6 @@ def _is_ours(folder: Path) -> bool:
         return (folder / RECORDS_FILE).exists() and FILES_AND_PARTIALS.issuperset(os.listdir(folder))
     try:
         value = _stored(path)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(value, dict) and value.get("schema") == SCHEMA

@@ -9,10 +9,6 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from wattserve_common.tensor_files import NO_LABEL
 from wattserve_loadgen import words
 from wattserve_loadgen.figures.accuracy import measure_accuracy
 from wattserve_loadgen.figures.points import make_points
@@ -65,22 +61,14 @@ def accuracy_agrees(results: Results, facts: RecordFacts) -> Check:
     name = "accuracy agrees"
     if results.accuracy_reason:
         return Check(name, None, results.accuracy_reason)
-    rows, made = measure_accuracy(facts.predictions, _labels(facts), results.baseline)
-    wrong = [_difference(results.accuracy_rows, rows, "rows")]
+    rows, made = measure_accuracy(facts.predictions, facts.labels, results.baseline)
+    wrong = [f"row {row} has several labels" for row in sorted(facts.unlike_labels)]
+    wrong += [_difference(results.accuracy_rows, rows, "rows")]
     wrong += [f"{arm}: it is not there" for arm in made if arm not in results.accuracy]
     wrong += [_difference(results.accuracy.get(arm), one, arm) for arm, one in made.items()]
     wrong += [f"{arm} has one, and no record" for arm in results.accuracy if arm not in made]
     text = f"that of {words.counted(len(made), 'arm')} is what the records say"
     return Check(name, not any(wrong), words.first_of([*filter(None, wrong)]) or text)
-
-
-def _labels(facts: RecordFacts) -> npt.NDArray[np.int64]:
-    """By row of the dataset, as far as any was answered."""
-    last = max((max(rows) for rows in facts.predictions.values()), default=0)
-    labels = np.full(last + 1, NO_LABEL, dtype=np.int64)
-    for row, label in facts.labels.items():
-        labels[row] = label
-    return labels
 
 
 def _difference(stored: Any, made: Any, path: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from itertools import islice
 from pathlib import Path
-from types import UnionType
+from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.codec import ShapeError, build, plain
 from wattserve_loadgen.model.results import SCHEMA, SCHEMA_VERSION
-from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, line_records, replacing
+from wattserve_loadgen.results.records import PARQUET_FILE, RECORDS_FILE, check_rows, line_records, replacing
 
 _PIECE = 50_000  # records in memory at once, and in a row group
 
@@ -28,7 +28,7 @@ _SMALL = ("cell", "block")  # numbers that fit int32
 
 def _column(name: str, kind: Any) -> Any:
     """Of a field of Record."""
-    optional = isinstance(kind, UnionType)
+    optional = NoneType in get_args(kind)
     stored = get_args(kind)[0] if optional else get_origin(kind) or kind
     if is_dataclass(stored):
         inner = pa.struct([_column(*field) for field in get_type_hints(stored).items()])
@@ -58,12 +58,14 @@ def write_parquet(folder: Path) -> Path:
     return path
 
 
-def parquet_records(path: Path) -> Iterator[Record]:
+def parquet_records(path: Path, dataset_rows: int | None = None) -> Iterator[Record]:
     """Every record; ResultsError when the file is none of ours."""
     try:
         with parquet.ParquetFile(path) as file:
             for piece in file.iter_batches(_PIECE):
-                yield from build(list[Record], piece.to_pylist())
+                for record in build(list[Record], piece.to_pylist()):
+                    check_rows(record, dataset_rows)
+                    yield record
     except ShapeError as error:
         raise ResultsError(f"{path}: not the records of a sweep ({error})") from None
     except (OSError, pa.ArrowInvalid) as error:

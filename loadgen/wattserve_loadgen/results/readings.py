@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -48,20 +48,29 @@ class _Reading(msgspec.Struct):
     idle_watts: _Possible | None = None
 
 
-def read_meters(folder: Path) -> list[MeterReadings]:
-    """Each meter with two readings or more; [] without the file. ResultsError for a line that is no reading.
-
-    A last line without its end is what a killed sweep left, and is passed over.
+def _readings_of(folder: Path) -> Iterator[_Reading]:
+    """ResultsError for a line that is none. A last one without its end is what a killed sweep left, and is
+    passed over.
     """
     path = folder / READINGS_FILE
-    meters: dict[tuple[str, str], list[_Reading]] = {}
     for number, line in enumerate(path.read_bytes().splitlines(True) if path.is_file() else (), start=1):
         if not line.endswith(b"\n"):
             break
         try:
-            reading = msgspec.json.decode(line, type=_Reading)
-        except msgspec.MsgspecError:
+            yield msgspec.json.decode(line, type=_Reading)
+        except (ValueError, RecursionError):
             raise ResultsError(f"{path}: line {number}: not a reading of a meter") from None
+
+
+def last_instant(folder: Path) -> float:
+    """The latest of its readings, in seconds since the start of the sweep; 0 without any."""
+    return max((reading.seconds for reading in _readings_of(folder)), default=0.0)
+
+
+def read_meters(folder: Path) -> list[MeterReadings]:
+    """Each meter with two readings or more; [] without the file."""
+    meters: dict[tuple[str, str], list[_Reading]] = {}
+    for reading in _readings_of(folder):
         readings = meters.setdefault((reading.target, reading.device or ""), [])
         if not readings or reading.seconds > readings[-1].seconds:
             readings.append(reading)
@@ -106,6 +115,8 @@ def _against(cell: CellResult, meters: Sequence[MeterReadings]) -> str:
     told, edges = cell.energy.meter, _window(cell)
     assert told is not None
     assert edges is not None
+    if not edges[0] < edges[1]:
+        return f"its window from {edges[0]:g} s to {edges[1]:g} s is empty"
     made = [delta_between(each.seconds, each.joules, *edges, math.inf) for each in meters]
     known = [joules * 1e6 for joules in made if not isinstance(joules, NoEnergy)]
     if not known:

@@ -52,6 +52,7 @@ class RecordFacts:
     cells: dict[int, CellFacts] = field(default_factory=dict)
     samples: dict[int, CellSamples] = field(default_factory=dict)  # by cell
     labels: dict[int, int] = field(default_factory=dict)  # by row, of those that have one
+    unlike_labels: set[int] = field(default_factory=set)  # rows whose records do not agree on it
     predictions: dict[str, dict[int, list[int | None]]] = field(default_factory=dict)  # by arm and row
 
     @property
@@ -84,8 +85,9 @@ def _note_samples(facts: RecordFacts, own: Sequence[Record], loads: Mapping[str,
     note_predictions(facts.predictions, own)
     for record in own:
         if record.ok and record.in_window:
-            labelled = zip(record.rows, record.labels, strict=False)
-            facts.labels.update((row, label) for row, label in labelled if label is not None)
+            for row, label in zip(record.rows, record.labels, strict=True):
+                if label is not None and facts.labels.setdefault(row, label) != label:
+                    facts.unlike_labels.add(row)
 
 
 def _note_stamps(cell: CellFacts, record: Record) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from wattserve_common.strict_json import json_of
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.cells import Record
-from wattserve_loadgen.model.codec import shape_error
+from wattserve_loadgen.model.codec import ShapeError, shape_error
 
 RECORDS_FILE = "records.jsonl"
 PARQUET_FILE = "records.parquet"
@@ -76,30 +76,46 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes]]:
                 yield end, line
 
 
-def line_records(path: Path) -> Iterator[Record]:
+def check_rows(record: Record, dataset_rows: int | None) -> None:
+    """Raises ShapeError. `dataset_rows`: None where it is not known."""
+    lengths = len(record.rows), len(record.predicted), len(record.labels)
+    if 0 in lengths or len(set(lengths)) > 1:
+        text = "rows, predicted, labels: of lengths {}, {}, {}; they must be alike, and not empty"
+        raise ShapeError(text.format(*lengths))
+    if dataset_rows is not None and max(record.rows) >= dataset_rows:
+        raise ShapeError(f"row {max(record.rows)}; the dataset has {dataset_rows} rows")
+
+
+def line_records(path: Path, dataset_rows: int | None = None) -> Iterator[Record]:
     """Every record; ResultsError names a line that is none."""
     decode = msgspec.json.Decoder(Record).decode
     try:
         for number, (_, line) in enumerate(lines_of(path), start=1):
             try:
-                yield decode(line)
+                record = decode(line)
+                check_rows(record, dataset_rows)
+            except ShapeError as error:
+                raise ResultsError(f"{path}: line {number}: {error}") from None
             except msgspec.ValidationError as error:
                 text = f"not a record of a sweep ({shape_error(error)})"
                 raise ResultsError(f"{path}: line {number}: {text}") from None
-            except msgspec.DecodeError:
+            except (ValueError, RecursionError):
                 raise ResultsError(f"{path}: line {number}: not a record of a sweep") from None
+            yield record
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def read_records(folder: Path) -> Iterator[Record]:
-    """Every record, from records.jsonl or else from records.parquet; nothing when neither is there."""
+def read_records(folder: Path, dataset_rows: int | None = None) -> Iterator[Record]:
+    """Every record, from records.jsonl or else from records.parquet; nothing when neither is there.
+    `dataset_rows`: as results.json has them, to hold the records' rows against.
+    """
     if (folder / RECORDS_FILE).is_file():
-        yield from line_records(folder / RECORDS_FILE)
+        yield from line_records(folder / RECORDS_FILE, dataset_rows)
     elif (folder / PARQUET_FILE).is_file():
         from wattserve_loadgen.results.parquet import parquet_records
 
-        yield from parquet_records(folder / PARQUET_FILE)
+        yield from parquet_records(folder / PARQUET_FILE, dataset_rows)
 
 
 def keep_cells(path: Path, positions: Collection[int]) -> None:

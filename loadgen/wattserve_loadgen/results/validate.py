@@ -56,7 +56,7 @@ def validate_folder(folder: Path) -> list[Check]:
     """Of a results folder; ResultsError when it cannot be read."""
     results = read_results(folder)
     there = any((folder / name).is_file() for name in (RECORDS_FILE, PARQUET_FILE))
-    judged = validate(results, read_records(folder) if there else None)
+    judged = validate(results, read_records(folder, results.dataset.rows) if there else None)
     return [*judged, readings_agree(results, read_meters(folder))]
 
 

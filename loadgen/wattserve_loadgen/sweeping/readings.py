@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,9 +87,3 @@ class Readings:
             }
             for place in range(start, self.saved)
         ]
-
-
-def last_instant(path: Path) -> float:
-    """The latest of a file of such lines, in seconds since the start of the sweep; 0 without any."""
-    with path.open(encoding="utf-8") as file:
-        return max((float(json.loads(line)["seconds"]) for line in file), default=0.0)

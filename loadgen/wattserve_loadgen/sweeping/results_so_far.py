@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from wattserve_common.dataset import Dataset
+from wattserve_common.dataset import NO_LABEL, Dataset
 from wattserve_loadgen.figures.accuracy import measure_accuracy, note_predictions
 from wattserve_loadgen.figures.measure import CellSamples, cell_samples
 from wattserve_loadgen.figures.points import make_points
@@ -32,7 +32,8 @@ class ResultsSoFar:
     ) -> None:
         """`sensor_periods`, `ceilings`: by the arm's name."""
         self.results = results
-        self._dataset, self._folder = dataset, folder
+        self._folder = folder
+        self._labels = {row: one for row, one in enumerate(dataset.labels.tolist()) if one != NO_LABEL}
         self._sensor_periods, self._ceilings = sensor_periods, ceilings
         self._samples: dict[int, CellSamples] = {}
         self._predictions: dict[str, dict[int, list[int | None]]] = {}
@@ -45,11 +46,11 @@ class ResultsSoFar:
         """Take in the records of the cells that `results` holds already, cell by cell as they were written.
         Returns the last stamp, in nanoseconds since the start of the sweep.
         """
-        loads = {load.name: load for _, load in self.plan.pairs()}
+        loads = {cell.position: self.results.load(cell.load) for cell in self.results.cells}
         last = 0
         for position, group in groupby(records, key=lambda record: record.cell):
             cell = list(group)
-            self._samples[position] = cell_samples(loads[cell[0].load], cell)
+            self._samples[position] = cell_samples(loads[position], cell)
             note_predictions(self._predictions, cell)
             last = max(last, *(record.done_ns for record in cell))
         return last
@@ -83,7 +84,7 @@ class ResultsSoFar:
         rows, accuracy = 0, dict[str, Accuracy]()
         if not self.results.accuracy_reason:
             baseline = self.plan.baseline.name
-            rows, accuracy = measure_accuracy(self._predictions, self._dataset.labels, baseline)
+            rows, accuracy = measure_accuracy(self._predictions, self._labels, baseline)
         points = make_points(self.plan, cells, self._samples, self._sensor_periods, self._ceilings)
         reason = _energy_reason(cells)
         self.change(points=points, accuracy_rows=rows, accuracy=accuracy, energy_reason=reason)

@@ -25,8 +25,9 @@ from wattserve_loadgen.plan import budget, schedule
 from wattserve_loadgen.plan.options import SweepOptions
 from wattserve_loadgen.plan.plan_file import write_plan
 from wattserve_loadgen.plan.schedule import Cell
-from wattserve_loadgen.results.folder import PLAN_FILE, READINGS_FILE, ResultsFolder
+from wattserve_loadgen.results.folder import PLAN_FILE, ResultsFolder
 from wattserve_loadgen.results.parquet import write_parquet
+from wattserve_loadgen.results.readings import last_instant
 from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.results.validate import validate_folder
 from wattserve_loadgen.sweeping import first_results, planning
@@ -36,7 +37,7 @@ from wattserve_loadgen.sweeping.environment import ClockWatch
 from wattserve_loadgen.sweeping.held_out import check_held_out, score
 from wattserve_loadgen.sweeping.live import LiveMetrics
 from wattserve_loadgen.sweeping.progress import Display, several
-from wattserve_loadgen.sweeping.readings import SweepClock, last_instant
+from wattserve_loadgen.sweeping.readings import SweepClock
 from wattserve_loadgen.sweeping.results_so_far import ResultsSoFar
 from wattserve_loadgen.sweeping.searches import Searching, loads_found
 from wattserve_loadgen.sweeping.servers import (
@@ -102,7 +103,7 @@ async def run_sweep(options: SweepOptions, display: Display) -> Results | None:
         kept = ResultsSoFar(results, dataset, folder, periods, ceilings)
         if before is not None:
             last_ns = kept.restore(read_records(folder.path))
-            last_reading_ns = round(last_instant(folder.path / READINGS_FILE) * 1e9)
+            last_reading_ns = round(last_instant(folder.path) * 1e9)
             clock.continue_after(max(last_ns, last_reading_ns))
         return await _Sweep(options, dataset, sites, kept, folder, clock, display, ceilings, held_out).run(
             search_s

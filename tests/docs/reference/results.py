@@ -117,7 +117,7 @@ def _kind(text: str) -> str:
     text = re.sub(r"^Annotated\[(.*?), \w+\(.*$", r"\1", text)
     for python, shown in (
         ("dict[str, Any]", "object"), ("str", "text"), ("int", "integer"), ("float", "number"),
-        ("bool", "true/false"), ("None", "null"),
+        ("Whole", "integer"), ("Count", "integer"), ("bool", "true/false"), ("None", "null"),
     ):  # fmt: skip
         text = re.sub(rf"(?<!\w){re.escape(python)}(?!\w)", shown, text)
     text = text.replace(" | ", " or ")

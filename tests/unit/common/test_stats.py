@@ -117,6 +117,12 @@ def test_one_block_has_a_mean_and_no_interval_and_no_block_has_neither() -> None
     assert stats.mean_interval([]) is None
 
 
+def test_a_mean_of_blocks_whose_squares_are_no_numbers_has_its_interval() -> None:
+    found = stats.mean_interval([1e200, 0.0])
+    assert found is not None
+    assert found.high == pytest.approx(0.5e200 * (1 + 12.7062), rel=1e-4)
+
+
 def test_a_ratio_is_the_geometric_mean_of_the_pairs() -> None:
     found = stats.ratio_interval([(2.0, 1.0), (8.0, 1.0), (4.0, 1.0)])
     assert found is not None

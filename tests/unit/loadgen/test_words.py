@@ -37,6 +37,8 @@ def test_labels_that_do_not_touch_stay_where_they_are() -> None:
         (999.6, "1,000"),
         (1234.5, "1,230"),
         (-0.5, "-0.500"),
+        (1.7976931348623157e308, "1.80e+308"),
+        (1e-300, "1.00e-300"),
     ],
 )
 def test_figures_have_three_significant_digits(value: float, text: str) -> None:

@@ -101,6 +101,8 @@ FOREIGN = [
     b"{",
     b"\xff\xfe\x00",
     b"[1, 2]",
+    b"[" * 100_000,
+    b'{"later": ' + b"[" * 100_000,
     b'{"format": 2}',
     b'{"format": 99, "ceilings": {}}',
     b'{"format": 1, "ceilings": {}}',

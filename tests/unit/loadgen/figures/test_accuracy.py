@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import make_record
 from wattserve_loadgen.figures.accuracy import measure_accuracy, note_predictions
 
-LABELS = np.array([0, 1, 0, 1], dtype=np.int64)
+LABELS = {0: 0, 1: 1, 2: 0, 3: 1}
 
 
 def test_each_row_counts_once_on_the_rows_that_all_arms_answered() -> None:
@@ -25,7 +24,7 @@ def test_each_row_counts_once_on_the_rows_that_all_arms_answered() -> None:
 
 def test_an_arm_is_paired_with_the_baseline_row_by_row() -> None:
     """Of 100 rows the baseline has 90 right; int8 loses eight of them and gains two others."""
-    labels = np.zeros(100, dtype=np.int64)
+    labels = dict.fromkeys(range(100), 0)
     base = {row: [0 if row < 90 else 1] for row in range(100)}
     int8 = base | {row: [1] for row in range(8)} | {row: [0] for row in (98, 99)}
     _, found = measure_accuracy({"fp32": base, "int8": int8}, labels, "fp32")
@@ -53,7 +52,7 @@ def test_an_answer_without_a_prediction_is_wrong() -> None:
 
 
 def test_a_row_without_a_label_is_left_out_and_spoils_no_other() -> None:
-    labels = np.array([0, -1, 1], dtype=np.int64)
+    labels = {0: 0, 2: 1}
     answers = {0: [0], 1: [1], 2: [0]}
     rows, found = measure_accuracy({"fp32": answers, "int8": answers}, labels, "fp32")
     assert rows == 2

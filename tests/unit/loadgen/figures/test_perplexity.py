@@ -15,6 +15,7 @@ def test_it_is_of_all_tokens_and_not_a_mean_of_rows() -> None:
     assert told.nats_per_token == pytest.approx(3.2)
     assert told.perplexity == pytest.approx(math.exp(3.2))
     assert (told.rows, told.tokens, told.difference) == (2, 10, None)
+    assert math.isfinite(measure_perplexity({"fp32": Scored([1e30], [1])}, "fp32")["fp32"].perplexity)
 
 
 def test_rows_are_paired_so_a_small_difference_is_certain_where_rows_differ_much() -> None:

@@ -247,6 +247,8 @@ def test_what_is_in_flight_at_the_edges_by_chance_is_not_missing() -> None:
     """With 2 s of latency 80 requests are in flight: 36 of 1,500 may well be missing at the edges."""
     slow = replace(LATENCY, mean_ns=2e9)
     assert verdicts(load=OPEN, every={"rate_per_second": 39.04}, latency=slow) == []
+    backwards = replace(LATENCY, mean_ns=-2e9)
+    assert len(verdicts(load=OPEN, every={"rate_per_second": 39.04}, latency=backwards)) == 1
 
 
 def test_a_client_near_its_own_ceiling_measures_itself() -> None:

@@ -118,10 +118,10 @@ def test_given_parts_replace_those_of_the_preset() -> None:
     [
         ({"loads": (closed(4), closed(0))}, "concurrency 0: it must be from 1 to 4096"),
         ({"loads": (closed(2), closed(4), closed(2))}, "concurrency 2 is listed twice"),
-        ({"blocks": 0}, "--blocks 0: a plan takes 1 to 1000 blocks"),
-        ({"blocks": 1001}, "--blocks 1001: a plan takes 1 to 1000 blocks"),
-        ({"seconds": 0.0}, "--seconds 0: a cell takes more than 0 and at most 86400 seconds"),
-        ({"seconds": float("nan")}, "--seconds nan: a cell takes more than 0 and at most 86400 seconds"),
+        ({"blocks": 0}, "0 blocks: a plan takes 1 to 1000"),
+        ({"blocks": 1001}, "1001 blocks: a plan takes 1 to 1000"),
+        ({"seconds": 0.0}, "0 seconds: a cell takes more than 0 and at most 86400"),
+        ({"seconds": float("nan")}, "nan seconds: a cell takes more than 0 and at most 86400"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:

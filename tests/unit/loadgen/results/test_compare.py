@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.fixtures.loadgen_results import (
 )
 from wattserve_common.stats import Interval
 from wattserve_loadgen.errors import ResultsError
+from wattserve_loadgen.model.cells import Record
 from wattserve_loadgen.model.codec import plain
 from wattserve_loadgen.model.results import Results, Verdict
 from wattserve_loadgen.plan.load import closed
@@ -33,7 +35,6 @@ from wattserve_loadgen.results.compare import (
     first_answers,
     welch_ratio,
 )
-from wattserve_loadgen.results.folder import ResultsFolder
 
 
 def sped_up(results: Results, *factors: float) -> Results:
@@ -94,6 +95,13 @@ def test_one_block_has_a_ratio_and_no_interval() -> None:
     assert (found.low, found.high, found.n) == (None, None, 3)
     assert welch_ratio([], [1.0]) is None
     assert welch_ratio([0.0], [1.0]) is None
+
+
+def test_blocks_that_cannot_be_of_one_system_have_a_finite_interval() -> None:
+    found = welch_ratio([1e30, 1e-300, 1e30], [1e30, 1e-300])
+    assert found is not None
+    assert found.low == 0.0
+    assert found.high == sys.float_info.max
 
 
 def test_nothing_below_the_rigs_own_resolution_counts_as_a_difference() -> None:
@@ -183,26 +191,23 @@ def test_joules_that_are_withheld_are_not_compared() -> None:
     assert [one.figure for one in found.pairs[0].changes] == ["rate", "p50", "p95"]
 
 
-def filled(path: Path, wrong: int) -> Path:
-    """A folder whose fp32 got the first rows wrong."""
-    folder = ResultsFolder(path)
-    folder.start()
-    folder.write(make_results())
-    folder.add_records([make_record(rows=[row], predicted=[int(row >= wrong)]) for row in range(20)])
-    folder.add_records([make_record(rows=[0], predicted=[1])])  # a later answer does not count
-    return path
+def answered(wrong: int) -> Iterator[Record]:
+    """By fp32, which got the first rows wrong."""
+    for row in range(20):
+        yield make_record(rows=[row], predicted=[int(row >= wrong)])
+    yield make_record(rows=[0], predicted=[1])  # a later answer does not count
 
 
-def test_accuracy_is_paired_on_the_rows_of_both(tmp_path: Path) -> None:
-    answers = answers_of(filled(tmp_path / "a", 2), filled(tmp_path / "b", 6))
+def test_accuracy_is_paired_on_the_rows_of_both() -> None:
+    answers = answers_of(answered(2), answered(6))
     found = compare(make_results(), make_results(), answers=answers).accuracy["fp32"]
     assert (found.items, found.difference) == (20, -0.2)
     assert found.p == pytest.approx(0.125)
 
 
-def test_without_labels_accuracy_is_not_compared_and_says_why(tmp_path: Path) -> None:
+def test_without_labels_accuracy_is_not_compared_and_says_why() -> None:
     assert first_answers(iter([make_record(labels=[None])])) is None
-    assert answers_of(tmp_path, filled(tmp_path / "b", 1)) is None
+    assert answers_of(iter([]), answered(1)) is None
     assert compare(make_results(), make_results()).accuracy_reason == "one of them has no records with labels"
 
 

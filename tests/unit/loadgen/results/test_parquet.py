@@ -61,6 +61,14 @@ def test_a_damaged_record_leaves_no_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["readings.jsonl", "records.jsonl"]
 
 
+def test_a_row_that_the_dataset_does_not_have_is_refused(tmp_path: Path) -> None:
+    folder = filled(tmp_path / "out")
+    write_parquet(folder)
+    (folder / "records.jsonl").unlink()
+    with pytest.raises(ResultsError, match=r"records\.parquet: .*row 4; the dataset has 4 rows"):
+        list(read_records(folder, dataset_rows=4))
+
+
 def test_what_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "records.parquet").write_text("no")
     with pytest.raises(ResultsError, match="cannot be read as Parquet"):

@@ -14,7 +14,7 @@ from tests import ROOT
 from tests.fixtures.loadgen_results import TARGET, make_results, reading_lines
 from wattserve_loadgen.errors import ResultsError
 from wattserve_loadgen.model.results import Results
-from wattserve_loadgen.results.readings import MeterReadings, read_meters, readings_agree
+from wattserve_loadgen.results.readings import MeterReadings, last_instant, read_meters, readings_agree
 from wattserve_loadgen.results.validate import validate_folder
 
 SWEEP = ROOT / "docs" / "results" / "2026-11-21-sweeps" / "distilbert-base"
@@ -29,16 +29,21 @@ def test_readings_are_grouped_by_meter_and_a_line_without_its_end_is_passed_over
     (meter,) = read_meters(tmp_path)
     assert (meter.target, meter.device, meter.idle_watts) == ("a", "", 4.5)
     assert meter.joules.tolist() == [1.0, 6.0]
+    assert last_instant(tmp_path) == 1.0
 
 
 def test_no_file_is_no_meter(tmp_path: Path) -> None:
     assert read_meters(tmp_path) == []
+    assert last_instant(tmp_path) == 0.0
 
 
-def test_a_line_that_is_no_reading_is_named(tmp_path: Path) -> None:
-    (tmp_path / "readings.jsonl").write_text(reading_lines(("a", 0.0, 1.0, None)) + "[]\n")
+@pytest.mark.parametrize("line", [b"[]", b'{"target": "\xff"}', b'{"later": ' + b"[" * 100_000])
+def test_a_line_that_is_no_reading_is_named(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "readings.jsonl").write_bytes(reading_lines(("a", 0.0, 1.0, None)).encode() + line + b"\n")
     with pytest.raises(ResultsError, match=r"readings\.jsonl: line 2: not a reading of a meter"):
         read_meters(tmp_path)
+    with pytest.raises(ResultsError, match="line 2: not a reading"):
+        last_instant(tmp_path)
 
 
 @pytest.mark.parametrize("field", ["seconds", "joules", "idle_watts"])
@@ -80,6 +85,8 @@ def test_what_the_readings_do_not_make_is_found() -> None:
     short = readings_agree(timed(), [counted(WATTS, until=10.0)])
     assert short.passed is False
     assert "no readings around its window" in short.text
+    empty = readings_agree(timed(seconds=0.0), [counted(WATTS)])
+    assert (empty.passed, "its window from 0 s to 0 s is empty" in empty.text) == (False, True)
     of_another = [replace(counted(WATTS), target="another")]
     assert readings_agree(timed(), of_another).passed is False
 

@@ -22,6 +22,8 @@ from wattserve_loadgen.results.folder import ResultsFolder, read_columns, read_r
 from wattserve_loadgen.results.records import read_records
 from wattserve_proto.v1 import inference_pb2 as pb
 
+ALIKE = "they must be alike, and not empty"
+
 
 def started(path: Path) -> ResultsFolder:
     folder = ResultsFolder(path)
@@ -101,7 +103,9 @@ def test_a_line_of_records_has_every_field_by_name(tmp_path: Path) -> None:
 
 def test_records_come_back_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
     folder = started(tmp_path / "out")
-    folder.add_records([make_record(cell=1), make_record(cell=1, rows=[3, 4])])
+    folder.add_records(
+        [make_record(cell=1), make_record(cell=1, rows=[3, 4], predicted=[1, 1], labels=[1, 0])]
+    )
     folder.add_records([make_record(cell=2, scheduled_ns=5)])
     assert [one.rows for one in read_records(folder.path)] == [[0], [3, 4], [0]]
     assert list(read_records(tmp_path)) == []
@@ -158,7 +162,7 @@ def test_what_a_sweep_killed_at_its_start_left_counts_as_results(tmp_path: Path)
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize("content", ["{}", "not json", "[1]"])
+@pytest.mark.parametrize("content", ["{}", "not json", "[1]", "[" * 100_000])
 def test_a_folder_of_something_else_is_never_touched(tmp_path: Path, content: str, force: bool) -> None:
     (tmp_path / "results.json").write_text(content)
     assert refusal(tmp_path, force=force) == f"{tmp_path}: holds other files; choose a new folder for --out"
@@ -172,7 +176,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 def read_refusal(folder: Path, text: str | None) -> str:
     if text is not None:
-        (folder / "results.json").write_text(text)
+        (folder / "results.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ResultsError) as caught:
         read_results(folder)
     return str(caught.value).removeprefix(f"{folder}/results.json: ").removeprefix(f"{folder}: ")
@@ -180,7 +184,8 @@ def read_refusal(folder: Path, text: str | None) -> str:
 
 def test_results_that_are_not_there_or_not_ours_are_refused(tmp_path: Path) -> None:
     assert read_refusal(tmp_path, None) == "no results.json in it; give the --out folder of a sweep"
-    assert read_refusal(tmp_path, "{").startswith("not readable as JSON")
+    for text in ("{", '{"\udcff": 1}', "[" * 100_000):
+        assert read_refusal(tmp_path, text).startswith("not readable as JSON")
     assert read_refusal(tmp_path, "{}").startswith("not the results of a sweep")
 
 
@@ -203,6 +208,13 @@ def changed(tmp_path: Path, **changes: Any) -> str:
         ({"cells": [{}]}, "cells[0].position: missing"),
         ({"accuracy": {"fp32": {"correct": 1.5}}}, "accuracy[...].correct: expected int, got float"),
         ({"searches": [{"arm": 3}]}, "searches[0].arm: expected str, got int"),
+        ({"accuracy": {"fp32": {"correct": 0, "rows": 0}}}, "accuracy[...].rows: expected int >= 1"),
+        ({"client": {"packages": "grpcio"}}, "client.packages: expected object | null, got str"),
+        ({"notes": [10**400]}, "notes[0]: no sweep measures more than 1e+30"),
+        (
+            {"notes": json.loads("[" * 60 + "]" * 60)},
+            "notes" + "[0]" * 50 + ": lists or objects in it are too deep",
+        ),
     ],
 )
 def test_a_damaged_field_is_named_by_its_path(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -225,13 +237,42 @@ def test_what_is_no_object_is_named_as_the_file() -> None:
         build(Results, [])
 
 
-def test_a_damaged_record_is_named_by_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['{"ok": true', '{"later": ' + "[" * 100_000])
+def test_a_damaged_record_is_named_by_its_line(tmp_path: Path, line: str) -> None:
     folder = started(tmp_path / "out")
     folder.add_records([make_record()])
     with (folder.path / "records.jsonl").open("a") as file:
-        file.write('{"ok": true\n')
+        file.write(line + "\n")
     with pytest.raises(ResultsError, match=r"records\.jsonl: line 2: not a record of a sweep"):
         read_columns(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": [2000]}, "row 2000; the dataset has 2000 rows"),
+        ({"rows": [-5]}, "not a record of a sweep (rows[0]: expected int >= 0)"),
+        ({"rows": []}, f"rows, predicted, labels: of lengths 0, 1, 1; {ALIKE}"),
+        ({"rows": [1, 2]}, f"rows, predicted, labels: of lengths 2, 1, 1; {ALIKE}"),
+        ({"labels": []}, f"rows, predicted, labels: of lengths 1, 1, 0; {ALIKE}"),
+        ({"labels": [-7]}, "not a record of a sweep (labels[0]: expected int >= 0)"),
+        ({"labels": [2**63]}, "not a record of a sweep (labels[0]: expected int <= 4611686018427387904)"),
+        ({"done_ns": 2**70}, "not a record of a sweep (done_ns: expected int <= 4611686018427387904)"),
+        ({"batch_size": -3}, "not a record of a sweep (batch_size: expected int >= 0)"),
+        ({"arm": "\udcff"}, "not a record of a sweep"),
+    ],
+)
+def test_a_record_that_cannot_be_is_named_by_its_line(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    folder = started(tmp_path / "out")
+    folder.add_records([make_record(rows=[1999])])
+    line = json.dumps(plain(make_record()) | changes, ensure_ascii=False) + "\n"
+    with (folder.path / "records.jsonl").open("ab") as file:
+        file.write(line.encode(errors="surrogateescape"))
+    with pytest.raises(ResultsError) as caught:
+        read_columns(folder.path, dataset_rows=2000)
+    assert str(caught.value) == f"{folder.path}/records.jsonl: line 2: {message}"
 
 
 def test_figures_that_are_no_numbers_never_reach_the_file(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.fixtures.loadgen_results import (
@@ -89,7 +88,7 @@ def small_sweep(**changes: Any) -> tuple[Results, list[Record]]:
     results = make_results(arms=(FP32,), loads=(closed(1), OPEN), cells=cells, points=[])
     facts = gather(records, {load.name: load for _, load in results.plan.pairs()})
     points = make_points(results.plan, cells, facts.samples, {}, {})
-    rows, accuracy = measure_accuracy(facts.predictions, np.array([1]), "fp32")
+    rows, accuracy = measure_accuracy(facts.predictions, {0: 1}, "fp32")
     results = replace(results, points=points, accuracy_rows=rows, accuracy=accuracy, accuracy_reason="")
     return replace(results, **changes), records
 
@@ -188,6 +187,8 @@ def test_accuracy_that_no_record_bears_out_is_found() -> None:
     )
     assert check("accuracy agrees", replace(results, accuracy={}), records).text == "fp32: it is not there"
     assert check("accuracy agrees", replace(results, accuracy_rows=2), records).text == "rows 2, 1 made again"
+    unlike = [*records[:-1], replace(records[-1], labels=[0])]
+    assert check("accuracy agrees", results, unlike).text == "row 0 has several labels"
     other = replace(results, accuracy={**results.accuracy, "int8": accuracy})
     assert check("accuracy agrees", other, records).text == "int8 has one, and no record"
 
@@ -254,7 +255,7 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
         (lambda found: found["points"].append(found["points"][0]), "points[2]: fp32 under concurrency 1 is"),
         (
             lambda found: found["cells"][0]["energy"].update(active_uj_per_token=1e308),
-            "cells[0].energy.active_uj_per_token: no sweep measures 1e+308",
+            "cells[0].energy.active_uj_per_token: no sweep measures more than 1e+30",
         ),
         (
             lambda found: found["targets"][0]["server"].update(variants=["fp32"]),
@@ -270,8 +271,15 @@ def test_a_folder_is_checked_with_its_records(tmp_path: Path) -> None:
         ),
         (
             lambda found: found["plan"]["loads"][0].update(shape="square"),
-            "plan.loads: shape 'square' is unknown; choose from",
+            "plan: shape 'square' is unknown; choose from",
         ),
+        (
+            lambda found: found["plan"].update(own_loads={"fp32": [{"shape": "square"}]}),
+            "plan: shape 'square' is unknown; choose from",
+        ),
+        (lambda found: found["plan"].update(blocks=10**9), "plan: 1000000000 blocks: a plan takes 1 to 1000"),
+        (lambda found: found["plan"].update(seconds=0), "plan: 0 seconds: a cell takes more than 0"),
+        (lambda found: found.update(plan=found["plan"] | {"arms": []}), "plan: no variant to measure"),
         (lambda found: found.update(targets=[]), "plan: fp32 is of '127.0.0.1:50051', which is not among"),
     ],
 )

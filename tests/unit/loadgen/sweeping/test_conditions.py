@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattserve_loadgen.sweeping.environment import ClockWatch, conditions_now
-from wattserve_loadgen.sweeping.readings import Readings, last_instant
+from wattserve_loadgen.sweeping.readings import Readings
 
 SECOND = 1_000_000_000
 
@@ -54,13 +54,8 @@ def test_a_counter_that_was_set_back_has_no_power() -> None:
     assert readings.watts(1.0) is None
 
 
-def test_readings_are_handed_out_once_and_their_last_instant_is_found_again(tmp_path: Path) -> None:
+def test_readings_are_handed_out_once() -> None:
     readings = Readings("server", "cpu")
     readings.add(1.0, 10.0, 5.0)
     assert [line["seconds"] for line in readings.unsaved()] == [1.0]
     assert readings.unsaved() == []
-    path = tmp_path / "readings.jsonl"
-    path.write_text("")
-    assert last_instant(path) == 0.0
-    path.write_text('{"seconds": 7.5}\n{"seconds": 3.0}\n')
-    assert last_instant(path) == 7.5
