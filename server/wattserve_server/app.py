@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from wattserve_common.words import ACCOUNTS, counted
 from wattserve_server.config import OFF, ServerConfig
 from wattserve_server.console import say
+from wattserve_server.engine.heap import keep_small
 from wattserve_server.errors import ConfigError
 from wattserve_server.meters.sampler import Sampler
 from wattserve_server.meters.together import Together
@@ -134,8 +135,8 @@ async def serve(config: ServerConfig, audit: Path | None = None) -> int:
         undo.callback(going_on.cancel)
         await asyncio.sleep(0)  # then every variant that is to be loaded says so, and its requests wait
         serving.host = host
-        keeping = asyncio.create_task(status_page.keep_history())
-        undo.callback(keeping.cancel)
+        for lasting in (status_page.keep_history(), keep_small()):
+            undo.callback(asyncio.create_task(lasting).cancel)
         listener.say(serving=True)
         if config.tls_cert:
             asked = "shows a certificate" if config.tls_client_ca else "likes"

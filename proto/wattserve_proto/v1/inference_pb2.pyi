@@ -490,7 +490,8 @@ Global___PredictResponse: typing_extensions.TypeAlias = PredictResponse
 @typing.final
 class Sampling(google.protobuf.message.Message):
     """How each token is chosen of what the model finds likely. Absent, as all of its fields at their defaults: always
-    the likeliest, which is the same in every run.
+    the likeliest. In fp32 the choice is the same whatever else runs; in a lower precision the likelihoods differ a
+    little in other company, and nearly equal tokens may change places.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -513,8 +514,8 @@ class Sampling(google.protobuf.message.Message):
     at most 100; absent: 1.
     """
     seed: builtins.int
-    """The same seed draws the same tokens for the same prompt, whatever else runs. Absent: the server draws one,
-    and tells it. At most 2^63 - 1.
+    """The same seed draws the same tokens for the same prompt: in fp32 whatever else runs, in a lower precision
+    nearly always. Absent: the server draws one, and tells it. At most 2^63 - 1.
     """
     def __init__(
         self,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import socket
 from asyncio import sslproto
@@ -23,12 +22,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wattserve_server.engine.heap import give_back
 from wattserve_server.errors import ConfigError, NotFound, UnsupportedError, WattserveError
 from wattserve_server.http.api import Api
 from wattserve_server.http.calls import Endpoint
 from wattserve_server.http.errors import told
-from wattserve_server.service.certificates import CertificateFiles, LatestContext
+from wattserve_server.service.certificates import CertificateFiles
 from wattserve_server.service.checks import shown
 from wattserve_server.service.methods import UNREAD_S, Desk
 from wattserve_server.service.prediction import Predictor, Serving
@@ -46,8 +44,6 @@ QUEUED = 1024  # more may wait for that
 # Read at once by TLS: a record. asyncio takes 256 KiB for each connection, and where a handshake fails older
 # Pythons keep them until the next full look for garbage.
 TLS_BYTES = 16 * 1024
-
-TIDIES_AFTER, TIDIES_S = 1000, 5.0  # handshakes, and how often it looks for so many
 
 PATHS = (
     "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/classify", "/health",
@@ -179,18 +175,6 @@ def _not_let_in(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
         loop.default_exception_handler(context)
 
 
-async def _tidy(context: LatestContext) -> None:
-    """What handshakes leave, above all those that nobody ends, Python looks for seldom, and the allocator
-    keeps its memory in holes: 1.2 GB were seen."""
-    seen = 0
-    while True:
-        await asyncio.sleep(TIDIES_S)
-        if context.handshakes - seen >= TIDIES_AFTER:
-            seen = context.handshakes
-            gc.collect()
-            await asyncio.to_thread(give_back)
-
-
 class Front:
     """Listens from when it is made, and answers from when it is started."""
 
@@ -215,26 +199,20 @@ class Front:
             timeout_graceful_shutdown=2 * CLOSING_S,
         )
         config.load()
-        self._context: LatestContext | None = None
         if tls:
-            config.ssl = self._context = tls.context()
+            config.ssl = tls.context()
             sslproto.SSLProtocol.max_size = TLS_BYTES
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
-        self._tidying: asyncio.Task[None] | None = None
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls else 'http'}://{shown}:{self._socket.getsockname()[1]}/v1"
 
     def start(self) -> None:
         self._serving = asyncio.create_task(self._server.serve([self._socket]))
-        if self._context is not None:
-            self._tidying = asyncio.create_task(_tidy(self._context))
 
     async def stop(self) -> None:
         """Close what is open, and take no more."""
         self._server.should_exit = True
-        if self._tidying is not None:
-            self._tidying.cancel()
         if self._serving is not None:
             await self._serving
         self._socket.close()

@@ -118,10 +118,8 @@ class LatestContext(ssl.SSLContext):
     certificate would still take the sessions of the first, of clients whose authority has been taken out."""
 
     latest: Callable[[], ssl.SSLContext]
-    handshakes = 0  # that have begun
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        self.handshakes += 1
         return self.latest().wrap_bio(*given, **named)
 
 

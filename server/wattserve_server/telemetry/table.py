@@ -175,7 +175,8 @@ TENANT_REQUESTS = _tenants.add(COUNTER, "wattserve_tenant_requests_total", COUNT
     "Predictions that a tenant asked for, as they ended, by gRPC status code.", labels=("code",),
     absent="without --keys-file; a code other than OK: until the first")
 TENANT_TOKENS = _tenants.add(COUNTER, "wattserve_tenant_tokens_total", COUNTED,
-    "Real tokens of a tenant's requests that ran, counted when their receipts are final.")
+    "Real tokens that a tenant's requests computed, counted when their receipts are final. The last token of "
+    "a generation is told and not computed: its usage has one more.")
 TENANT_ENERGY = _tenants.add(COUNTER, "wattserve_tenant_energy_joules_total", COUNTED,
     "Settled active energy of a tenant's requests, however they ended. What is not known is not in it.")
 

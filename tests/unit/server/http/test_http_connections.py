@@ -367,24 +367,6 @@ async def test_a_crowd_is_let_in_by_turns_and_waits_meanwhile(
     assert max(after - before for before, after in pairwise(turns)) <= AT_ONCE
 
 
-async def test_what_many_handshakes_leave_is_given_back(
-    desk: Desked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop, given_back = asyncio.get_running_loop(), asyncio.Event()
-    monkeypatch.setattr("wattserve_server.http.front.TIDIES_S", 0.01)
-    monkeypatch.setattr("wattserve_server.http.front.TIDIES_AFTER", 8)
-    monkeypatch.setattr(
-        "wattserve_server.http.front.give_back", lambda: loop.call_soon_threadsafe(given_back.set)
-    )
-    async with fronted(desk, tls=issued(tmp_path, trustme.CA())) as url:
-        for _ in range(7):
-            (await opened(url))[1].close()
-        await asyncio.sleep(0.1)
-        assert not given_back.is_set()
-        (await opened(url))[1].close()
-        await asyncio.wait_for(given_back.wait(), 60)
-
-
 async def test_who_only_connects_takes_little_memory(desk: Desked, tmp_path: Path) -> None:
     files = issued(tmp_path, trustme.CA())
     async with fronted(desk, tls=files) as url:
