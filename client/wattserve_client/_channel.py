@@ -10,8 +10,8 @@ would be charged twice.
 from __future__ import annotations
 
 import json
-import math
 import random
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -270,6 +270,6 @@ class Tries:
 def _seconds(timeout_s: float) -> float:
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s is {timeout_s!r}; it must be a number of seconds")
-    if not 0 < timeout_s < math.inf:
+    if not 0 < timeout_s <= sys.float_info.max:
         raise ValueError(f"timeout_s is {timeout_s!r}; it must be a positive, finite number of seconds")
     return min(float(timeout_s), _LONGEST_S)

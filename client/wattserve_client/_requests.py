@@ -86,7 +86,7 @@ def with_inputs(bare: pb.PredictRequest, inputs: Inputs) -> pb.PredictRequest:
     if size > MAX_MESSAGE_BYTES:
         raise ValueError(
             f"the request has {size} bytes, and at most {MAX_MESSAGE_BYTES} can be sent: "
-            "send fewer sequences per request"
+            "send less in one request"
         )
     return request
 
@@ -155,6 +155,7 @@ def flag(value: object, argument: str) -> bool:
 
 
 def _fill(request: pb.PredictRequest, inputs: Inputs) -> None:
+    _check_unmasked(inputs, "inputs")
     match inputs:
         case str():
             request.text.texts.append(_text(inputs, "inputs"))
@@ -209,6 +210,7 @@ def _fill_tensors(request: pb.PredictRequest, inputs: Mapping[Any, Any]) -> None
     for name, array in inputs.items():
         if not isinstance(name, str):
             raise TypeError(f"the name {name!r} of a tensor is {_kind(name)}; it must be a str")
+        _check_unmasked(array, f"tensor {name!r}")
         if not isinstance(array, np.ndarray):
             raise TypeError(f"tensor {name!r} is {_kind(array)}; it must be a numpy array")
         datatype = _DATATYPES.get(array.dtype.name)
@@ -253,6 +255,7 @@ def _unicode(text: str, where: str) -> str:
 
 def _ids(ids: Sequence[Any] | npt.NDArray[Any], where: str) -> list[int]:
     """The token ids of one sequence, checked; `where` names it in errors."""
+    _check_unmasked(ids, where)
     if len(ids) == 0:
         raise ValueError(f"{where} is empty: a sequence has at least one token id")
     if isinstance(ids, np.ndarray):
@@ -270,6 +273,13 @@ def _ids(ids: Sequence[Any] | npt.NDArray[Any], where: str) -> list[int]:
     if min(values) < _INT32.min or max(values) > _INT32.max:
         raise ValueError(f"{where} has a token id outside int32: from {min(values)} to {max(values)}")
     return values
+
+
+def _check_unmasked(value: object, where: str) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{where}: a masked array, and no mask can be sent; .filled() or .compressed() has none"
+        )
 
 
 def _is_int(value: object) -> bool:

@@ -1,6 +1,8 @@
 """One `predict_many`: the book of what was asked and answered, and the loops of both clients around it.
 
 On the stream, an input's request id is its place in the iterable, after the caller's own id if there is one.
+A server ends a stream that brings it a larger message than it takes. So each input that may be too large
+goes by a stream of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -37,7 +39,16 @@ from wattserve_proto.v1 import inference_pb2 as pb
 
 T = TypeVar("T")
 
+SHARED_BYTES = 4 * 1024 * 1024  # the least that a server takes unless it is told otherwise
+_SHARED = ""  # in place of a request id, for the stream that all others share
 _MASK = "Internal error from Core"
+
+
+class End(NamedTuple):
+    """A stream is over: the shared one, or that of one request."""
+
+    request_id: str
+    error: WattserveError | None
 
 
 class StreamBook:
@@ -57,6 +68,8 @@ class StreamBook:
         self._begins = f"{bare.request_id}/" if bare.request_id else ""  # each request id
         self.in_flight = in_flight
         self.all_sent = False  # set by the client when the iterable has no more inputs
+        self._has_ended = False  # the shared stream
+        self._alone: set[str] = set()  # request ids
         self._next_index = 0
         self._unanswered: dict[str, int] = {}  # index by request id
 
@@ -70,6 +83,15 @@ class StreamBook:
         """Whether one more input may be taken and sent."""
         return not self.all_sent and len(self._unanswered) < self.in_flight
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self._has_ended and not self._unanswered
+
+    def goes_alone(self, request: pb.PredictRequest) -> bool:
+        """Whether a request needs a stream of its own."""
+        return request.request_id in self._alone
+
     def ask(self, inputs: Any) -> pb.PredictRequest | Answer:
         """The request for the next input; or, when it cannot be sent, its answer."""
         index = self._next_index
@@ -82,6 +104,8 @@ class StreamBook:
             error.__cause__ = cause
             return Answer(index, error)
         self._unanswered[request.request_id] = index
+        if request.ByteSize() > SHARED_BYTES:
+            self._alone.add(request.request_id)
         return request
 
     def answer(self, response: pb.PredictStreamResponse) -> Answer:
@@ -108,14 +132,22 @@ class StreamBook:
         details = Details(error.reason, error.field, retry_after_s, error.receipt_id)
         return error_for_number(error.code, error.message, self._link.target, details)
 
-    def ended(self) -> None:
-        """The server ended the stream without an error; Unavailable when it was too early for that.
+    def end(self, end: End) -> Answer | None:
+        """The answer that the end of a request's own stream makes; raises what the shared one ended with.
 
-        A server that is shutting down does so: it answers what it has accepted, and takes no more.
+        Unavailable when an end without an error was too early. A server that is shutting down does so: it
+        answers what it has accepted, and takes no more.
         """
-        if self._unanswered or not self.all_sent:
-            message = "the server ended the stream before everything was answered; it may be shutting down"
-            raise self.broken(Unavailable(message, "UNAVAILABLE", self._link.target))
+        early = "the server ended the stream before everything was answered; it may be shutting down"
+        error = end.error or Unavailable(early, "UNAVAILABLE", self._link.target)
+        if end.request_id != _SHARED:
+            self._alone.remove(end.request_id)
+            index = self._unanswered.pop(end.request_id, None)
+            return None if index is None else Answer(index, error)
+        if end.error or self._unanswered.keys() - self._alone or not self.all_sent:
+            raise self.broken(error)
+        self._has_ended = True
+        return None
 
     def silent(self, timeout_s: float) -> WattserveError:
         """The error to raise when no answer came for so long."""
@@ -140,15 +172,21 @@ def answers(
     book: StreamBook,
     timeout_s: float,
 ) -> Generator[Answer, None, None]:
-    """The answers of one stream; `start` opens it, given its requests."""
+    """The answers to `inputs`; `start` opens a stream, given its requests."""
     # grpc takes requests on a thread of its own, and waits for responses; a thread that forwards
     # responses leaves the caller's thread free to look for an answer without waiting for one.
     requests: queue.SimpleQueue[pb.PredictRequest | None] = queue.SimpleQueue()
-    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    call = start(iter(requests.get, None))
-    threading.Thread(target=_forward, args=(call, events), daemon=True, name="wattserve-answers").start()
+    events: queue.SimpleQueue[pb.PredictStreamResponse | End] = queue.SimpleQueue()
+    calls: dict[str, Any] = {}
+
+    def begin(name: str, sent: Iterator[pb.PredictRequest]) -> None:
+        calls[name] = start(sent)
+        forwarding = (link, calls[name], name, events)
+        threading.Thread(target=_forward, args=forwarding, daemon=True, name="wattserve-answers").start()
+
+    begin(_SHARED, iter(requests.get, None))
     try:
-        while True:
+        while not book.is_over:
             if book.has_room and events.empty():
                 try:
                     asked = book.ask(next(inputs))
@@ -158,6 +196,8 @@ def answers(
                     continue
                 if isinstance(asked, Answer):
                     yield asked
+                elif book.goes_alone(asked):
+                    begin(asked.request_id, iter([asked]))
                 else:
                     requests.put(asked)
                 continue
@@ -165,85 +205,93 @@ def answers(
                 event = events.get(timeout=timeout_s)
             except queue.Empty:
                 raise book.silent(timeout_s) from None
-            match event:
-                case pb.PredictStreamResponse():
-                    yield book.answer(event)
-                case grpc.RpcError():
-                    raise book.broken(link.failure(event, may_have_run=True)) from event
-                case None:
-                    book.ended()
-                    return
+            if not isinstance(event, End):
+                yield book.answer(event)
+                continue
+            del calls[event.request_id]
+            if (answer := book.end(event)) is not None:
+                yield answer
     finally:
         requests.put(None)
-        call.cancel()
+        for call in calls.values():
+            call.cancel()
 
 
-def _forward(call: Any, events: queue.SimpleQueue[Any]) -> None:
-    """Put each response of a stream into `events`, then the grpc error that ended it, or None."""
+def _forward(link: Link, call: Any, name: str, events: queue.SimpleQueue[Any]) -> None:
+    """Put each response of a stream into `events`, then its end."""
     try:
         for response in call:
             events.put(response)
     except grpc.RpcError as error:
-        events.put(error)
+        events.put(End(name, link.failure(error, may_have_run=True)))
     else:
-        events.put(None)
+        events.put(End(name, None))
 
 
 async def answers_async(
-    link: Link, start: Callable[[], Any], inputs: AsyncIterator[Inputs], book: StreamBook, timeout_s: float
+    link: Link,
+    start: Callable[[Iterator[pb.PredictRequest] | None], Any],
+    inputs: AsyncIterator[Inputs],
+    book: StreamBook,
+    timeout_s: float,
 ) -> AsyncGenerator[Answer, None]:
-    """The answers of one stream, which `start` opens."""
-    call = start()
+    """The answers to `inputs`; `start` opens a stream, given its requests, or None to write them."""
     room = asyncio.Semaphore(book.in_flight)
     events: asyncio.Queue[Any] = asyncio.Queue()
-    tasks = (
-        asyncio.create_task(_send(inputs, book, room, call, events)),
-        asyncio.create_task(_forward_async(link, call, events)),
-    )
+    calls: dict[str, tuple[Any, asyncio.Task[None]]] = {}
+
+    def begin(name: str, sent: Iterator[pb.PredictRequest] | None) -> Any:
+        call = start(sent)
+        calls[name] = call, asyncio.create_task(_forward_async(link, call, name, events))
+        return call
+
+    sending = asyncio.create_task(_send(inputs, book, room, begin(_SHARED, None), begin, events))
     try:
-        while True:
+        while not book.is_over:
             match await _next_event(events, book, timeout_s):
                 case pb.PredictStreamResponse() as response:
-                    yield book.answer(response)
-                    room.release()
+                    answer: Answer | None = book.answer(response)
                 case Answer() as answer:
-                    yield answer
-                    room.release()
-                case WattserveError() as error:
-                    raise book.broken(error)
-                case BaseException() as error:
+                    pass
+                case End() as end:
+                    del calls[end.request_id]
+                    answer = book.end(end)
+                case error:
                     raise error
-                case None:
-                    book.ended()
-                    return
+            if answer is not None:
+                yield answer
+                room.release()
     finally:
-        for task in tasks:
-            task.cancel()
-        call.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        sending.cancel()
+        for call, forwarding in calls.values():
+            forwarding.cancel()
+            call.cancel()
+        tasks = [forwarding for _, forwarding in calls.values()]
+        await asyncio.gather(sending, *tasks, return_exceptions=True)
 
 
-async def _forward_async(link: Link, call: Any, events: asyncio.Queue[Any]) -> None:
-    """Put each response of a stream into `events`, then the error that ended it, or None."""
+async def _forward_async(link: Link, call: Any, name: str, events: asyncio.Queue[Any]) -> None:
+    """Put each response of a stream into `events`, then its end."""
     notes = StatusNotes(call)
     try:
         async for response in call:
             events.put_nowait(response)
     except grpc.RpcError as raised:
         error = notes.unmask(raised)
-        events.put_nowait(None if error is None else link.failure(error, may_have_run=True))
+        events.put_nowait(End(name, None if error is None else link.failure(error, may_have_run=True)))
     except asyncio.CancelledError:
-        events.put_nowait(link.closed())
+        events.put_nowait(End(name, link.closed()))
         raise
     else:
-        events.put_nowait(None)
+        events.put_nowait(End(name, None))
 
 
 async def _send(
     inputs: AsyncIterator[Inputs],
     book: StreamBook,
     room: asyncio.Semaphore,
-    call: Any,
+    shared: Any,
+    begin: Callable[[str, Iterator[pb.PredictRequest]], Any],
     events: asyncio.Queue[Any],
 ) -> None:
     """Send the inputs as there is room for them; `events` gets what cannot be sent, and what they raise."""
@@ -257,12 +305,15 @@ async def _send(
             if isinstance(asked, Answer):
                 events.put_nowait(asked)
                 continue
+            if book.goes_alone(asked):
+                begin(asked.request_id, iter([asked]))
+                continue
             try:
-                await call.write(asked)
+                await shared.write(asked)
             except (grpc.RpcError, asyncio.InvalidStateError):
-                return  # the call is over, and `_forward` says why
+                return  # the call is over, and `_forward_async` says why
         book.all_sent = True
-        await call.done_writing()
+        await shared.done_writing()
     except BaseException as error:
         events.put_nowait(error)
         raise

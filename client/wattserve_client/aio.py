@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
@@ -378,8 +378,8 @@ class AsyncClient:
         errors = [outcome for outcome in outcomes if isinstance(outcome, WattserveError)]
         return self._owners.joined(request.request_id, found, errors)
 
-    def _open(self) -> Any:
-        return self._tracked(self._stub.PredictStream(metadata=self._link.metadata))
+    def _open(self, requests: Iterator[pb.PredictRequest] | None) -> Any:
+        return self._tracked(self._stub.PredictStream(requests, metadata=self._link.metadata))
 
     async def _receipts(self, call: Any, seconds: float | None) -> AsyncGenerator[Receipt, None]:
         try:

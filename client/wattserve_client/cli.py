@@ -2,8 +2,8 @@
 
 Exit codes:
     0    done
-    1    the server refused, is out of reach or not `ready` in time; a file cannot be used; some lines failed
-    2    a mistake in the arguments
+    1    the server refused, is out of reach or not `ready` in time; some lines failed
+    2    a mistake in the arguments or the input
     130  Ctrl-C, except in `energy --watch`, which it ends
 """
 
@@ -96,9 +96,9 @@ def _client(options: argparse.Namespace) -> Client:
             api_key_file=options.api_key_file,
         )
     except OSError as error:
-        raise CommandError(f"{error.filename}: cannot be read ({error.strerror})") from None
+        raise ArgumentsError(f"{error.filename}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise CommandError(words.in_flags(str(error))) from None
+        raise ArgumentsError(words.in_flags(str(error))) from None
 
 
 def _default_target() -> list[str]:

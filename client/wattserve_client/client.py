@@ -48,8 +48,9 @@ class Client:
     """A connection to one server, or to several; opened by the first call, usable from several threads.
 
     `target`: host:port. A list of those spreads the predictions over these servers in turn, passing over
-    the ones out of reach; a `predict_many` stays with one. Host names in a list are looked up once, now; one
-    without an address counts as out of reach. What concerns one server is asked of each of `members`.
+    the ones out of reach; a `predict_many` stays with one, but for inputs above 4 MiB. Host names in a list
+    are looked up once, now; one without an address counts as out of reach. What concerns one server is
+    asked of each of `members`.
     `timeout_s`: the deadline in seconds of every call that names none of its own. `retry`: repeat what is
     safe to repeat (see `_channel`); off, every refusal is seen, for measuring. `tls`: True, or a `Tls` that
     says more; several hosts must all show one name, `Tls.server_name`. `api_key`: for a server that asks for
@@ -198,8 +199,9 @@ class Client:
 
         The iterable is taken from lazily and on the caller's thread, between answers: at most
         `in_flight` inputs are with the server. An item that fails, or that cannot be sent, yields an
-        Answer with an error and does not disturb the others; what ends the stream is raised. Unlike with
-        `predict`, nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING.
+        Answer with an error and does not disturb the others; what ends the stream is raised. One of more
+        than 4 MiB, which the server may refuse to take, goes by a stream of its own. Unlike with `predict`,
+        nothing is repeated, also not an item refused as OVERLOADED or STARTING_OR_STOPPING.
         `request_id`: yours; the input n, from 0, is then asked as "request_id/n", otherwise as "n", as on any
         other stream.
         `timeout_s` bounds the silence: the longest wait for the next answer, by default the client's

@@ -202,7 +202,7 @@ def error_for(code: str, message: str, target: str, details: Details | None = No
     kind = BY_CODE.get(code, ServerError)
     if code == "RESOURCE_EXHAUSTED" and not details.reason and "larger than max" in message:
         # gRPC's own limit on a message, not the server's queue: coming back later cannot help.
-        kind, message = InvalidRequest, f"{message}; send fewer sequences per request"
+        kind, message = InvalidRequest, f"{message}; send less in one request"
     return kind(message, code, target, **dataclasses.asdict(details))
 
 

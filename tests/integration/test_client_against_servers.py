@@ -100,6 +100,13 @@ def test_a_stream_goes_to_one_server_with_its_priority(client: Any) -> None:
     assert len({run_of(answer.receipt.receipt_id) for answer in answers}) == 1
 
 
+def test_an_input_that_is_too_large_for_the_server_does_not_disturb_the_others(client: Any) -> None:
+    answers = list(client.predict_many([IDS] * 20 + [[5] * 5_000_000] + [IDS] * 20))
+    (refused,) = [answer for answer in answers if answer.error is not None]
+    assert (refused.index, type(refused.error), len(answers)) == (20, InvalidRequest, 41)
+    assert refused.error.message.endswith("vs. 4194304); send less in one request")
+
+
 def test_the_server_says_which_field_is_wrong_in_a_call_and_in_a_stream(client: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         client.predict(IDS, priority=9)

@@ -18,7 +18,7 @@ from wattserve_client._cli import show, words
 from wattserve_client._cli.predict_lines import predict_lines
 from wattserve_client._cli.readiness import readiness
 from wattserve_client._cli.show import together
-from wattserve_client._cli.words import ArgumentsError, CommandError
+from wattserve_client._cli.words import ArgumentsError
 from wattserve_client.client import Client
 from wattserve_client.errors import DeadlineExceeded, Unavailable, WattserveError
 from wattserve_client.reports import EnergyReport
@@ -38,13 +38,13 @@ def predict(client: Client, options: argparse.Namespace) -> int:
         try:
             file = Path(options.file).open(encoding="utf-8-sig")  # noqa: SIM115 - its own errors only
         except OSError as error:
-            raise CommandError(f"{options.file}: cannot be read ({error.strerror})") from None
+            raise ArgumentsError(f"{options.file}: cannot be read ({error.strerror})") from None
         with file:
             return predict_lines(client, asked, file, options.file, options.json, width())
     try:
         answer = client.predict(options.texts or options.tokens, **asked)
     except (TypeError, ValueError) as error:
-        raise CommandError(str(error)) from None
+        raise ArgumentsError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
     print(words.as_json(words.plain(answer)) if options.json else show.prediction(answer, texts, width()))
     return 0
@@ -95,11 +95,14 @@ def ready(client: Client, options: argparse.Namespace) -> int:
 def receipt(client: Client, options: argparse.Namespace) -> int:
     if (options.receipt_id is None) == (options.request_id is None):
         raise ArgumentsError("receipt takes ID or --request-id, and only one of them")
-    if options.request_id is not None:
-        found = client.find_receipts(options.request_id, wait_until_settled=options.wait)
-        print(words.as_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
-        return 0
-    answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
+    try:
+        if options.request_id is not None:
+            found = client.find_receipts(options.request_id, wait_until_settled=options.wait)
+            print(words.as_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
+            return 0
+        answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
+    except ValueError as error:
+        raise ArgumentsError(str(error)) from None
     print(words.as_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
     return 0
 

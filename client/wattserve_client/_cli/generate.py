@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from wattserve_client._cli import show, words
 from wattserve_client._cli.commands import asked_by, width
-from wattserve_client._cli.words import ArgumentsError, CommandError
+from wattserve_client._cli.words import ArgumentsError
 from wattserve_client.client import Client
 from wattserve_client.generations import GenerationPiece
 
@@ -30,7 +30,7 @@ def generate(client: Client, options: argparse.Namespace) -> int:
     try:
         pieces = client.generate_stream(prompt, stop=options.stop, ignore_eos=options.ignore_eos, **asked)
     except (TypeError, ValueError) as error:
-        raise CommandError(str(error)) from None
+        raise ArgumentsError(str(error)) from None
     came: list[GenerationPiece] = []
     try:
         for piece in pieces:
@@ -54,7 +54,7 @@ def score(client: Client, options: argparse.Namespace) -> int:
     try:
         answer = client.score(options.texts or options.tokens, **asked_by(options))
     except (TypeError, ValueError) as error:
-        raise CommandError(str(error)) from None
+        raise ArgumentsError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
     print(words.as_json(words.plain(answer)) if options.json else show.scores(answer, texts, width()))
     return 0
@@ -68,7 +68,7 @@ def _text(prompt: str) -> str:
         sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")  # type: ignore[union-attr]
         return sys.stdin.read()
     except UnicodeDecodeError as error:
-        raise CommandError(f"standard input: not UTF-8 text ({error.reason})") from None
+        raise ArgumentsError(f"standard input: not UTF-8 text ({error.reason})") from None
 
 
 def _instead(pieces: Sequence[GenerationPiece]) -> str:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from wattserve_client._cli import words
 from wattserve_client._cli.show import sequence
-from wattserve_client._cli.words import CommandError, error_line, facts, flat
+from wattserve_client._cli.words import ArgumentsError, error_line, facts, flat
 from wattserve_client.client import Client
 from wattserve_client.errors import Unavailable, WattserveError
 from wattserve_client.results import Prediction
@@ -110,13 +110,17 @@ def predict_lines(
                 total.empty += 1
 
     try:
-        for answer in client.predict_many(inputs(), **asked):
+        answers = client.predict_many(inputs(), **asked)
+    except (TypeError, ValueError) as error:
+        raise ArgumentsError(str(error)) from None
+    try:
+        for answer in answers:
             number, text = open_lines.pop(answer.index)
             if not total.answered and not as_json and answer.prediction:
                 print(row_of([title.removeprefix(">") for title, _ in _COLUMNS], "input", 0))
             _show(number, text, answer.value, total, as_json, width)
             sys.stdout.flush()
-    except (WattserveError, CommandError, KeyboardInterrupt) as error:
+    except (WattserveError, ArgumentsError, KeyboardInterrupt) as error:
         if open_lines and not (isinstance(error, Unavailable) and error.never_sent):
             numbers = ", ".join(str(number) for number, _ in [*open_lines.values()][:_MOST_REMARKS])
             more = ", ..." if len(open_lines) > _MOST_REMARKS else ""
@@ -124,28 +128,28 @@ def predict_lines(
         _show_sum(total, as_json, width)
         raise
     if not total.answered and not total.failed:
-        raise CommandError(f"{name}: there is no text in it")
+        raise ArgumentsError(f"{name}: there is no text in it")
     _show_sum(total, as_json, width)
     return 1 if total.failed else 0
 
 
 def lines(file: TextIO, name: str) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of each line. `CommandError` for what is not text."""
+    """(number from 1, text) of each line. `ArgumentsError` for what is not text."""
     for number in count(1):
         try:
             line = file.readline(MAX_LINE + 1)
         except UnicodeDecodeError as error:
-            raise CommandError(
+            raise ArgumentsError(
                 f"{name}: not UTF-8 text, at line {number} or soon after ({error.reason})"
             ) from None
         except OSError as error:
-            raise CommandError(f"{name}: cannot be read ({error.strerror})") from None
+            raise ArgumentsError(f"{name}: cannot be read ({error.strerror})") from None
         if not line:
             return
         if "\0" in line:
-            raise CommandError(f"{name}: line {number} holds a null character: this is no text file")
+            raise ArgumentsError(f"{name}: line {number} holds a null character: this is no text file")
         if len(line) > MAX_LINE:
-            raise CommandError(f"{name}: line {number} has more than {MAX_LINE} characters")
+            raise ArgumentsError(f"{name}: line {number} has more than {MAX_LINE} characters")
         yield number, line.rstrip("\r\n")
 
 

@@ -37,7 +37,7 @@ class CommandError(Exception):
 
 
 class ArgumentsError(CommandError):
-    """A mistake in the arguments; exit code 2."""
+    """A mistake in the arguments or the input; exit code 2."""
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int = 0, elide: str = "") -> str:

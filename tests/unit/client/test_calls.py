@@ -247,7 +247,7 @@ def test_a_deadline_beyond_grpcs_calendar_has_not_passed(server: Any, kind: Any)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 10**400])
 def test_a_deadline_that_is_none_is_refused(kind: Any, timeout_s: float) -> None:
     with pytest.raises(ValueError, match="must be a positive, finite number of seconds"):
         kind(timeout_s=timeout_s)

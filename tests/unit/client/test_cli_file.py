@@ -12,7 +12,7 @@ import pytest
 
 from wattserve_client import Unavailable, cli
 from wattserve_client._cli.predict_lines import MAX_LINE, Sum, lines
-from wattserve_client._cli.words import CommandError
+from wattserve_client._cli.words import ArgumentsError
 from wattserve_client.testing import FakeServer, Reply
 
 Output = pytest.CaptureFixture[str]
@@ -156,19 +156,37 @@ def test_a_file_that_is_no_use_is_one_line(
     path = tmp_path / "texts.txt"
     if content is not None:
         path.write_bytes(content)
-    assert run(server, path) == 1
+    assert run(server, path) == 2
     out, error = capsys.readouterr()
     assert (out, error) == ("", f"wattserve-client: {path}: {message}\n")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--request-id", "a\udcff", "request_id is not Unicode text"),
+        ("--max-energy-uj", "0", "max_energy_uj is 0; it must be at least 1"),
+    ],
+)
+def test_a_mistake_in_the_options_of_a_file_is_one_line(
+    capsys: Output, server: FakeServer, tmp_path: Path, option: str, value: str, message: str
+) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("abc\n")
+    assert run(server, path, option, value) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert error.startswith(f"wattserve-client: {message}")
+
+
 def test_a_folder_is_no_file(capsys: Output, server: FakeServer, tmp_path: Path) -> None:
-    assert run(server, tmp_path) == 1
+    assert run(server, tmp_path) == 2
     assert capsys.readouterr().err == f"wattserve-client: {tmp_path}: cannot be read (Is a directory)\n"
 
 
 def test_a_line_without_end_does_not_fill_the_memory() -> None:
     endless = io.StringIO("x" * (MAX_LINE + 2))
-    with pytest.raises(CommandError, match="line 1 has more than 1000000 characters"):
+    with pytest.raises(ArgumentsError, match="line 1 has more than 1000000 characters"):
         list(lines(endless, "big"))
     assert endless.tell() == MAX_LINE + 1
 

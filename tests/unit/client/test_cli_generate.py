@@ -89,11 +89,11 @@ def test_what_had_come_is_shown_when_it_fails(capsys: Output, server: Any) -> No
         (("generate", "a", "--tokens", "1"), 2, "takes PROMPT or --tokens"),
         (
             ("generate", "a", "--max-new-tokens", "-3"),
-            1,
+            2,
             "max_new_tokens is -3; it must be from 0 to 4294967295",
         ),
-        (("generate", "a", "--top-k", "99999999999"), 1, "top_k is 99999999999; it must be from 0 to"),
-        (("generate", "a", "--temperature", "nan"), 1, "it must be a finite number"),
+        (("generate", "a", "--top-k", "99999999999"), 2, "top_k is 99999999999; it must be from 0 to"),
+        (("generate", "a", "--temperature", "nan"), 2, "it must be a finite number"),
         (("score",), 2, "takes TEXT or --tokens"),
     ],
 )

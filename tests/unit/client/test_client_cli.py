@@ -327,16 +327,21 @@ def test_a_server_out_of_reach_is_one_line(capsys: Output) -> None:
 
 
 def test_a_text_that_is_not_unicode_is_one_line(capsys: Output, server: FakeServer) -> None:
-    assert "is not Unicode text" in complaint(capsys, 1, "--target", server.target, "predict", "a\udcff")
+    for command in (
+        ["predict", "a\udcff"],
+        ["predict", "a", "--request-id", "\udcff"],
+        ["receipt", "\udcff"],
+    ):
+        assert "is not Unicode text" in complaint(capsys, 2, "--target", server.target, *command)
 
 
 def test_a_file_for_tls_that_is_no_use_is_one_line(capsys: Output, tmp_path: Path) -> None:
     missing, wrong = tmp_path / "none.pem", tmp_path / "ca.pem"
     wrong.write_text("no certificate")
-    assert complaint(capsys, 1, "--tls-ca", str(missing), "info") == (
+    assert complaint(capsys, 2, "--tls-ca", str(missing), "info") == (
         f"{missing}: cannot be read (No such file or directory)"
     )
-    assert f"--tls-ca {wrong}: not a certificate" in complaint(capsys, 1, "--tls-ca", str(wrong), "info")
+    assert f"--tls-ca {wrong}: not a certificate" in complaint(capsys, 2, "--tls-ca", str(wrong), "info")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_prediction_whose_answer_is_too_large_ran_and_is_never_sent_again(serv
     server.script["Predict"] = [
         pb.PredictResponse(output=pb.Tensor(name="x", datatype="UINT8", shape=[size], data=bytes(size)))
     ]
-    with pytest.raises(InvalidRequest, match=r"larger than max.*; send fewer sequences per request"):
+    with pytest.raises(InvalidRequest, match=r"larger than max.*; send less in one request"):
         client.predict("a film")
     assert len(server.calls["Predict"]) == 1
 

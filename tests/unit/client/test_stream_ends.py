@@ -35,7 +35,7 @@ from wattserve_client import (
     _stream,
 )
 from wattserve_client._channel import Link
-from wattserve_client._stream import StreamBook
+from wattserve_client._stream import End, StreamBook
 from wattserve_proto.v1 import inference_pb2 as pb
 
 
@@ -123,9 +123,10 @@ def test_a_stream_that_ends_with_inputs_still_to_send_is_not_taken_for_complete(
     assert isinstance(request, pb.PredictRequest)
     book.answer(answered(request))
     with pytest.raises(Unavailable, match="the server ended the stream before everything was answered"):
-        book.ended()
+        book.end(End("", None))
     book.all_sent = True
-    book.ended()
+    assert book.end(End("", None)) is None
+    assert book.is_over
 
 
 @pytest.mark.parametrize(
