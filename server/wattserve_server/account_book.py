@@ -10,13 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.metadata import version
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from wattserve_server.accounts.batch import Scribe, default_name
-from wattserve_server.accounts.lookup import Lookup
+from wattserve_server.accounts.batch import Row, Scribe, default_name
+from wattserve_server.accounts.lookup import Lookup, Stored
 from wattserve_server.accounts.store import default_place, open_book
 from wattserve_server.accounts.usage import By, Usage, usage
 from wattserve_server.accounts.writer import Encode, Writer
@@ -122,12 +121,22 @@ class AccountBook:
         return None if self._writer is None else AccountBookState(*self._writer.status[:-1])
 
     async def receipt(self, receipt_id: str, sees: Sees) -> bytes | None:
-        stored = await self._ask(self._finding, partial(self.lookup.receipt, receipt_id))
+        def found() -> Stored | None:
+            for row in self._unwritten(lambda each: each.receipt_id == receipt_id):
+                return Stored(row.tenant, row.body)
+            return self.lookup.receipt(receipt_id)
+
+        stored = await self._ask(self._finding, found)
         return stored.body if stored is not None and sees(stored.tenant) else None
 
     async def of_request(self, request_id: str, most: int, sees: Sees) -> Sequence[bytes]:
-        found = await self._ask(self._finding, partial(self.lookup.of_request, request_id, most, sees))
-        return [stored.body for stored in found]
+        def found() -> list[bytes]:
+            rows = self._unwritten(lambda each: each.request_id == request_id and sees(each.tenant))
+            newest = sorted(rows, key=lambda row: row.final_unix_ns, reverse=True)
+            stored = self.lookup.of_request(request_id, most, sees)
+            return list(dict.fromkeys([*(row.body for row in newest), *(one.body for one in stored)]))[:most]
+
+        return await self._ask(self._finding, found)
 
     async def usage(
         self,
@@ -142,6 +151,9 @@ class AccountBook:
             return tell(usage(self._readable, since_unix_s, until_unix_s, by, sees, sees_all))
 
         return await self._ask(self._adding, told)
+
+    def _unwritten(self, is_wanted: Callable[[Receipt | Row], bool]) -> Iterable[Row]:
+        return () if self._writer is None else self._writer.unwritten(is_wanted)
 
     def close(self) -> None:
         """Write what is left."""

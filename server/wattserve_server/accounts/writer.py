@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from wattserve_common.words import counted
 from wattserve_server.accounts.batch import Attempt, Row, Scribe, TakenName
@@ -108,6 +108,16 @@ class Writer:
         """A receipt is final. Never waits, never raises."""
         self._intake.append((receipt, self.turn()))
 
+    def unwritten(self, is_wanted: Callable[[Receipt | Row], bool]) -> Iterator[Row]:
+        """Of what may not be in the book yet, and may be. Any thread: it looks where they come from first, so
+        that none slips by."""
+        for receipt, at_ns in list(self._intake):
+            if is_wanted(receipt):
+                yield self._row(receipt, at_ns)
+        yield from filter(is_wanted, list(self._waiting.rows))
+        if (attempt := self._attempt) is not None:
+            yield from filter(is_wanted, attempt.rows)
+
     def turn(self) -> int:
         """What time it is. In another minute than before, what the ledgers have gained until now is of that
         one. Any thread."""
@@ -157,7 +167,8 @@ class Writer:
             waiting = self._waiting
             left_out = waiting.left_out, waiting.left_out_since_ns
             attempt = self._scribe.prepare(waiting.rows, waiting.rollups, self._unix_ns(), left_out, is_last)
-            self._waiting, self._attempt = _Waiting(), attempt
+            self._attempt = attempt
+            self._waiting = _Waiting()
             self._commit(attempt)
         except TakenName as error:
             self._fail(str(error))
@@ -182,21 +193,26 @@ class Writer:
     def _take(self) -> None:
         """From the event loop and the ledgers into what waits."""
         waiting = self._waiting
-        for receipt, at_ns in _drain(self._intake):
+        for _ in range(len(self._intake)):  # what comes meanwhile is for the next time
+            receipt, at_ns = self._intake[0]
             waiting.rollups.add(receipt, at_ns)
             held = len(waiting.rows) + (0 if self._attempt is None else len(self._attempt.rows))
             if held < self._most_waiting:
-                body = self._encode(receipt)
-                waiting.rows.append(Row(receipt.receipt_id, receipt.request_id, receipt.tenant, at_ns, body))
-                continue
-            waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
-            waiting.left_out += 1
-            self._left_out += 1
+                waiting.rows.append(self._row(receipt, at_ns))
+            else:
+                waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
+                waiting.left_out += 1
+                self._left_out += 1
+            self._intake.popleft()  # for `unwritten` no sooner
         self.turn()
         with self._lock:
             self._count()
             gains, self._gains = self._gains, Rollups()
         waiting.rollups.add_all_accounts(gains)
+
+    def _row(self, receipt: Receipt, at_ns: int) -> Row:
+        body = self._encode(receipt)
+        return Row(receipt.receipt_id, receipt.request_id, receipt.tenant, at_ns, body)
 
     def _count(self) -> None:
         """What the ledgers have gained is of the minute that began last. With the lock."""
@@ -209,9 +225,3 @@ class Writer:
             ]
             self._seen[counter] = now
         self._gains.add_accounts(self._minute_ns, gained)
-
-
-def _drain(intake: deque[Any]) -> Iterable[Any]:
-    """What is there now: what comes meanwhile is for the next time."""
-    for _ in range(len(intake)):
-        yield intake.popleft()

@@ -15,6 +15,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from h11._receivebuffer import ReceiveBuffer
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -35,7 +36,8 @@ from wattserve_server.service.status import REACTIONS, Failure
 log = logging.getLogger(__name__)
 
 IDLE_S = 30  # for which a connection may ask for nothing, or be at asking
-MOST_CHUNKS = 5000  # of a body: 40 ms of the event loop, whatever is in them
+MOST_LINES = 100  # of a head; of headers behind a body
+MOST_CHUNKS = 2000  # of a body: some 30 ms of the event loop, whatever is in them
 CLOSING_S = 1  # that connections have which are still open once no call is
 AT_ONCE = 32  # connections are let in before the event loop turns to something else: 10 ms by TLS
 # Behind a request that is being answered; once more has come nobody sees whether its client leaves.
@@ -84,10 +86,24 @@ async def _refuse(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(content, status, error.headers)
 
 
+class _Lines(ReceiveBuffer):
+    """Of a head, and behind a body. h11 and uvicorn take 5 us of the event loop for each, and bound bytes."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        lines = super().maybe_extract_lines()
+        if lines is not None and len(lines) > MOST_LINES:
+            raise h11.RemoteProtocolError("too many headers")
+        return lines
+
+
 class _Coming(h11.Connection):
     """What comes on a connection, of which uvicorn handles all that is there at once."""
 
     _chunks = 0  # of a body
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER)
+        self._receive_buffer = _Lines()
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -112,7 +128,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.conn = _Coming(h11.SERVER)
+        self.conn = _Coming()
         # So that it says when anything waits to be read. By TLS a limit of 0 would be reached by nothing.
         transport.set_write_buffer_limits(1)
         self.timeout_keep_alive_task = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)

@@ -387,7 +387,7 @@ class Predictor:
         return host
 
     def spending_of(self, caller: Caller) -> Spending | None:
-        """None of a caller without budgets, to whom they cost nothing."""
+        """None where no budgets are kept."""
         if self.budgets is None or caller.key is None:
             return None
         return Spending(self.budgets, self._quotas.as_of_now(caller.key), caller.tenant)

@@ -20,13 +20,13 @@ WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call, or a
 
 
 class Spending:
-    """Of one request: `allow` it, then say how it `ended`. key: as the file has it now, with budgets. tenant:
-    for whom it was shown."""
+    """Of one request: `allow` it, then say how it `ended`. key: as the file has it now. Without budgets it
+    counts too, for another key of its tenant may have some. tenant: for whom it was shown."""
 
     __slots__ = ("_budgets", "_held", "_key", "_tenant", "warning")
 
     def __init__(self, budgets: Budgets | None = None, key: ApiKey | None = None, tenant: str = "") -> None:
-        self._budgets = budgets if key is not None and key.budgets else None
+        self._budgets = budgets if key is not None else None
         self._key, self._tenant = key, tenant
         self._held: Held | None = None
         self.warning = ""  # that a soft budget is used up, once it is let in
@@ -68,7 +68,12 @@ class Spending:
 
     def waits(self, refuse: Refuse) -> None:
         """Until its first step it may be refused, where others have used the budget up."""
-        if self._budgets is not None and self._held is not None and self._key is not None:
+        if (
+            self._budgets is not None
+            and self._held is not None
+            and self._key is not None
+            and self._key.budgets
+        ):
             self._budgets.waits(self._held, self._key, refuse)
 
     def used(self, uj: int) -> None:

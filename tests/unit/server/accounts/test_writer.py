@@ -252,16 +252,22 @@ def test_what_cannot_be_written_waits_and_is_written_once(
     def away(*given: object) -> None:
         raise OSError("the disk is full")
 
+    def unwritten() -> list[str]:
+        return [row.receipt_id for row in keeper.writer.unwritten(lambda each: each.tenant == "shop")]
+
     with monkeypatch.context() as broken:
         broken.setattr(keeper.scribe, "_insert_receipts", away)
         keeper.writer.write()
         keeper.answer()
+        assert sorted(unwritten()) == sorted(receipt.receipt_id for receipt in keeper.receipts)
         keeper.writer.write()
+        assert sorted(unwritten()) == sorted(receipt.receipt_id for receipt in keeper.receipts)
     status = keeper.writer.status
     assert (status.is_writing, status.written, status.waiting) == (False, 0, 2)
     assert "the disk is full" in caplog.text
     keeper.writer.write()
     assert (keeper.writer.status.is_writing, keeper.writer.status.written) == (True, 2)
+    assert unwritten() == []
     assert "is written again" in caplog.text
     keeper.end()
     assert sums(place, HOURS)["accelerator_uj"] == keeper.ledger.active_uj == 200

@@ -23,7 +23,7 @@ from wattserve_server.app import _open_front
 from wattserve_server.config import ServerConfig
 from wattserve_server.energy.receipt import Outcome
 from wattserve_server.errors import ConfigError
-from wattserve_server.http.front import AT_ONCE, MOST_CHUNKS, TLS_BYTES, Connection, Front
+from wattserve_server.http.front import AT_ONCE, MOST_CHUNKS, MOST_LINES, TLS_BYTES, Connection, Front
 from wattserve_server.service.certificates import CertificateFiles
 from wattserve_server.service.gate import Gate, KeyFile
 from wattserve_server.service.held import HeldBytes
@@ -185,6 +185,19 @@ async def test_a_body_in_crumbs_is_refused(desk: Desked) -> None:
         writer.write(CHUNKED + b"1\r\n \r\n" * (MOST_CHUNKS + 1))
         assert b" 400 " in await reader.read()
     assert not desk.of.generations
+
+
+@pytest.mark.parametrize(("lines", "code"), [(MOST_LINES, b" 200 "), (MOST_LINES + 1, b" 400 ")])
+async def test_more_headers_than_anybody_sends_are_refused(desk: Desked, lines: int, code: bytes) -> None:
+    async with fronted(desk) as url:
+        reader, writer = await opened(url)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nhost: here\r\n" + b"a: b\r\n" * (lines - 2) + b"\r\n")
+        assert code in await reader.readline()
+        writer.close()
+        reader, writer = await opened(url)
+        writer.write(CHUNKED + b"%x\r\n%s\r\n0\r\n" % (len(STREAM), STREAM) + b"a: b\r\n" * lines + b"\r\n")
+        assert code in await reader.readline()
+        writer.close()
 
 
 async def test_a_body_that_says_its_length_twice_is_refused(desk: Desked) -> None:

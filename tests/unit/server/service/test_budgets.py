@@ -247,6 +247,21 @@ def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> Non
     assert budgets.spent_uj("shop", "hour") == 300
 
 
+def test_what_a_key_without_budgets_has_running_counts_for_its_tenants_others() -> None:
+    budgets, unbounded, bounded = Rig().made(), key(), key("hard 0.001 J/hour")
+    spending = Spending(budgets, unbounded, "shop")
+    spending.allow(Foreseeing(400), Hosted, [])  # type: ignore[arg-type]
+    spending.used(5000)  # of which nobody refuses it anything
+    refuse = waiting(budgets, unbounded)
+    refuse.assert_not_called()
+    assert budgets.spent_uj("shop", "hour") == 5010
+    with pytest.raises(SpentError, match=r"what runs, waits or is not settled yet counts 0\.00501 J"):
+        Spending(budgets, bounded, "shop").check()
+    spending.ended(None)
+    refuse.spending.ended(None)
+    assert budgets.spent_uj("shop", "hour") == 0
+
+
 def test_a_key_that_names_tenants_holds_its_budget_against_each_of_them() -> None:
     rig = Rig({("here", "shop", HOUR): 800})
     proxy = ApiKey(
