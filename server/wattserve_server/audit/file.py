@@ -169,6 +169,8 @@ class BlockReader:
 def _check_first_line(path: Path, line: bytes) -> None:
     if not line.startswith(NAME):
         raise ConfigError(f"{path}: is no audit file; `wattserve audit record` makes them")
+    if not line.endswith(b"\n"):
+        raise ConfigError(f"{path}: was cut off in its first line; take another copy of the file")
     if line != NAME + b"%d\n" % VERSION:
         told = line[len(NAME) :].strip().decode(errors="replace")
         raise ConfigError(

@@ -86,6 +86,7 @@ def test_a_block_that_would_fill_the_memory_is_refused(
             b"wattserve-audit 1\n",
             "is an audit file of version 1, and this Wattserve reads version 3; recompute it with",
         ),
+        (b"wattserve-audit 3", "was cut off in its first line"),
         (b"wattserve-audit 3\n", "ends before its first block"),
         (b"wattserve-audit 3\n" + struct.pack("<II", 500, 0), "ends before its first block"),
     ],
