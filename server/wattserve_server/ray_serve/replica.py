@@ -200,7 +200,7 @@ class Replica:
             Status(
                 grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
                 f"this message has {len(data)} bytes, and the server takes {self._most_bytes} "
-                "(max_message_bytes); send fewer sequences at once",
+                "(max_message_bytes); send less at once",
                 (),
             )
         )
