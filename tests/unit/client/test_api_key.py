@@ -115,14 +115,14 @@ def test_the_command_names_a_file_that_is_no_good(
     file = tmp_path / "key"
     if content is not None:
         file.write_text(content)
-    assert main(["info", "--api-key-file", str(file)]) == 1
+    assert main(["info", "--api-key-file", str(file)]) == 2
     assert why in capsys.readouterr().err
 
 
 def test_the_command_speaks_of_its_own_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "key"
     file.write_text(KEY)
-    assert main(["--target", "192.0.2.1:1", "--api-key-file", str(file), "info"]) == 1
+    assert main(["--target", "192.0.2.1:1", "--api-key-file", str(file), "info"]) == 2
     told = capsys.readouterr().err
     assert "in clear to 192.0.2.1:1: pass --tls" in told
     assert KEY not in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -100,7 +101,7 @@ def test_large_inputs_count_among_those_in_flight(server: Any, client: Any) -> N
             taken.append(text)
             yield text
 
-    answers = client.predict_many(inputs(), in_flight=2, timeout_s=0.5)
+    answers = client.predict_many(inputs(), in_flight=2, timeout_s=2.0)
     assert next(answers).index == 0
     with pytest.raises(DeadlineExceeded) as caught:
         next(answers)
@@ -112,8 +113,10 @@ def test_leaving_the_loop_cancels_large_inputs(server: Any, client: Any) -> None
     server.script["PredictStream"] = [silent_for_large]
     answers = client.predict_many([LARGE, LARGE, "a"])
     assert next(answers).index == 2
+    calls, until_s = server.calls["PredictStream"], time.monotonic() + 60
+    while len(calls) < 3 and time.monotonic() < until_s:  # large ones may be on their way
+        time.sleep(0.01)
     answers.close()
-    calls = server.calls["PredictStream"]
     assert len(calls) == 3
     assert all(call.ended.wait(timeout=60) for call in calls)
 
