@@ -192,23 +192,28 @@ class Writer:
 
     def _take(self) -> None:
         """From the event loop and the ledgers into what waits."""
-        waiting = self._waiting
         for _ in range(len(self._intake)):  # what comes meanwhile is for the next time
             receipt, at_ns = self._intake[0]
-            waiting.rollups.add(receipt, at_ns)
-            held = len(waiting.rows) + (0 if self._attempt is None else len(self._attempt.rows))
-            if held < self._most_waiting:
-                waiting.rows.append(self._row(receipt, at_ns))
-            else:
-                waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
-                waiting.left_out += 1
-                self._left_out += 1
-            self._intake.popleft()  # for `unwritten` no sooner
+            try:
+                self._add(receipt, at_ns)
+            finally:
+                self._intake.popleft()  # for `unwritten` no sooner
         self.turn()
         with self._lock:
             self._count()
             gains, self._gains = self._gains, Rollups()
-        waiting.rollups.add_all_accounts(gains)
+        self._waiting.rollups.add_all_accounts(gains)
+
+    def _add(self, receipt: Receipt, at_ns: int) -> None:
+        waiting = self._waiting
+        waiting.rollups.add(receipt, at_ns)
+        held = len(waiting.rows) + (0 if self._attempt is None else len(self._attempt.rows))
+        if held < self._most_waiting:
+            waiting.rows.append(self._row(receipt, at_ns))
+            return
+        waiting.left_out_since_ns = waiting.left_out_since_ns or at_ns
+        waiting.left_out += 1
+        self._left_out += 1
 
     def _row(self, receipt: Receipt, at_ns: int) -> Row:
         body = self._encode(receipt)
