@@ -40,14 +40,14 @@ serve: $(READY) ## Serve the demo model on 127.0.0.1:50051 (ARGS="--model ... --
 	$(BIN)/wattserve serve $(ARGS)
 
 test: $(READY) ## Run the tests that need neither a GPU nor a server of their own (ARGS="tests/unit -n 0": one process)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/integration $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/integration --ignore tests/clients $(ARGS)
 
 test-integration: $(READY) ## Start servers, commands and whole sweeps, and hold what they answer, meter and show together
 	$(BIN)/python -m pytest -n 4 --dist loadfile tests/integration $(ARGS)
 
 test-worlds: $(READY) ## Hold attribution, statistics and the models that are shipped against what is known to be true
 	$(BIN)/python -m pytest -n 2 -m long tests/property tests/unit/bench tests/unit/loadgen tests/unit/server/audit \
-	  tests/unit/server/energy tests/unit/server/engine $(ARGS)
+	  tests/unit/server/energy tests/unit/server/engine tests/unit/server/verify tests/unit/server/test_counters.py $(ARGS)
 
 test-language-models: $(READY) ## Try language models: their servers, sweeps, perplexity and OpenAI's client
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m long tests/unit/tools tests/integration/test_generation.py \
@@ -87,7 +87,7 @@ test-ray: build/ray/.ready ## Try two replicas under the real Ray with PostgreSQ
 	postgres=$$(bash tests/fixtures/get_postgres.sh build/postgres) && \
 	  WATTSERVE_RAY=1 WATTSERVE_POSTGRES=$$postgres build/ray/bin/python -m pytest tests/ray_serve $(ARGS)
 
-test-clients: $(READY) ## Try perf_analyzer, AIPerf, guidellm, MLServer and the stubs of MLServer and KServe, which it fetches
+test-clients: $(READY) ## Try buf, perf_analyzer, AIPerf, guidellm, MLServer and the stubs of MLServer and KServe, which it fetches
 	PYTHON=$(BIN)/python bash tests/clients/get_perf_analyzer.sh build/clients/perf
 	PYTHON=$(BIN)/python bash tests/clients/get_peers.sh build/clients/peers
 	PYTHON=$(BIN)/python bash tests/clients/get_mlserver.sh build/clients/mlserver

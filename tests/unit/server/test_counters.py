@@ -23,6 +23,8 @@ from wattserve_server.errors import MeterError
 from wattserve_server.meters.probe import ProbedMeter
 from wattserve_server.meters.together import Together
 
+pytestmark = pytest.mark.long
+
 MS = 1_000_000
 TICK_MS = 20
 WATTS = {("a", ACCELERATOR): 80.0, ("b", ACCELERATOR): 200.0, ("a", HOST): 6.0, ("b", HOST): 24.0}

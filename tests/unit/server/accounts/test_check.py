@@ -22,6 +22,8 @@ from wattserve_server.energy.receipt import Outcome
 from wattserve_server.errors import ConfigError
 from wattserve_server.service.recount import recount
 
+pytestmark = pytest.mark.long
+
 SECOND_NS = 10**9
 HOUR_NS = 3600 * SECOND_NS
 DAY_NS = 24 * HOUR_NS

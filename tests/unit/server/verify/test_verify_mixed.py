@@ -19,6 +19,8 @@ from wattserve_server.verify.mixed import (
 )
 from wattserve_server.verify.verdicts import Status, Verdict
 
+pytestmark = pytest.mark.long
+
 TOOK_S = 480.0
 
 

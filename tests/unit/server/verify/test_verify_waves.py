@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.fixtures.verify_rig import VirtualRig, played
 from wattserve_server.verify.verdicts import Status, Verdict
 from wattserve_server.verify.waves import measure_waves, verdict_of
+
+pytestmark = pytest.mark.long
 
 
 def judged(rig: VirtualRig, period_s: float | None = 0.1, seconds: float = 24.0) -> Verdict:
