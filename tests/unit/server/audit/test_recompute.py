@@ -22,6 +22,8 @@ from wattserve_server.energy.reading import Energy, Reading
 from wattserve_server.energy.receipt import ACCELERATOR, HOST, Figures, State, Window, Work
 from wattserve_server.errors import ConfigError
 
+pytestmark = pytest.mark.long
+
 
 def serve(device: AuditedDevice, count: int) -> None:
     for index in range(count):

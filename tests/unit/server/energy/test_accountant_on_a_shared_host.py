@@ -15,6 +15,8 @@ from wattserve_server.energy.accountant import Accountant
 from wattserve_server.energy.costlaw import Coefficients
 from wattserve_server.energy.receipt import Window
 
+pytestmark = pytest.mark.long
+
 WATTS = pytest.mark.parametrize("watts", [10.0, 40.0])
 
 
