@@ -9,7 +9,6 @@ has looked at its size once more.
 from __future__ import annotations
 
 import argparse
-import os
 import socket
 import ssl
 import struct
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 
 import trustme
 
+from tests.bench.overload import resident_mb
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_server.engine.heap import LOOKS_LATER_S
 
@@ -60,10 +60,6 @@ def calls() -> bytes:
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-
-def resident_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measured(

@@ -41,10 +41,8 @@ def predict(client: Client, options: argparse.Namespace) -> int:
             raise ArgumentsError(f"{options.file}: cannot be read ({error.strerror})") from None
         with file:
             return predict_lines(client, asked, file, options.file, options.json, width())
-    try:
+    with words.refusing_arguments():
         answer = client.predict(options.texts or options.tokens, **asked)
-    except (TypeError, ValueError) as error:
-        raise ArgumentsError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
     print(words.as_json(words.plain(answer)) if options.json else show.prediction(answer, texts, width()))
     return 0
@@ -95,14 +93,13 @@ def ready(client: Client, options: argparse.Namespace) -> int:
 def receipt(client: Client, options: argparse.Namespace) -> int:
     if (options.receipt_id is None) == (options.request_id is None):
         raise ArgumentsError("receipt takes ID or --request-id, and only one of them")
-    try:
-        if options.request_id is not None:
+    if options.request_id is not None:
+        with words.refusing_arguments():
             found = client.find_receipts(options.request_id, wait_until_settled=options.wait)
-            print(words.as_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
-            return 0
+        print(words.as_json(words.plain(found)) if options.json else show.found_receipts(found, width()))
+        return 0
+    with words.refusing_arguments():
         answer = client.receipt(options.receipt_id, wait_until_settled=options.wait)
-    except ValueError as error:
-        raise ArgumentsError(str(error)) from None
     print(words.as_json(words.plain(answer)) if options.json else show.receipt_with_lines(answer, width()))
     return 0
 

@@ -27,10 +27,8 @@ def generate(client: Client, options: argparse.Namespace) -> int:
     prompt = options.tokens if options.prompt is None else _text(options.prompt)
     given = {name: getattr(options, name) for name in OPTIONS}
     asked = {name: value for name, value in given.items() if value is not None} | asked_by(options)
-    try:
+    with words.refusing_arguments():
         pieces = client.generate_stream(prompt, stop=options.stop, ignore_eos=options.ignore_eos, **asked)
-    except (TypeError, ValueError) as error:
-        raise ArgumentsError(str(error)) from None
     came: list[GenerationPiece] = []
     try:
         for piece in pieces:
@@ -51,10 +49,8 @@ def generate(client: Client, options: argparse.Namespace) -> int:
 def score(client: Client, options: argparse.Namespace) -> int:
     if bool(options.texts) == bool(options.tokens):
         raise ArgumentsError("score takes TEXT or --tokens, and only one of them")
-    try:
+    with words.refusing_arguments():
         answer = client.score(options.texts or options.tokens, **asked_by(options))
-    except (TypeError, ValueError) as error:
-        raise ArgumentsError(str(error)) from None
     texts = options.texts or [f"{len(ids)} token ids" for ids in options.tokens]
     print(words.as_json(words.plain(answer)) if options.json else show.scores(answer, texts, width()))
     return 0

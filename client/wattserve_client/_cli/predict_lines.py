@@ -109,10 +109,8 @@ def predict_lines(
             else:
                 total.empty += 1
 
-    try:
+    with words.refusing_arguments():
         answers = client.predict_many(inputs(), **asked)
-    except (TypeError, ValueError) as error:
-        raise ArgumentsError(str(error)) from None
     try:
         for answer in answers:
             number, text = open_lines.pop(answer.index)

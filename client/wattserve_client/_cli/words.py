@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -38,6 +39,15 @@ class CommandError(Exception):
 
 class ArgumentsError(CommandError):
     """A mistake in the arguments or the input; exit code 2."""
+
+
+@contextmanager
+def refusing_arguments() -> Iterator[None]:
+    """What the library says of arguments that make no sense is an ArgumentsError."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ArgumentsError(str(error)) from None
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int = 0, elide: str = "") -> str:

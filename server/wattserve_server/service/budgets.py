@@ -191,7 +191,8 @@ class Budgets:
 
     def waits(self, held: Held, key: ApiKey, refuse: Refuse) -> None:
         """What it will use nobody knows beforehand: once the key's budget is used up, it is refused."""
-        self._waiting[held.tenant].setdefault(key, {})[held] = refuse
+        if key.budgets:
+            self._waiting[held.tenant].setdefault(key, {})[held] = refuse
 
     def _refuse_waiting(self, tenant: str) -> None:
         """Who came last goes first, until the others have room."""

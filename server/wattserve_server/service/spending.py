@@ -68,12 +68,7 @@ class Spending:
 
     def waits(self, refuse: Refuse) -> None:
         """Until its first step it may be refused, where others have used the budget up."""
-        if (
-            self._budgets is not None
-            and self._held is not None
-            and self._key is not None
-            and self._key.budgets
-        ):
+        if self._budgets is not None and self._held is not None and self._key is not None:
             self._budgets.waits(self._held, self._key, refuse)
 
     def used(self, uj: int) -> None:
