@@ -27,7 +27,7 @@ from wattserve_server.engine.book import Run
 from wattserve_server.errors import ConfigError, UnavailableError
 from wattserve_server.service.budgets import Budgets
 from wattserve_server.service.caller import CALLER
-from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.keys import Keys
 from wattserve_server.service.stored import Sees
 from wattserve_server.telemetry.state import AccountBookState
 
@@ -79,7 +79,7 @@ class AccountBook:
         self._writer.start()
         say(f"account book: {self._book.name}{', which is new' if self._book.is_new else ''}")
 
-    async def budgets(self, keys: Callable[[], Iterable[ApiKey]]) -> Budgets:
+    async def budgets(self, keys: Callable[[], Keys]) -> Budgets:
         """Those of the tenants of these keys, with what was used of them before now."""
         self.kept = await asyncio.to_thread(
             Budgets, self._name, keys, self.lookup.spent_by, lambda: self._unix_ns() / 1e9

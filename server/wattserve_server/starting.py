@@ -236,7 +236,7 @@ async def start(
 
         account_book.begin(book.run, encode, lambda: {each.name: each.told for each in counters})
         if keys is not None and predictor is not None:
-            predictor.budgets = await account_book.budgets(lambda: keys.keys.by_id.values())
+            predictor.budgets = await account_book.budgets(lambda: keys.keys)
             looking = asyncio.create_task(account_book.look_at_others())
             undo.callback(looking.cancel)
     budgets = None if predictor is None else predictor.budgets

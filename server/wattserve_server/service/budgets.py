@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from wattserve_server.energy.receipt import Receipt
 from wattserve_server.errors import SpentError
 from wattserve_server.service.budget import PERIODS, SOFT, Budget, begun_hour, end_hour, seconds_left
-from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.keys import ApiKey, Keys
 
 # A receipt's idle draw counts for so much less with each that follows it: about the last twenty tell.
 LATELY = 0.95
@@ -82,7 +82,7 @@ class Budgets:
     def __init__(
         self,
         server: str,
-        keys: Callable[[], Iterable[ApiKey]],
+        keys: Callable[[], Keys],
         spent_by: SpentBy,
         unix_s: Callable[[], float],
     ) -> None:
@@ -141,6 +141,10 @@ class Budgets:
 
     def _foreseen_uj(self, tenant: str) -> int:
         return sum(self._idle.with_idle_uj(tenant, *each) for each in self._open_uj[tenant].items())
+
+    def bound(self, tenant: str, key: ApiKey) -> bool:
+        """Whether there are any: of that key, or of another that may be shown for the tenant."""
+        return bool(key.budgets) or tenant in self._keys().with_budgets
 
     def check(self, tenant: str, key: ApiKey) -> str:
         """Whether its budgets are used up, also by what is not final. key: that was shown for the tenant,
@@ -255,8 +259,8 @@ class Budgets:
         of a kind and a period the least, which is used up first."""
         seen = {
             (tenant, budget)
-            for key in self._keys()
-            for tenant in (key.tenant, *key.names)
+            for key in self._keys().by_id.values()
+            for tenant in key.tenants
             for budget in self._of(key)
         }
         falling = sorted(seen, key=lambda each: each[1].uj, reverse=True)

@@ -60,7 +60,7 @@ class ApiKey:
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id) or not _SHA256.fullmatch(self.sha256):
             raise ConfigError("id and sha256 are 12 and 64 digits of base 16")
-        for tenant in (self.tenant, *self.names):
+        for tenant in self.tenants:
             if not TENANT.fullmatch(tenant):
                 raise ConfigError(f"{tenant!r} is no tenant: 1 to 64 letters, digits, `.`, `_` and `-`")
         wrong = [right for right in self.may if right not in RIGHTS]
@@ -73,6 +73,11 @@ class ApiKey:
             raise ConfigError("created is a day, such as 2026-11-27")
         for text in self.budgets:
             Budget.parse(text)
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """For whom it may be shown."""
+        return self.tenant, *self.names
 
     def is_still(self, other: ApiKey | None) -> bool:
         """Whether `other` is this key, and its calls may go on."""
@@ -103,17 +108,19 @@ def _hash(text: str) -> str:
 
 class Keys:
     """The keys of one file, by their ids. is_blank: it has none, nor the head that `wattserve keys` leaves
-    when it revokes the last one."""
+    when it revokes the last one. with_budgets: tenants for whom a key that has some may be shown."""
 
     def __init__(self, keys: Iterable[ApiKey], has_head: bool = True) -> None:
         self.by_id = {key.id: key for key in keys}
         self.is_blank = not self.by_id and not has_head
+        self.with_budgets = frozenset(
+            name for key in self.by_id.values() if key.budgets for name in key.tenants
+        )
 
     @property
     def tenants(self) -> list[str]:
         """All that are declared, in the order of the file."""
-        named = (name for key in self.by_id.values() for name in (key.tenant, *key.names))
-        return list(dict.fromkeys(named))
+        return list(dict.fromkeys(name for key in self.by_id.values() for name in key.tenants))
 
     def shown_by(self, headers: Sequence[str]) -> ApiKey:
         """The key in a call's `authorization` headers. Raises UnauthenticatedError, which repeats nothing of

@@ -21,7 +21,8 @@ WARNING = "wattserve-budget-warning"  # in the trailing metadata of a call, or a
 
 class Spending:
     """Of one request: `allow` it, then say how it `ended`. key: as the file has it now. Without budgets it
-    counts too, for another key of its tenant may have some. tenant: for whom it was shown."""
+    counts too, for another key of its tenant may have some, or be given some. tenant: for whom it was
+    shown."""
 
     __slots__ = ("_budgets", "_held", "_key", "_tenant", "warning")
 
@@ -51,7 +52,8 @@ class Spending:
         Raises SpentError, EnergyLimitError with the prediction, or LawUnknownError."""
         if most_uj is None and self._budgets is None:
             return
-        foreseen_uj = engine.foreseen_uj(items, hosted, scores)
+        is_asked = most_uj is not None or self._is_bound()
+        foreseen_uj = engine.foreseen_uj(items, hosted, scores) if is_asked else 0
         if most_uj is not None:
             _check_limit(foreseen_uj, most_uj, hosted.choice.name, field)
         if self._budgets is not None and self._key is not None:
@@ -60,6 +62,13 @@ class Spending:
             self._held = self._budgets.hold(self._tenant, variant, foreseen_uj or 0)
             if self.warning and (call := CALL.get(None)) is not None:
                 call.warn(WARNING, self.warning)
+
+    def _is_bound(self) -> bool:
+        return (
+            self._budgets is not None
+            and self._key is not None
+            and self._budgets.bound(self._tenant, self._key)
+        )
 
     def opened(self, receipt: Receipt) -> None:
         """It has a receipt, which may become final before its caller has read all: a stream's does."""

@@ -13,7 +13,7 @@ from wattserve_server.accounts.schema import HOURS
 from wattserve_server.accounts.store import open_book
 from wattserve_server.config import ServerConfig
 from wattserve_server.engine.book import Run
-from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.keys import ApiKey, Keys
 
 HOUR_NS = 3600 * 10**9
 
@@ -29,7 +29,7 @@ async def test_what_is_used_counts_in_the_hour_that_the_clock_tells(
     book = AccountBook(ServerConfig(account_book=place))
     book.begin(Run(started_unix_ns=begun_ns, started_ns=0), body_of, dict)
     key = ApiKey("0" * 12, "0" * 64, "shop", ("predict",), budgets=("hard 500 J/hour",))
-    budgets = await book.budgets(lambda: [key])
+    budgets = await book.budgets(lambda: Keys([key]))
     book.put(finished("one", 100, 0, "shop"))
     assert budgets.spent_uj("shop", "hour") == 100
     now_ns += 3 * HOUR_NS

@@ -13,7 +13,7 @@ from wattserve_server.errors import ConfigError, EnergyLimitError, LawUnknownErr
 from wattserve_server.service.budget import Budget, begun_hour, seconds_left
 from wattserve_server.service.budgets import MARGIN, Budgets
 from wattserve_server.service.generation import Running
-from wattserve_server.service.keys import ApiKey
+from wattserve_server.service.keys import ApiKey, Keys
 from wattserve_server.service.spending import Spending
 
 NOON_S = 1_800_014_400.0  # 2027-01-15T12:00Z
@@ -33,7 +33,7 @@ class Rig:
     keys: list[ApiKey] = field(default_factory=list)
 
     def made(self) -> Budgets:
-        return Budgets("here", lambda: self.keys, self.by, lambda: self.now_s)
+        return Budgets("here", lambda: Keys(self.keys), self.by, lambda: self.now_s)
 
     def by(self, first: int, end: int) -> dict[tuple[str, str], int]:
         sums: dict[tuple[str, str], int] = {}
@@ -248,7 +248,8 @@ def test_who_leaves_while_his_request_runs_is_counted_until_it_is_final() -> Non
 
 
 def test_what_a_key_without_budgets_has_running_counts_for_its_tenants_others() -> None:
-    budgets, unbounded, bounded = Rig().made(), key(), key("hard 0.001 J/hour")
+    unbounded, bounded = key(), key("hard 0.001 J/hour")
+    budgets = Rig(keys=[bounded]).made()
     spending = Spending(budgets, unbounded, "shop")
     spending.allow(Foreseeing(400), Hosted, [])  # type: ignore[arg-type]
     spending.used(5000)  # of which nobody refuses it anything
@@ -260,6 +261,21 @@ def test_what_a_key_without_budgets_has_running_counts_for_its_tenants_others() 
     spending.ended(None)
     refuse.spending.ended(None)
     assert budgets.spent_uj("shop", "hour") == 0
+
+
+def test_what_nobody_bounds_is_not_foreseen_and_counts_once_it_has_run() -> None:
+    rig, unbounded, other = Rig(), key(), key("hard 0.001 J/hour", tenant="bank")
+    rig.keys = [other]
+    budgets = rig.made()
+    spending = Spending(budgets, unbounded, "shop")
+    engine = Foreseeing(400)
+    spending.allow(engine, Hosted, [])  # type: ignore[arg-type]
+    assert not engine.was_asked
+    bounded = key("hard 0.001 J/hour")
+    rig.keys = [other, bounded]  # the file has changed
+    spending.used(5000)
+    with pytest.raises(SpentError, match=r"what runs, waits or is not settled yet counts 0\.005 J"):
+        Spending(budgets, bounded, "shop").check()
 
 
 def test_a_key_that_names_tenants_holds_its_budget_against_each_of_them() -> None:
@@ -414,7 +430,7 @@ def test_budgets_are_told_for_each_tenant() -> None:
     proxy = ApiKey("1" * 12, "1" * 64, "proxy", ("predict",), names=("shop",), budgets=("hard 9 J/day",))
     rig.keys = [
         key("hard 1 J/day", "soft 3 J/hour", "soft 2 J/hour", "soft 5 J/day"),
-        key(tenant="lab"),
+        ApiKey("2" * 12, "2" * 64, "lab", ("predict",)),
         proxy,
     ]
     assert list(rig.made().told()) == [  # the least of a kind and a period
@@ -430,8 +446,10 @@ class Foreseeing:
 
     def __init__(self, uj: int | None) -> None:
         self.uj = uj
+        self.was_asked = False
 
     def foreseen_uj(self, items: object, hosted: object, scores: bool) -> int | None:
+        self.was_asked = True
         return self.uj
 
 
