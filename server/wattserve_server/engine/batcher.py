@@ -50,6 +50,7 @@ class Wanted(NamedTuple):
     sequences: int
     tokens: int
     deadline_ns: int | None
+    requests: Sequence[Request] = ()  # that want it; none where they are not known yet
 
 
 class Evicted(NamedTuple):
@@ -112,6 +113,11 @@ class Batcher:
         """Whether somebody waits for the device. Any thread."""
         return len(self._waiting) > 0
 
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing goes before who comes now: then nobody's pace has to be believed."""
+        return not self._waiting
+
     def set_cost(self, variant: str, cost: BatchCost) -> None:
         """What a variant's batches cost, as measured at warm-up."""
         with self._changed:
@@ -157,7 +163,8 @@ class Batcher:
         )
         with self._changed:
             ahead = [*self._waiting.everything(), Ahead(variant, sequences, tokens)]
-            return self._has_room_behind(ahead, Wanted("", variant, 0, sequences, tokens, first_ns), now_ns)
+            wanted = Wanted("", variant, 0, sequences, tokens, first_ns, requests)
+            return self._has_room_behind(ahead, wanted, now_ns)
 
     def check_room(
         self, variant: str, priority: int, deadline_ns: int | None, caller: str = "", sequences: int = 1
@@ -176,7 +183,7 @@ class Batcher:
 
     def _check(self, wanted: Wanted, now_ns: int) -> None:
         waiting = self._waiting
-        if not waiting and wanted.sequences <= self._max_queue:  # then nobody's pace has to be believed
+        if self._is_idle and wanted.sequences <= self._max_queue:
             return
         if self._has_room_behind(waiting.everything(), wanted, now_ns):  # that is told at once
             return
@@ -193,25 +200,27 @@ class Batcher:
                     "sequences",
                     until_ns / 1e9 or None,
                 )
+        late_ns = 0.0
+        if wanted.deadline_ns is not None and wanted.deadline_ns > now_ns:  # else it expires in the queue
+            left_ns = wanted.deadline_ns - now_ns
+            # Others run between its sequences.
+            before_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, wanted.tokens), now_ns)
+            own_ns = self._own_ns(wanted, now_ns)
+            late_ns = before_ns + own_ns - left_ns / HEADROOM
         if wait_ns > self._max_queue_ns:
             raise OverloadedError(
-                f"the queue is full: what waits will take {wait_ns / 1e9:.2g} s, and no more than "
+                f"the queue is full: what goes before it will take {wait_ns / 1e9:.2g} s, and no more than "
                 f"{self._max_queue_ns / 1e9:g} s may wait; try again later",
                 "time",
-                (wait_ns - self._max_queue_ns) / 1e9,
+                max(wait_ns - self._max_queue_ns, late_ns) / 1e9,
             )
-        if wanted.deadline_ns is None or wanted.deadline_ns <= now_ns:  # it expires in the queue
-            return
-        left_ns = wanted.deadline_ns - now_ns
-        # Others run between its sequences.
-        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, wanted.tokens), now_ns)
-        late_ns = HEADROOM * (wait_ns + self._own_ns(wanted)) - left_ns
-        if wait_ns and late_ns > 0:
+        if late_ns > 0 and before_ns:
             raise OverloadedError(
-                f"the deadline cannot be met: what waits will take {wait_ns / 1e9:.2g} s, and the request "
-                f"has {left_ns / 1e9:.2g} s; try again later, or with more time",
+                f"the deadline cannot be met: what goes before it will take {before_ns / 1e9:.2g} s and it "
+                f"itself {own_ns / 1e9:.2g} s, and the request has {left_ns / 1e9:.2g} s; try again later, "
+                "or with more time",
                 "deadline",
-                late_ns / HEADROOM / 1e9,
+                late_ns / 1e9,
             )
 
     def _has_room_behind(self, ahead: Iterable[Ahead], wanted: Wanted, now_ns: int) -> bool:
@@ -222,9 +231,11 @@ class Batcher:
         if wait_ns > self._max_queue_ns:
             return False
         deadline_ns = wanted.deadline_ns
-        return deadline_ns is None or HEADROOM * (wait_ns + self._own_ns(wanted)) <= deadline_ns - now_ns
+        return (
+            deadline_ns is None or HEADROOM * (wait_ns + self._own_ns(wanted, now_ns)) <= deadline_ns - now_ns
+        )
 
-    def _own_ns(self, wanted: Wanted) -> float:
+    def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
         """For how long it will run; who comes later joins its batch."""
         return max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
 
@@ -232,7 +243,7 @@ class Batcher:
         """Raises OverloadedError where it cannot have any."""
         count = len(request.sequences)
         kind = (request.caller, request.variant, request.priority)
-        self._check(Wanted(*kind, count, request.tokens, request.deadline_ns), now_ns)
+        self._check(Wanted(*kind, count, request.tokens, request.deadline_ns, [request]), now_ns)
         evicted = []
         while (excess := len(self._waiting) + count - self._max_queue) > 0:
             evicted.append(self._evict(excess, now_ns))

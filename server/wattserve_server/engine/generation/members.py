@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Role, Work
 from wattserve_server.engine.generation.cache import SequenceCache
+from wattserve_server.engine.generation.pace import AnswerLengths
 from wattserve_server.engine.generation.port import FinishReason, TokenIds, TokenScore, Wish
 from wattserve_server.engine.generation.sampling import choose, log_likelihoods, score
 from wattserve_server.engine.generation.text import TextStream
@@ -63,6 +64,18 @@ class Member(QueuedSequence):
     def is_decoding(self) -> bool:
         """Whether a step of one token is all that it needs."""
         return self.pending == 1 and bool(self.produced)
+
+    @property
+    def may_end(self) -> bool:
+        """Whether its answer may end by itself."""
+        return bool(self.end_ids) or self.text is not None
+
+    def left(self, answers: AnswerLengths) -> float:
+        """Tokens that are still to be chosen, as far as is known."""
+        if self.wish is None:
+            return 0.0
+        most = min(self.wish.max_new_tokens - len(self.produced), self.longest - self.total)
+        return answers.expected(most, self.may_end)
 
     @property
     def is_ahead(self) -> bool:

@@ -18,20 +18,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from wattserve_server.energy.receipt import Line
 from wattserve_server.engine.batcher import Batcher, Chore, Wanted
 from wattserve_server.engine.fair import Ahead
 from wattserve_server.engine.generation.cache import CachePool
 from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
+from wattserve_server.engine.generation.port import FinishReason
 from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queued import Request
+from wattserve_server.engine.queued import QueuedSequence, Request
 from wattserve_server.errors import ExpiredError, WattserveError
 
 MOST_WAIT_S = 3600.0  # at a time: Python waits for no deadline that is centuries away
-LATELY = 0.9  # weight of the past in how long a member holds its place
 
 OnLeft = Callable[[Member, WattserveError | None], object]
 
@@ -50,6 +52,16 @@ class Step:
 
     variant: str
     parts: list[Part]
+
+
+@dataclass(slots=True)
+class _Outlook:
+    """What goes before who comes, as it was when somebody last asked about it in this step."""
+
+    held_until_ns: list[float]  # of each member: when it will have ended
+    steps_to_read: float  # that the prompts take which are being read
+    waiting: int = 0  # of how many that wait what follows was told
+    hold_steps: float = 0.0  # for which one of them will hold its place, in the mean
 
 
 class StepBatcher(Batcher):
@@ -72,10 +84,15 @@ class StepBatcher(Batcher):
         self._on_left = on_left
         self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
         self._again: deque[Member] = deque()  # that have lost their place
-        self._admitted_ns: dict[Member, int] = {}
+        self._admitted: dict[Member, None] = {}
         self._finish_tags: dict[str, float] = {}  # by caller, of its last prompt, while that is to come
         self._lowest = 0.0  # tokens that who is furthest behind has had; where a caller joins
-        self._holds_ns = 0.0  # how long a member holds its place
+        self._steps: StepPace = beside._steps if isinstance(beside, StepBatcher) else StepPace()
+        self._answers: AnswerLengths = beside._answers if isinstance(beside, StepBatcher) else AnswerLengths()
+        self._outlook: _Outlook | None = None
+        self._stepping: tuple[int, int] | None = (
+            None  # members of the step that runs, and when it was planned
+        )
         self._admitting_ns = 0  # when it last looked who waits
         self._is_full = False  # whether the cache had no room then for who came next
         self.preemptions = 0
@@ -83,11 +100,11 @@ class StepBatcher(Batcher):
     @property
     def members(self) -> int:
         """That are admitted. Any thread."""
-        return len(self._admitted_ns)
+        return len(self._admitted)
 
     @property
     def is_wanted(self) -> bool:
-        return bool(self._admitted_ns) or bool(self._again) or super().is_wanted
+        return bool(self._admitted) or bool(self._again) or super().is_wanted
 
     def leave(self, member: Member) -> None:
         """Its caller has gone, or has had enough. Its place is free before the next step."""
@@ -105,6 +122,7 @@ class StepBatcher(Batcher):
         """The next step, its lines marked as running, or the next chore; blocks until there is one. None once
         closed."""
         with self._changed:
+            self.stepped(time.monotonic_ns())
             while not self._is_closed:
                 now_ns = time.monotonic_ns()
                 if self._chores and self._is_chores_turn:
@@ -129,12 +147,21 @@ class StepBatcher(Batcher):
             self._expire(now_ns)
         self._sweep(now_ns)
         self._admit(now_ns)
+        self._outlook = None
         for variant in tuple(self._members):
             parts = self._parts(self._members[variant])
             if parts:  # then the others come first now
                 self._members[variant] = self._members.pop(variant)
+                self._stepping = len(parts), now_ns
                 return Step(variant, [Part(*part, part[0].next_line()) for part in parts])
         return None
+
+    def stepped(self, now_ns: int) -> None:
+        """What was planned, if anything was, has run. Called with the lock held."""
+        if self._stepping is not None:
+            members, since_ns = self._stepping
+            self._steps.learn(members, now_ns - since_ns)
+            self._stepping = None
 
     def make_room(self, members: Iterable[Member]) -> None:
         """They lose their places, for want of memory. On the lane's thread."""
@@ -145,24 +172,24 @@ class StepBatcher(Batcher):
     def forget(self, member: Member) -> None:
         """It has ended; its room is free. On the lane's thread."""
         with self._changed:
-            self._remove(member, time.monotonic_ns())
+            self._remove(member)
 
     def lose_all(self, error: WattserveError, stepping: Sequence[Member]) -> None:
         """Its lane is lost, and with it the caches. Who was not in its last step leaves with that error."""
         with self._changed:
-            for member in (*self._admitted_ns, *self._again):
-                self._remove(member, time.monotonic_ns())
+            for member in (*self._admitted, *self._again):
+                self._remove(member)
                 if member not in stepping:
                     self._on_left(member, error)
 
     def _sweep(self, now_ns: int) -> None:
         """Let go of who has left, and of who has no time left."""
-        for member in (*self._admitted_ns, *self._again):
+        for member in (*self._admitted, *self._again):
             deadline_ns = member.request.deadline_ns
             is_late = deadline_ns is not None and deadline_ns <= now_ns
             if not (member.is_leaving or is_late):
                 continue
-            self._remove(member, now_ns)
+            self._remove(member)
             told = "the deadline passed while the answer was generated, after {} of its tokens"
             is_over = is_late and not member.is_leaving
             self._on_left(member, ExpiredError(told.format(len(member.produced))) if is_over else None)
@@ -170,7 +197,7 @@ class StepBatcher(Batcher):
     def _admit(self, now_ns: int) -> None:
         last_ns, self._admitting_ns = self._admitting_ns, now_ns
         has_its_part = self._is_full = False
-        while len(self._admitted_ns) < self.limits.max_sequences and not has_its_part:
+        while len(self._admitted) < self.limits.max_sequences and not has_its_part:
             member = self._again[0] if self._again else self._first_waiting()
             if member is None:
                 return
@@ -192,11 +219,11 @@ class StepBatcher(Batcher):
             member.cache = cache
             self._give_turn(member)
             self._members.setdefault(member.request.variant, []).append(member)
-            self._admitted_ns[member] = now_ns
+            self._admitted[member] = None
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""
-        reading = [each.finish_tag - each.pending for each in self._admitted_ns if not each.is_decoding]
+        reading = [each.finish_tag - each.pending for each in self._admitted if not each.is_decoding]
         if not reading:  # nobody has to wait for what another has had
             self._finish_tags, self._lowest = {}, 0.0
         self._lowest = lowest = max(self._lowest, min(reading, default=0.0))
@@ -218,7 +245,7 @@ class StepBatcher(Batcher):
     @property
     def _held(self) -> int:
         """Members that are its own."""
-        return len(self._admitted_ns) + len(self._again)
+        return len(self._admitted) + len(self._again)
 
     @property
     def _lanes(self) -> list[StepBatcher]:
@@ -248,16 +275,16 @@ class StepBatcher(Batcher):
         self.preemptions += 1
         member.lose_place()
         self._drop(member)
-        del self._admitted_ns[member]
+        del self._admitted[member]
         self._again.appendleft(member)
 
-    def _remove(self, member: Member, now_ns: int) -> None:
+    def _remove(self, member: Member) -> None:
         if member in self._again:
             self._again.remove(member)
-        admitted_ns = self._admitted_ns.pop(member, None)
-        if admitted_ns is not None:
-            held_ns = now_ns - admitted_ns
-            self._holds_ns = LATELY * self._holds_ns + (1 - LATELY) * held_ns if self._holds_ns else held_ns
+        if member.may_end and member.produced:
+            self._answers.learn(len(member.produced), member.reason is FinishReason.STOP)
+        if member in self._admitted:
+            del self._admitted[member]
             self._drop(member)
         if member.cache is not None:
             member.cache.close()
@@ -268,20 +295,81 @@ class StepBatcher(Batcher):
         if not members:
             del self._members[member.request.variant]
 
-    # What waits, waits for places; how long a generation takes nobody knows beforehand.
+    # What waits, waits for places. For how long each is held is reckoned from the last steps and answers.
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and not any(lane._held for lane in self._lanes)
 
     def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
-        lanes = self._lanes
-        waiting = sum(each.sequences for each in ahead) + sum(len(lane._again) for lane in lanes)
-        waiting -= sum(lane._places - lane.members for lane in lanes)  # those that are free
-        holds_ns = [lane._holds_ns for lane in lanes if lane._holds_ns]
-        if waiting <= 0 or not holds_ns:
-            return 0.0
-        return waiting / max(sum(lane._places for lane in lanes), 1) * fmean(holds_ns)
+        lanes, first, turn_ns = self._lanes, [*ahead], self._turn_ns
+        waiting = ceil(sum([each.sequences for each in first])) + sum([len(lane._again) for lane in lanes])
+        free_ns: list[float] = []
+        for lane in lanes:
+            held_ns = [until_ns - now_ns for until_ns in lane._outlook_of(now_ns).held_until_ns]
+            free = max(lane._places - len(held_ns), not held_ns)
+            free_ns += held_ns + [turn_ns if held_ns else 0.0] * free  # from the next step on
+        hold_ns = self._hold_steps(first, now_ns) * turn_ns if waiting else 0.0
+        return max(0.0, place_free_ns(free_ns, waiting, hold_ns))
+
+    def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
+        members = _members(each for request in wanted.requests for each in request.sequences)
+        answer = max((member.left(self._answers) for member in members), default=0.0)
+        reading = min(lane._outlook_of(now_ns).steps_to_read for lane in self._lanes)
+        reading += self._steps_to_read(members)
+        return _steps(reading, answer) * self._turn_ns
+
+    def _outlook_of(self, now_ns: int) -> _Outlook:
+        """What its members will take: looked at once in each step that somebody asks about."""
+        if self._outlook is None:
+            reading = [member.pending for member in self._admitted if not member.is_decoding]
+            steps_to_read, turn_ns = sum(reading) / self.limits.max_tokens, self._turn_ns
+            held_until_ns = []
+            for member in self._admitted:
+                steps = _steps(0.0 if member.is_decoding else steps_to_read, member.left(self._answers))
+                until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
+                held_until_ns.append(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
+            self._outlook = _Outlook(held_until_ns, steps_to_read)
+        return self._outlook
+
+    def _hold_steps(self, ahead: Sequence[Ahead], now_ns: int) -> float:
+        """For how many steps one of those who wait will hold its place, in the mean. Where prompts are what
+        takes the time, each waits for those of all other places. ahead: what is known where nobody waits
+        yet."""
+        outlook, count = (
+            self._outlook_of(now_ns),
+            len(self._waiting) + sum([len(lane._again) for lane in self._lanes]),
+        )
+        if not count:
+            return sum(each.tokens for each in ahead) / sum(each.sequences for each in ahead)
+        if outlook.waiting != count:
+            waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
+            reading = self._steps_to_read(waiting) / count
+            answer = fmean(member.left(self._answers) for member in waiting)
+            outlook.waiting = count
+            outlook.hold_steps = max(_steps(reading, answer), reading * self._places)
+        return outlook.hold_steps
+
+    def _steps_to_read(self, members: Iterable[Member]) -> float:
+        return sum(len(member.prompt) for member in members) / self.limits.max_tokens
+
+    @property
+    def _turn_ns(self) -> float:
+        """From one step of a member to its next one, once those who wait have places too."""
+        variants = max(1, len(self._members))
+        members = min(self._places, self._held + len(self._waiting) + 1)
+        return self._steps.step_ns(members / variants) * variants
 
     @property
     def _places(self) -> int:
         return self.members if self._is_full else self.limits.max_sequences
 
-    def _own_ns(self, wanted: Wanted) -> float:
-        return 0.0
+
+def _steps(reading: float, answer: float) -> float:
+    """Of one member: the last of those that read its prompt chooses the first token of its answer."""
+    return max(1.0, reading) + max(0.0, answer - 1)
+
+
+def _members(waiting: Iterable[QueuedSequence]) -> list[Member]:
+    """What waits here is nothing else."""
+    return cast("list[Member]", list(waiting))

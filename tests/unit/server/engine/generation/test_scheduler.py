@@ -64,17 +64,20 @@ def test_nobody_waits_for_a_place_that_is_free() -> None:
         return world.queue.wait_ns(world.now_ns)
 
     world.ask(8, 2)
-    world.run()  # so that it is known how long a place is held
+    world.run()  # so that it is known how long a step takes
     for _ in range(4):
-        world.ask(8, 2)
         assert wait_ns() == 0
-    world.ask(8, 2)
-    for_one_ns = wait_ns()
-    assert for_one_ns > 0
-    world.step()  # which admits four
-    assert wait_ns() == for_one_ns
-    world.ask(8, 2)
-    assert wait_ns() == 2 * for_one_ns
+        world.ask(8, 3)
+    assert wait_ns() == 3_000_000  # once they have had theirs
+    world.step()  # which admits them
+    assert wait_ns() == 2_000_000
+    for _ in range(4):
+        world.ask(8, 3)
+    assert wait_ns() == 5_000_000
+    world.run()
+    world.ask(8, 100)
+    world.step()
+    assert wait_ns() == pytest.approx(1_000_000)  # the step that runs
 
 
 def test_a_place_for_which_the_cache_has_no_room_is_not_free() -> None:
@@ -86,9 +89,9 @@ def test_a_place_for_which_the_cache_has_no_room_is_not_free() -> None:
     assert world.queue.wait_ns(world.now_ns) == 0
     world.step()
     assert world.queue.members == 2
-    alone_ns = world.queue.wait_ns(world.now_ns)
+    assert world.queue.wait_ns(world.now_ns) == 2_000_000
     world.ask(BLOCK, 2)
-    assert world.queue.wait_ns(world.now_ns) == 2 * alone_ns > 0
+    assert world.queue.wait_ns(world.now_ns) == 3_000_000
 
 
 def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:

@@ -1,0 +1,163 @@
+"""How long generations hold their places, and who is let in for it; in a time of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fixtures.step_world import StepWorld
+from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
+from wattserve_server.errors import ExpiredError, OverloadedError
+
+MS = 1_000_000
+
+
+def test_steps_of_more_members_take_longer_by_what_was_learned_of_them() -> None:
+    pace = StepPace()
+    assert pace.step_ns(8) == 0  # nothing is known yet
+    for members in [*range(1, 33)] * 3:
+        pace.learn(members, 2 * MS + members * MS)
+    assert pace.step_ns(4) == pytest.approx(6 * MS)
+    for _ in range(500):  # which do not differ, so that what is known of others stays
+        pace.learn(32, 34 * MS)
+    assert pace.step_ns(4) == pytest.approx(6 * MS)
+
+
+def test_a_step_of_fewer_members_takes_no_less_than_nothing_and_of_more_no_less_than_of_fewer() -> None:
+    pace = StepPace()
+    for members, ms in ((1, 1), (32, 90), (1, 1), (32, 90)):
+        pace.learn(members, ms * MS)
+    assert 0 <= pace.step_ns(1) <= pace.step_ns(32)
+    for members, ms in ((1, 90), (32, 1), (1, 90), (32, 1)):
+        pace.learn(members, ms * MS)
+    assert 0 < pace.step_ns(1) == pace.step_ns(32)
+
+
+def test_answers_are_as_long_as_they_may_be_until_some_have_ended_earlier() -> None:
+    answers = AnswerLengths()
+    assert answers.expected(1000, may_end=False) == 1000
+    for _ in range(300):
+        answers.learn(64, ended=False)
+    assert answers.expected(64, may_end=True) > 63
+    for _ in range(300):
+        answers.learn(20, ended=True)
+    assert answers.expected(1000, may_end=True) == pytest.approx(20, rel=0.05)
+    assert answers.expected(4, may_end=True) == pytest.approx(4, rel=0.15)
+
+
+def test_answers_that_were_cut_do_not_make_the_others_shorter() -> None:
+    draws, answers = random.Random(7), AnswerLengths()
+    for _ in range(2000):  # of 50 tokens in the mean, of which nobody sees more than 30
+        length = draws.expovariate(1 / 50)
+        answers.learn(int(min(length, 30)), ended=length < 30)
+    assert answers.expected(10**6, may_end=True) == pytest.approx(50, rel=0.25)
+
+
+@given(
+    held=st.lists(st.integers(0, 1000), min_size=1, max_size=8),
+    ahead=st.integers(0, 40),
+    hold=st.integers(1, 300),
+)
+def test_who_comes_has_the_place_that_is_free_once_those_ahead_have_theirs(
+    held: list[int], ahead: int, hold: int
+) -> None:
+    starts = sorted(until + turn * hold for until in held for turn in range(ahead + 1))
+    assert place_free_ns(held, ahead, hold) == starts[ahead]
+
+
+def refused(
+    world: StepWorld, deadline_ns: int | None, prompt: int = 8, new: int = 16
+) -> OverloadedError | None:
+    try:
+        world.ask(prompt, new, caller="late", deadline_ns=deadline_ns)
+    except OverloadedError as error:
+        return error
+    return None
+
+
+def test_a_deadline_before_a_place_is_free_is_refused_though_nobody_waits() -> None:
+    world = StepWorld(members=2, step_tokens=64)
+    for _ in range(2):
+        world.ask(8, 200)
+    for _ in range(20):
+        world.step()
+    error = refused(world, world.now_ns + 100 * MS)
+    assert error is not None
+    assert error.limit == "deadline"
+    assert "what goes before it will take 0.18 s" in str(error)
+    assert refused(world, world.now_ns + 300 * MS) is None
+
+
+def test_no_more_than_may_wait_is_waited_for_a_place_that_is_held_for_longer() -> None:
+    world = StepWorld(members=2, step_tokens=64, most_wait_ns=100 * MS)
+    for _ in range(2):
+        world.ask(8, 200)
+    for _ in range(20):
+        world.step()
+    error = refused(world, None)
+    assert error is not None
+    assert error.limit == "time"
+    assert error.retry_after_s == pytest.approx(0.08, rel=0.1)
+    late = refused(world, world.now_ns + 30 * MS)  # its deadline lies nearer than that
+    assert late is not None
+    assert late.retry_after_s is not None
+    assert late.retry_after_s == pytest.approx(0.181 + 0.016 - 0.030 / 1.25, rel=0.05)
+    for _ in range(90):
+        world.step()
+    assert refused(world, None) is None
+
+
+def test_a_deadline_that_is_shorter_than_the_answer_is_refused_unless_nobody_else_is_there() -> None:
+    world = StepWorld(members=8, step_tokens=64)
+    world.ask(8, 100)
+    world.run()
+    assert refused(world, world.now_ns + 10 * MS) is None  # the pace may be wrong
+    world.step()
+    error = refused(world, world.now_ns + 10 * MS)
+    assert error is not None
+    assert error.limit == "deadline"
+    assert "it itself 0.016 s" in str(error)
+    assert refused(world, world.now_ns + 10 * MS, new=4) is None
+
+
+def test_what_is_refused_is_let_in_when_it_was_told_to_come_again() -> None:
+    world = StepWorld(members=4, step_tokens=64)
+    told: list[tuple[int, float]] = []
+    for _ in range(40):
+        world.ask(8, 16)
+        if len(told) < 1:
+            world.step()
+        error = refused(world, world.now_ns + 60 * MS)
+        if error is not None and error.retry_after_s is not None:
+            told.append((world.now_ns, error.retry_after_s))
+    refused_ns, after_s = told[-1]
+    while refused(world, world.now_ns + 60 * MS) is not None:
+        world.step()
+    assert (world.now_ns - refused_ns) / 1e9 == pytest.approx(after_s, rel=0.5)
+
+
+@pytest.mark.parametrize(("times", "new"), [(2, 16), (4, 16), (10, 16), (4, 1), (10, 64)])
+def test_under_overload_what_can_be_done_in_time_is_done_and_hardly_anything_else(
+    times: int, new: int
+) -> None:
+    """Deadlines of one and a half times what an answer takes when all places are held."""
+    places, prompt, steps = 8, 8, 3000
+    world = StepWorld(members=places, step_tokens=64, most_wait_ns=10_000 * MS)
+    draws, due_ns = random.Random(times), 0.0
+    peak = places / new  # answers a step
+    for _ in range(steps):
+        while due_ns <= world.now_ns:
+            with contextlib.suppress(OverloadedError):
+                world.ask(prompt, new, deadline_ns=world.now_ns + int(1.5 * (new + 1) * MS))
+            due_ns += draws.expovariate(times * peak / MS)
+        world.step()
+    world.run()
+    ended = zip(world.answered, world.answered_ns, strict=True)
+    in_time = [member for member, at_ns in ended if at_ns <= (member.request.deadline_ns or 0)]
+    assert len(in_time) >= 0.9 * peak * steps
+    cut = sum(len(member.produced) for member, error in world.left if isinstance(error, ExpiredError))
+    assert cut <= 0.03 * sum(len(member.produced) for member in world.answered)
