@@ -119,7 +119,10 @@ def _load_images(folder: Path) -> Dataset:
 def _load_tokens(folder: Path) -> Dataset:
     missing = [name for name in TENSOR_FILES if not (folder / name).is_file()]
     if missing:
-        raise DatasetError(f"{folder}: {', '.join(missing)} missing; make the folder with `loadgen prepare`")
+        hint = "; rows without a label have -1 there" if missing == [LABELS_FILE] else ""
+        raise DatasetError(
+            f"{folder}: {', '.join(missing)} missing{hint}; make the folder with `loadgen prepare`"
+        )
     ids, mask, labels = (read_tensor(folder / name) for name in TENSOR_FILES)
     _check_shapes(folder, ids, mask)
     checked_labels = check_labels(folder / LABELS_FILE, labels, ids.shape[0])

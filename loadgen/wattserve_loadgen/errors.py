@@ -19,3 +19,7 @@ class ResultsError(LoadgenError):
 
 class TargetError(LoadgenError):
     """The server cannot be reached, or stopped answering."""
+
+
+class RefusedError(TargetError):
+    """The server answers, and refuses the key that it is shown, or its rights. Waiting does not help."""

@@ -22,7 +22,11 @@ CLOSED_LOOPS = 32
 
 
 class Caller:
-    def __init__(self, address: str, tokens: int, connections: int = CONNECTIONS) -> None:
+    """new_tokens: of the answer to each request; 0: it predicts."""
+
+    def __init__(
+        self, address: str, tokens: int, connections: int = CONNECTIONS, new_tokens: int = 0
+    ) -> None:
         self._channels = [
             grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
             for _ in range(connections)
@@ -30,13 +34,19 @@ class Caller:
         self._stubs: list[Any] = [pb_grpc.InferenceStub(channel) for channel in self._channels]
         ids = pb.TokenIds(ids=[5 + index % 50 for index in range(tokens)])
         self._request = pb.PredictRequest(tokens=pb.TokenInput(sequences=[ids]))
+        self._generation = pb.GenerateRequest(tokens=ids, max_new_tokens=new_tokens, ignore_eos=True)
 
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close()
 
     async def call(self, number: int, left_s: float | None) -> None:
-        await self._stubs[number % len(self._stubs)].Predict(self._request, timeout=left_s)
+        stub = self._stubs[number % len(self._stubs)]
+        if not self._generation.max_new_tokens:
+            await stub.Predict(self._request, timeout=left_s)
+            return
+        async for _ in stub.Generate(self._generation, timeout=left_s):
+            pass
 
     async def capacity(self, duration_s: float) -> float:
         """Answers per second of closed loops."""

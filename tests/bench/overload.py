@@ -3,7 +3,7 @@
 Closed loops find what it can do; then requests come at fixed multiples of that, whether or not they are
 answered, each with a deadline, from one process whose CPU time is told, because it takes the server's.
 Goodput is what was answered within the deadline, counted from when it was due to be sent. Then who floods
-meets who does not (`fairness`).
+meets who does not (`fairness`); not where a language model generates (`--new-tokens`).
 """
 
 from __future__ import annotations
@@ -103,13 +103,11 @@ HEAD = (
 
 
 async def bench(server: RunningServer, options: argparse.Namespace) -> tuple[float, list[Point]]:
-    caller = Caller(server.address, options.tokens)
+    caller = Caller(server.address, options.tokens, new_tokens=options.new_tokens)
     await caller.capacity(options.seconds / 2)
     capacity = await caller.capacity(options.seconds)
-    print(
-        f"capacity: {capacity:.0f}/s, {options.tokens} tokens, deadline {options.deadline:g} s\n\n{HEAD}",
-        flush=True,
-    )
+    asked = f"{options.tokens} tokens" + f" and {options.new_tokens} new ones" * bool(options.new_tokens)
+    print(f"capacity: {capacity:.1f}/s, {asked}, deadline {options.deadline:g} s\n\n{HEAD}", flush=True)
     points = []
     for times in options.times:
         points.append(await measured(server, caller, times * capacity, options))
@@ -122,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="random:distilbert-base")
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=0, help="that a language model generates")
     parser.add_argument("--deadline", type=float, default=2.0, help="seconds")
     parser.add_argument("--threads", type=int, default=0, help="of the server, that compute; 0: as it does")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each load")
@@ -132,7 +131,11 @@ def main() -> None:
     settings = (*model, "--threads", str(options.threads))
     with running_server(*settings, fresh=True) as server:
         capacity, points = asyncio.run(bench(server, options))
-        shared = fairness.bench(server, capacity, options.tokens, options.seconds, options.deadline)
+        shared = (
+            []
+            if options.new_tokens
+            else fairness.bench(server, capacity, options.tokens, options.seconds, options.deadline)
+        )
     if options.out:
         found = {
             "capacity_per_s": capacity,

@@ -20,9 +20,11 @@ import pytest
 import trustme
 
 from tests.clients.oip_stub import OipStub, infer_request, told
+from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.models import save_classifier
 from tests.fixtures.server import RunningServer, running_server
 from wattserve_client import Answer, Client, NotAllowed, NotFound, Overloaded, Tls, WattserveError
+from wattserve_loadgen.cli import main as loadgen
 from wattserve_loadgen.target.wattserve import NativeTarget
 from wattserve_loadgen.target.wire import open_calls
 from wattserve_proto.oip import open_inference_pb2 as oip
@@ -356,6 +358,20 @@ async def test_loadgen_shows_its_key(world: World, held: Held, tmp_path: Path, s
     assert answer.receipt.receipt_id
     await close()
     await target.close()
+
+
+def test_loadgen_is_told_that_its_key_may_not_read_the_ledger(
+    world: World, held: Held, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "key").write_text(held.shop)
+    files = {"--dataset": make_labelled(tmp_path / "data"), "--out": tmp_path / "out"}
+    files |= {"--tls-ca": world.folder / "ca.pem", "--api-key-file": tmp_path / "key"}
+    given = [word for flag, file in files.items() for word in (flag, str(file))]
+    assert loadgen(["run", "--target", world.target, "--variant", "fp32", "--concurrency", "1", *given]) == 2
+    told = capsys.readouterr().err
+    assert f"{world.target} refuses: PERMISSION_DENIED this needs the right read-all" in told
+    assert "does not answer" not in told
+    assert not files["--out"].exists()
 
 
 def certificate(world: World, trusted: trustme.CA) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from wattserve_client import ServerInfo, Tls, VariantState
 from wattserve_client.errors import in_shared_flags
 from wattserve_loadgen import words
-from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_loadgen.errors import PlanError, RefusedError, TargetError
 from wattserve_loadgen.model.codec import as_stored
 from wattserve_loadgen.model.results import TargetSummary
 from wattserve_loadgen.model.server_info import difference
@@ -131,6 +131,8 @@ async def see_through(
             if losses > 1:
                 await heat_up(site)
             return await action()
+        except RefusedError as error:
+            raise SweepOver(str(error)) from error
         except TargetError as error:
             if losses == _MOST_LOSSES:
                 text = f"the server was lost {losses} times in a row ({what}): {error}"
@@ -234,6 +236,7 @@ async def _open_server(
         member = connect(address)
         stack.push_async_callback(member.close)
         info = await member.server_info(_CONNECT_S)
+        await member.energy_report()  # which a key without the right `read-all` may not ask for
         await check_one_server(member, partial(connect, address), info)
         if not options.dry_run:
             info = await until_loaded(member, info, tell)

@@ -18,6 +18,7 @@ from wattserve_client import (
     AsyncClient,
     DeadlineExceeded,
     EnergyReport,
+    NotAllowed,
     NotFound,
     Receipt,
     Scores,
@@ -29,7 +30,7 @@ from wattserve_client.errors import in_shared_flags
 from wattserve_client.keys import ApiKey
 from wattserve_client.wire import from_message
 from wattserve_common.dataset import Dataset
-from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_loadgen.errors import PlanError, RefusedError, TargetError
 from wattserve_loadgen.target.generation import Generated, make_generation, read_generation
 from wattserve_loadgen.target.wire import GENERATE, PREDICT, PREDICT_STREAM, Connection, cause, open_channel
 from wattserve_proto.v1 import inference_pb2 as pb
@@ -180,6 +181,8 @@ class NativeTarget:
             yield
         except WattserveError as error:
             why = cause(error.__cause__) if isinstance(error.__cause__, grpc.RpcError) else error.message
+            if isinstance(error, NotAllowed):
+                raise RefusedError(f"{self.address} refuses: {error.code} {why}".rstrip()) from None
             raise TargetError(f"{self.address} does not answer: {error.code} {why}".rstrip()) from None
 
 

@@ -223,7 +223,7 @@ QUEUE = _server.add(GAUGE, "wattserve_queue_sequences", lambda server: server.qu
 QUEUE_LIMIT = _server.add(GAUGE, "wattserve_queue_limit_sequences", lambda server: server.queue_limit,
     "How many sequences may wait, in the queues of all devices together. Requests beyond are refused.")
 QUEUE_WAIT = _server.add(GAUGE, "wattserve_queue_wait_seconds", lambda server: server.queue_wait_s,
-    "For how long all that waits will take, as the last batches tell; who has less waiting waits for less.")
+    "For how long who comes now would wait behind all that waits, as the last batches and steps tell.")
 QUEUE_CALLERS = _server.add(GAUGE, "wattserve_queue_callers", lambda server: server.queue_callers,
     "Tenants, else peers, of whom something waits, summed over the devices. A full queue of one is that "
     "one's flood.")

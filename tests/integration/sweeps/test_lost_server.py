@@ -18,7 +18,7 @@ from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Told, measured
 from wattserve_client import ServerInfo
 from wattserve_client.wire import from_message
-from wattserve_loadgen.errors import PlanError, TargetError
+from wattserve_loadgen.errors import PlanError, RefusedError, TargetError
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.sweeping.cells import CellRunner
@@ -170,6 +170,29 @@ def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> No
         "the server was lost 3 times in a row (fp32 in block 1): h:1 does not answer"
     )
     assert (len(runs), len(notes)) == (3, 2)
+
+
+def test_a_key_that_is_refused_is_not_waited_for() -> None:
+    async def nothing(site: Site) -> None:
+        pass
+
+    async def is_refused() -> None:
+        raise RefusedError("h:1 refuses: UNAUTHENTICATED")
+
+    told: list[str] = []
+    ended = see_through(
+        cast(Any, BackAtOnce()),
+        "fp32 in block 1",
+        is_refused,
+        limit_s=1.0,
+        stopped=lambda: "",
+        heat_up=nothing,
+        tell=told.append,
+        note=told.append,
+    )
+    with pytest.raises(SweepOver, match=r"^h:1 refuses: UNAUTHENTICATED$"):
+        asyncio.run(ended)
+    assert not told
 
 
 def instance(instance_id: str) -> ServerInfo:

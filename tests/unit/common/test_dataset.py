@@ -109,7 +109,11 @@ IDS = "input_ids.pt"
 MASK = "attention_mask.pt"
 LABELS = "labels.pt"
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"labels": None}, "{folder}: labels.pt missing; make the folder with `loadgen prepare`"),
+    (
+        {"labels": None},
+        "{folder}: labels.pt missing; rows without a label have -1 there; make the folder with "
+        "`loadgen prepare`",
+    ),
     (
         {"input_ids": torch.ones(3, 4)},
         "{folder}/input_ids.pt: torch.float32 found; it must hold integers",

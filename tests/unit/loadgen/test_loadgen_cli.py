@@ -133,7 +133,10 @@ def test_a_wrong_dataset_is_told_before_any_server_is_asked(
     message = complaint(
         capsys, "sweep", "--target", "127.0.0.1:1", "--dataset", str(data), "--out", str(tmp_path / "out")
     )
-    assert message == f"{data}: labels.pt missing; make the folder with `loadgen prepare`"
+    assert message == (
+        f"{data}: labels.pt missing; rows without a label have -1 there; make the folder with "
+        "`loadgen prepare`"
+    )
     assert not (tmp_path / "out").exists()
 
 

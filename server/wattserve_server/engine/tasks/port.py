@@ -28,6 +28,7 @@ class InputFacts:
     vocabulary_size: int = 0  # token ids lie in [0, vocabulary_size); 0 for a model that takes none
     pixel_shape: tuple[int, ...] = ()  # (channels, height, width) for a model that takes images
     pad_id: int = 0  # what fills the ends of shorter items
+    end_id: int | None = None  # with which each must end, where the model looks for it
 
 
 class Task(Protocol):

@@ -64,7 +64,9 @@ class TokenItems:
                 "served by --task image-classification)"
             )
         pad_id = _pad_id(source, config, size)
-        return InputFacts(longest_sequence(config, tokenizer, pad_id), size, pad_id=pad_id)
+        return InputFacts(
+            longest_sequence(config, tokenizer, pad_id), size, pad_id=pad_id, end_id=_end_id(config, size)
+        )
 
     def length(self, item: Item) -> int:
         return len(item)
@@ -72,17 +74,17 @@ class TokenItems:
     def example(self, facts: InputFacts, tokenizer: Any | None, length: int, seed: int) -> Item:
         """Random ids, between the special tokens that the model expects around a text."""
         ids = np.random.default_rng(seed).integers(0, facts.vocabulary_size, size=length, dtype=np.int64)
-        ids[ids == facts.pad_id] = (facts.pad_id + 1) % facts.vocabulary_size
-        if tokenizer is None:
-            return ids
-        special = set(tokenizer.all_special_ids)
-        plain = next(i for i in range(facts.vocabulary_size) if i not in special)
+        special = {facts.pad_id, *(() if facts.end_id is None else (facts.end_id,))}
+        special.update(() if tokenizer is None else tokenizer.all_special_ids)
+        plain = next((i for i in range(facts.vocabulary_size) if i not in special), 0)
         ids[np.isin(ids, list(special))] = plain
-        around = tokenizer("a")["input_ids"]
+        around = [] if tokenizer is None else tokenizer("a")["input_ids"]
         if length >= 3 and around and around[0] in special:
             ids[0] = around[0]
         if length >= 3 and around and around[-1] in special:
             ids[-1] = around[-1]
+        if facts.end_id is not None:
+            ids[-1] = facts.end_id
         return ids
 
     def collate(self, items: Sequence[Item], facts: InputFacts) -> Inputs:
@@ -93,6 +95,13 @@ class TokenItems:
             padded[row, : len(ids)] = ids
             mask[row, : len(ids)] = 1
         return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
+
+
+def _end_id(config: Any, size: int) -> int | None:
+    """Encoder-decoders classify by the token that ends a text, and raise where there is none."""
+    end_id = getattr(config, "eos_token_id", None)
+    is_looked_for = getattr(config, "is_encoder_decoder", False)
+    return end_id if is_looked_for and isinstance(end_id, int) and 0 <= end_id < size else None
 
 
 def _pad_id(source: str, config: Any, size: int) -> int:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -57,6 +58,17 @@ def bart(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """Of a batch it demands that all sequences have as many `</s>`, here 3, and one at least."""
     folder = save_bart_classifier(tmp_path_factory.mktemp("models") / "bart")
     return load_model(str(folder), task_named("sequence-classification"))
+
+
+def test_what_classifies_by_the_end_of_a_text_is_tried_with_it_though_it_has_no_tokenizer(
+    tmp_path: Path,
+) -> None:
+    folder = save_bart_classifier(tmp_path / "bart", with_tokenizer=False)
+    task = task_named("sequence-classification")
+    model = load_model(str(folder), task)  # which tries an example
+    for length in (1, 2, 9):
+        example = task.example(model.facts, None, length, seed=length)
+        assert np.flatnonzero(example == 3).tolist() == [length - 1]
 
 
 class Ran(NamedTuple):
