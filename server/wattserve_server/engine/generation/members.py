@@ -75,7 +75,7 @@ class Member(QueuedSequence):
         if self.wish is None:
             return 0.0
         most = min(self.wish.max_new_tokens - len(self.produced), self.longest - self.total)
-        return answers.expected(most, self.may_end)
+        return answers.expected(self.request.caller, most, self.may_end)
 
     @property
     def is_ahead(self) -> bool:

@@ -17,6 +17,8 @@ ANSWERS_LATELY = 0.98
 # Until answers have told, one token in so many ends one.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
+EVERYBODY = ""
+MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
 
 class StepPace:
@@ -49,20 +51,30 @@ class StepPace:
 
 class AnswerLengths:
     """How many tokens an answer will have: as if each token that may end it did so with the same chance. An
-    answer that was cut tells, too, that none of its tokens has ended it."""
+    answer that was cut tells, too, that none of its tokens has ended it. A caller's own answers tell, and
+    everybody's while none of his are known."""
 
     def __init__(self) -> None:
-        self._tokens, self._ends = FIRST_IDEA_TOKENS, 1.0
+        self._told = {EVERYBODY: (FIRST_IDEA_TOKENS, 1.0)}  # tokens, and how many ended answers; by caller
 
-    def learn(self, tokens: int, ended: bool) -> None:
+    def learn(self, caller: str, tokens: int, ended: bool) -> None:
         """ended: by itself, and not because it was as long as it may be, or was cut."""
-        self._tokens = ANSWERS_LATELY * self._tokens + tokens
-        self._ends = ANSWERS_LATELY * self._ends + ended
+        for whose in {EVERYBODY, caller}:
+            before, ends = self._told.pop(whose) if whose in self._told else self._first_idea()
+            self._told[whose] = ANSWERS_LATELY * before + tokens, ANSWERS_LATELY * ends + ended
+        while len(self._told) > MOST_CALLERS:
+            del self._told[next(iter(self._told))]
 
-    def expected(self, most: int, may_end: bool) -> float:
+    def expected(self, caller: str, most: int, may_end: bool) -> float:
         """Of an answer of so many tokens at the most, or of what is left of it."""
-        chance = self._ends / self._tokens if may_end else 0.0
+        tokens, ends = self._told.get(caller) or self._first_idea()
+        chance = ends / tokens if may_end else 0.0
         return -expm1(-chance * most) / chance if chance * most > NEGLIGIBLE else most
+
+    def _first_idea(self) -> tuple[float, float]:
+        """As much as one answer of everybody's tells."""
+        tokens, ends = self._told[EVERYBODY]
+        return tokens / max(ends, NEGLIGIBLE), 1.0
 
 
 def place_free_ns(held_ns: Iterable[float], ahead: int, hold_ns: float) -> float:

@@ -282,7 +282,8 @@ class StepBatcher(Batcher):
         if member in self._again:
             self._again.remove(member)
         if member.may_end and member.produced:
-            self._answers.learn(len(member.produced), member.reason is FinishReason.STOP)
+            ended = member.reason is FinishReason.STOP
+            self._answers.learn(member.request.caller, len(member.produced), ended)
         if member in self._admitted:
             del self._admitted[member]
             self._drop(member)

@@ -39,22 +39,37 @@ def test_a_step_of_fewer_members_takes_no_less_than_nothing_and_of_more_no_less_
 
 def test_answers_are_as_long_as_they_may_be_until_some_have_ended_earlier() -> None:
     answers = AnswerLengths()
-    assert answers.expected(1000, may_end=False) == 1000
+    assert answers.expected("a", 1000, may_end=False) == 1000
     for _ in range(300):
-        answers.learn(64, ended=False)
-    assert answers.expected(64, may_end=True) > 63
+        answers.learn("a", 64, ended=False)
+    assert answers.expected("a", 64, may_end=True) > 63
     for _ in range(300):
-        answers.learn(20, ended=True)
-    assert answers.expected(1000, may_end=True) == pytest.approx(20, rel=0.05)
-    assert answers.expected(4, may_end=True) == pytest.approx(4, rel=0.15)
+        answers.learn("a", 20, ended=True)
+    assert answers.expected("a", 1000, may_end=True) == pytest.approx(20, rel=0.05)
+    assert answers.expected("a", 4, may_end=True) == pytest.approx(4, rel=0.15)
 
 
 def test_answers_that_were_cut_do_not_make_the_others_shorter() -> None:
     draws, answers = random.Random(7), AnswerLengths()
     for _ in range(2000):  # of 50 tokens in the mean, of which nobody sees more than 30
         length = draws.expovariate(1 / 50)
-        answers.learn(int(min(length, 30)), ended=length < 30)
-    assert answers.expected(10**6, may_end=True) == pytest.approx(50, rel=0.25)
+        answers.learn("a", int(min(length, 30)), ended=length < 30)
+    assert answers.expected("a", 10**6, may_end=True) == pytest.approx(50, rel=0.25)
+
+
+def test_a_callers_answers_are_foreseen_by_its_own_and_a_new_ones_by_everybodys() -> None:
+    answers = AnswerLengths()
+    for _ in range(200):
+        answers.learn("chats", 20, ended=True)
+        answers.learn("summaries", 700, ended=True)
+    assert answers.expected("chats", 1000, may_end=True) == pytest.approx(20, rel=0.05)
+    assert (
+        400 < answers.expected("summaries", 1000, may_end=True) < 600
+    )  # of 700 in the mean, none above 1000
+    assert 200 < answers.expected("new", 1000, may_end=True) < 360
+    for number in range(3000):
+        answers.learn(f"peer {number}", 20, ended=True)
+    assert answers.expected("summaries", 1000, may_end=True) < 30  # it has been forgotten
 
 
 @given(
