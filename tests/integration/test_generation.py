@@ -25,10 +25,11 @@ SERVICE = "/wattserve.v1.Inference"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Its cache has room for few at a time, so that some lose their places."""
+    """Its cache has room for few at a time, so that some lose their places, and others wait for long."""
     with running_server(
         *("--model", "random:llama-tiny", "--variants", "fp32,bf16", "--threads", "1"),
         *("--meter", "simulated", "--calibration-seconds", "0", "--kv-cache-bytes", "1MB"),
+        *("--max-queue-ms", "100000"),
     ) as running:
         yield running
 
