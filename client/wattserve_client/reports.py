@@ -136,6 +136,7 @@ class ServerInfo:
     other_meters: tuple[Meter, ...] = ()  # of a server whose variants run on several devices: one for each
     pixel_shape: tuple[int, ...] = ()  # channels, height, width, for a model that takes images
     model_memory_limit_bytes: int = 0  # for the weights of all loaded variants of a device; 0: no limit
+    weights_digest: str = ""  # the same for the same weights; empty for random ones
 
 
 @dataclass(frozen=True, slots=True)

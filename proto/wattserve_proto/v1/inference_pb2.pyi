@@ -1731,6 +1731,7 @@ class ServerInfo(google.protobuf.message.Message):
     OTHER_METERS_FIELD_NUMBER: builtins.int
     PIXEL_SHAPE_FIELD_NUMBER: builtins.int
     MODEL_MEMORY_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    WEIGHTS_DIGEST_FIELD_NUMBER: builtins.int
     server_version: builtins.str
     model_name: builtins.str
     model_source: builtins.str
@@ -1745,6 +1746,8 @@ class ServerInfo(google.protobuf.message.Message):
     model_parameters: builtins.int
     model_memory_limit_bytes: builtins.int
     """for the weights of all loaded variants of a device; 0: no limit"""
+    weights_digest: builtins.str
+    """SHA-256 of all tensors' heads and ends: the same for the same weights; empty for random ones"""
     @property
     def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -1786,9 +1789,10 @@ class ServerInfo(google.protobuf.message.Message):
         other_meters: collections.abc.Iterable[Global___MeterInfo] | None = ...,
         pixel_shape: collections.abc.Iterable[builtins.int] | None = ...,
         model_memory_limit_bytes: builtins.int = ...,
+        weights_digest: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits", "meter", b"meter"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepts_text", b"accepts_text", "default_variant", b"default_variant", "hardware", b"hardware", "instance_id", b"instance_id", "labels", b"labels", "limits", b"limits", "meter", b"meter", "model_memory_limit_bytes", b"model_memory_limit_bytes", "model_name", b"model_name", "model_parameters", b"model_parameters", "model_source", b"model_source", "other_meters", b"other_meters", "pixel_shape", b"pixel_shape", "random_weights", b"random_weights", "server_version", b"server_version", "task", b"task", "variants", b"variants", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepts_text", b"accepts_text", "default_variant", b"default_variant", "hardware", b"hardware", "instance_id", b"instance_id", "labels", b"labels", "limits", b"limits", "meter", b"meter", "model_memory_limit_bytes", b"model_memory_limit_bytes", "model_name", b"model_name", "model_parameters", b"model_parameters", "model_source", b"model_source", "other_meters", b"other_meters", "pixel_shape", b"pixel_shape", "random_weights", b"random_weights", "server_version", b"server_version", "task", b"task", "variants", b"variants", "versions", b"versions", "weights_digest", b"weights_digest"]) -> None: ...
 
 Global___ServerInfo: typing_extensions.TypeAlias = ServerInfo
 

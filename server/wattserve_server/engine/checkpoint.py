@@ -8,6 +8,8 @@ memory, and nothing that another variant could be made from.
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping
@@ -35,6 +37,8 @@ from wattserve_server.engine.weights import stored_tensors
 from wattserve_server.errors import ConfigError
 
 log = logging.getLogger(__name__)
+
+DIGESTED_BYTES = 4096  # of either end of a tensor
 
 # The models of this package, by what --model takes, and what gives their folders.
 BUILT_IN: dict[str, Callable[[], Path]] = {"demo": demo_folder, "demo-llm": demo_llm_folder}
@@ -185,6 +189,23 @@ def fingerprint(place: str) -> tuple[tuple[str, int, int], ...]:
         path for path in Path(place).glob("*") if path.suffix == ".safetensors" or path.name == "config.json"
     ]
     return tuple(sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+def digest(place: str) -> str:
+    """Of a folder's weights: SHA-256 of what each file says of its tensors, and of both ends of each, so that
+    weights of any size are told apart at once. The files have been opened. Empty for what is not a folder
+    with weights."""
+    files, found = sorted(Path(place).glob("*.safetensors")), hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            head = file.read(int.from_bytes(file.read(8), "little"))
+            found.update(head)
+            tensors = {name: tensor for name, tensor in json.loads(head).items() if name != "__metadata__"}
+            for begin, end in (tensor["data_offsets"] for tensor in tensors.values()):
+                for at in (begin, max(begin, end - DIGESTED_BYTES)):
+                    file.seek(8 + len(head) + at)
+                    found.update(file.read(min(DIGESTED_BYTES, end - begin)))
+    return found.hexdigest() if files else ""
 
 
 def check_not_an_export(place: str) -> None:

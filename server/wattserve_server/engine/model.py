@@ -23,6 +23,7 @@ from wattserve_server.engine.checkpoint import (
     Made,
     check_finite,
     check_not_an_export,
+    digest,
     fingerprint,
     in_words,
     known_builtins,
@@ -63,6 +64,7 @@ class LoadedModel:
     labels: list[str]
     facts: InputFacts  # what it takes, `max_tokens` as the operator limited it
     parameters: int
+    weights_digest: str = ""  # of `checkpoint.digest`
     has_random_weights: bool = False  # its answers mean nothing; only speed and energy do
     is_packable: bool | None = None  # whether packing tokens was found to change no answer; None: not tried
     scoring: Scoring | None = field(init=False)  # asked of the task once: a config takes long to say anything
@@ -137,6 +139,7 @@ def load_model(
         labels=task.labels(config),
         facts=facts,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
+        weights_digest=digest(place),
         has_random_weights=source.startswith(RANDOM_PREFIX) if made is None else made.has_random_weights,
     )
 

@@ -65,6 +65,7 @@ def static_info(engine: Engine, accepts_text: bool, memory_limit: int) -> pb.Ser
         hardware=" + ".join(describe_device(lane) for lane in engine.lanes),
         instance_id=engine.book.run.instance_id,
         model_parameters=model.parameters,
+        weights_digest=model.weights_digest,
         pixel_shape=model.facts.pixel_shape,
         model_memory_limit_bytes=memory_limit,
     )

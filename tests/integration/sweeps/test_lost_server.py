@@ -19,6 +19,8 @@ from tests.fixtures.loadgen_sweeps import Told, measured
 from wattserve_client import ServerInfo
 from wattserve_client.wire import from_message
 from wattserve_loadgen.errors import PlanError, RefusedError, TargetError
+from wattserve_loadgen.model.codec import as_stored
+from wattserve_loadgen.model.server_info import difference
 from wattserve_loadgen.plan.schedule import Cell
 from wattserve_loadgen.results.records import read_records
 from wattserve_loadgen.sweeping.cells import CellRunner
@@ -197,6 +199,15 @@ def test_a_key_that_is_refused_is_not_waited_for() -> None:
 
 def instance(instance_id: str) -> ServerInfo:
     return from_message(ServerInfo, pb.ServerInfo(instance_id=instance_id))
+
+
+def test_other_weights_under_the_same_name_are_another_model() -> None:
+    def stored(digest: str) -> dict[str, Any]:
+        return {**as_stored(from_message(ServerInfo, pb.ServerInfo(weights_digest=digest)))}
+
+    assert difference(stored("a" * 64), stored("b" * 64)).endswith(" now: these are other weights")
+    assert difference(stored("a" * 64), stored("a" * 64)) == ""
+    assert difference(stored(""), stored("a" * 64)) == ""  # of an older server
 
 
 class Answers:

@@ -12,8 +12,8 @@ LATELY = 0.95
 # much, as a variance, and kept while they do not.
 TELLS_APART = 2.0
 
-# An answer's tokens count for so much less with each answer that follows it.
-ANSWERS_LATELY = 0.98
+# An answer counts for so much less with each that follows it: about the last ten tell.
+ANSWERS_LATELY = 0.9
 # Until answers have told, one token in so many ends one.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be

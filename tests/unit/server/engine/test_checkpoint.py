@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.fixtures.models import save_classifier, save_encoder
 from wattserve_server.engine.model import load_model
@@ -80,3 +81,16 @@ def test_what_transformers_cannot_use_is_told_with_what_it_is_about(
     folder = changed(save_classifier(tmp_path / "m"), **change)
     with pytest.raises(ConfigError, match=why):
         load_model(folder, task_named("sequence-classification"))
+
+
+def test_weights_are_told_apart_by_their_digest(tmp_path: Path) -> None:
+    task = task_named("sequence-classification")
+    folder = save_classifier(tmp_path / "m")
+    again = load_model(str(save_classifier(tmp_path / "same")), task).weights_digest
+    first = load_model(str(folder), task).weights_digest
+    assert len(first) == 64
+    assert again == first
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"classifier.weight": -tensors["classifier.weight"]}, folder / "model.safetensors")
+    assert load_model(str(folder), task).weights_digest not in ("", first)
+    assert load_model("random:distilbert-tiny", task).weights_digest == ""
