@@ -42,7 +42,7 @@ Chore = Callable[[], object]
 
 
 class Wanted(NamedTuple):
-    """What a request needs room for."""
+    """What a request needs room for. caller: empty for several requests together."""
 
     caller: str
     variant: str

@@ -315,8 +315,8 @@ class StepBatcher(Batcher):
 
     def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
         members = _members(each for request in wanted.requests for each in request.sequences)
-        # How an answer may end by itself nobody knows: a caller who has nothing else here is let in to show.
-        is_believed = self._has_some(wanted.caller)
+        # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
+        is_believed = not wanted.caller or self._has_some(wanted.caller)
         answers = [member.left(self._answers) for member in members if is_believed or not member.may_end]
         answer = max(answers, default=0.0)
         reading = min(lane._outlook_of(now_ns).steps_to_read for lane in self._lanes)
@@ -346,10 +346,8 @@ class StepBatcher(Batcher):
         """For how many steps one of those who wait will hold its place, in the mean. Where prompts are what
         takes the time, each waits for those of all other places. ahead: what is known where nobody waits
         yet."""
-        outlook, count = (
-            self._outlook_of(now_ns),
-            len(self._waiting) + sum([len(lane._again) for lane in self._lanes]),
-        )
+        outlook = self._outlook_of(now_ns)
+        count = len(self._waiting) + sum([len(lane._again) for lane in self._lanes])
         if not count:
             return sum(each.tokens for each in ahead) / sum(each.sequences for each in ahead)
         if outlook.waiting != count:

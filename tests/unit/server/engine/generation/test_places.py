@@ -150,7 +150,8 @@ def test_who_has_nothing_else_is_let_in_whatever_others_answers_are_like() -> No
     world.ask(8, 400, caller="long")
     world.step()
     deadline_ns = world.now_ns + 20 * MS
-    world.ask(8, 300, caller="short", deadline_ns=deadline_ns, may_end=True)
+    first = world.ask(8, 300, caller="short", deadline_ns=deadline_ns, may_end=True)
+    assert not world.queue.have_room([first.request], world.now_ns)  # so each is looked at by itself
     with pytest.raises(OverloadedError, match="deadline cannot be met"):  # one is enough to show
         world.ask(8, 300, caller="short", deadline_ns=deadline_ns, may_end=True)
     with pytest.raises(OverloadedError, match="deadline cannot be met"):  # which cannot end earlier
@@ -178,7 +179,7 @@ def test_under_overload_what_can_be_done_in_time_is_done_and_hardly_anything_els
     times: int, new: int
 ) -> None:
     """Deadlines of one and a half times what an answer takes when all places are held."""
-    places, prompt, steps = 8, 8, 3000
+    places, prompt, steps = 8, 8, 200 + 50 * new
     world = StepWorld(members=places, step_tokens=64, most_wait_ns=10_000 * MS)
     draws, due_ns = random.Random(times), 0.0
     peak = places / new  # answers a step
