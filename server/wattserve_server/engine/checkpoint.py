@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import transformers
@@ -39,6 +39,7 @@ from wattserve_server.errors import ConfigError
 log = logging.getLogger(__name__)
 
 DIGESTED_BYTES = 4096  # of either end of a tensor
+MOST_HEAD_BYTES = 100_000_000  # of a file of safetensors, as its format has it
 
 # The models of this package, by what --model takes, and what gives their folders.
 BUILT_IN: dict[str, Callable[[], Path]] = {"demo": demo_folder, "demo-llm": demo_llm_folder}
@@ -193,19 +194,26 @@ def fingerprint(place: str) -> tuple[tuple[str, int, int], ...]:
 
 def digest(place: str) -> str:
     """Of a folder's weights: SHA-256 of what each file says of its tensors, and of both ends of each, so that
-    weights of any size are told apart at once. The files have been opened. Empty for what is not a folder
-    with weights."""
+    weights of any size are told apart at once. Empty for what is not a folder with weights, and for damaged
+    ones, which are refused where they are loaded."""
     files, found = sorted(Path(place).glob("*.safetensors")), hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            head = file.read(int.from_bytes(file.read(8), "little"))
-            found.update(head)
-            tensors = {name: tensor for name, tensor in json.loads(head).items() if name != "__metadata__"}
-            for begin, end in (tensor["data_offsets"] for tensor in tensors.values()):
-                for at in (begin, max(begin, end - DIGESTED_BYTES)):
-                    file.seek(8 + len(head) + at)
-                    found.update(file.read(min(DIGESTED_BYTES, end - begin)))
+    try:
+        for path in files:
+            with path.open("rb") as file:
+                _digest(file, found)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        return ""
     return found.hexdigest() if files else ""
+
+
+def _digest(file: BinaryIO, found: hashlib._Hash) -> None:
+    head = file.read(min(int.from_bytes(file.read(8), "little"), MOST_HEAD_BYTES))
+    found.update(head)
+    tensors = {name: tensor for name, tensor in json.loads(head).items() if name != "__metadata__"}
+    for begin, end in (tensor["data_offsets"] for tensor in tensors.values()):
+        for at in (begin, max(begin, end - DIGESTED_BYTES)):
+            file.seek(8 + len(head) + at)
+            found.update(file.read(min(DIGESTED_BYTES, end - begin)))
 
 
 def check_not_an_export(place: str) -> None:
