@@ -18,7 +18,6 @@ _IDENTITY = (
     "labels",
     "random_weights",
 )
-_SINCE_LATELY = ("weights_digest",)  # which an older server does not state
 _VARIANT_IDENTITY = (
     "name", "device", "dtype", "native", "kernels", "detail", "proxy", "operands", "weights", "kept_layers",
     "tuning", "packs_tokens",
@@ -73,9 +72,9 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     for name in _IDENTITY:
         if before.get(name) != after[name]:
             return f"its {name} was {_short(before.get(name))} and is {_short(after[name])} now"
-    for name in _SINCE_LATELY:
-        if (was := before.get(name)) and (now := after.get(name)) and was != now:
-            return f"its {name} was {_short(was)} and is {_short(now)} now: these are other weights"
+    was, is_now = before.get("weights_digest"), after.get("weights_digest")
+    if was and is_now and was != is_now:  # an older server states none
+        return f"its weights_digest was {_short(was)} and is {_short(is_now)} now: these are other weights"
     later = {variant["name"]: variant for variant in after["variants"]}
     for variant in before["variants"]:
         now = later.get(variant["name"])

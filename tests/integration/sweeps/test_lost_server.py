@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,28 +146,35 @@ class BackAtOnce:
         return True
 
 
-def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> None:
+def seen_through(
+    action: Callable[[], Coroutine[Any, Any, None]],
+    tell: Callable[[str], None],
+    note: Callable[[str], None],
+) -> Coroutine[Any, Any, None]:
     async def nothing(site: Site) -> None:
         pass
 
+    return see_through(
+        cast(Any, BackAtOnce()),
+        "fp32 in block 1",
+        action,
+        limit_s=1.0,
+        stopped=lambda: "",
+        heat_up=nothing,
+        tell=tell,
+        note=note,
+    )
+
+
+def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> None:
     async def dies() -> None:
         runs.append(1)
         raise TargetError("h:1 does not answer")
 
     runs: list[int] = []
     notes: list[str] = []
-    again = see_through(
-        cast(Any, BackAtOnce()),
-        "fp32 in block 1",
-        dies,
-        limit_s=1.0,
-        stopped=lambda: "",
-        heat_up=nothing,
-        tell=lambda line: None,
-        note=notes.append,
-    )
     with pytest.raises(SweepOver) as caught:
-        asyncio.run(again)
+        asyncio.run(seen_through(dies, lambda line: None, notes.append))
     assert str(caught.value) == (
         "the server was lost 3 times in a row (fp32 in block 1): h:1 does not answer"
     )
@@ -175,25 +182,12 @@ def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> No
 
 
 def test_a_key_that_is_refused_is_not_waited_for() -> None:
-    async def nothing(site: Site) -> None:
-        pass
-
     async def is_refused() -> None:
         raise RefusedError("h:1 refuses: UNAUTHENTICATED")
 
     told: list[str] = []
-    ended = see_through(
-        cast(Any, BackAtOnce()),
-        "fp32 in block 1",
-        is_refused,
-        limit_s=1.0,
-        stopped=lambda: "",
-        heat_up=nothing,
-        tell=told.append,
-        note=told.append,
-    )
     with pytest.raises(SweepOver, match=r"^h:1 refuses: UNAUTHENTICATED$"):
-        asyncio.run(ended)
+        asyncio.run(seen_through(is_refused, told.append, told.append))
     assert not told
 
 

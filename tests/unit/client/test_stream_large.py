@@ -64,20 +64,24 @@ def test_a_large_input_is_answered_where_the_server_takes_it(server: Any, client
 
 
 def test_the_answer_to_a_large_input_may_be_the_last(server: Any, client: Any) -> None:
-    shared_is_over = threading.Event()
+    shared_is_over, others_came = threading.Event(), threading.Event()
 
     def large_last(requests: Iterator[pb.PredictRequest], call: Call) -> Iterator[Any]:
         for request in requests:
             if request.ByteSize() > LIMIT:
                 assert shared_is_over.wait(timeout=60)
+                assert others_came.wait(timeout=60)
                 yield answered(request)
                 return
             yield answered(request)
         call.context.add_callback(shared_is_over.set)
 
     server.script["PredictStream"] = [large_last]
-    answers = list(client.predict_many([LARGE, "a", "b"]))
-    assert sorted(answer.index for answer in answers) == [0, 1, 2]
+    coming = client.predict_many([LARGE, "a", "b"])
+    answers = [next(coming), next(coming)]
+    others_came.set()
+    answers += coming
+    assert [answer.index for answer in answers] == [1, 2, 0]
     assert all(answer.error is None for answer in answers)
 
 

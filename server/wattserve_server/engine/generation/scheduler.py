@@ -87,7 +87,7 @@ class StepBatcher(Batcher):
         self._admitted: dict[Member, None] = {}
         self._finish_tags: dict[str, float] = {}  # by caller, of its last prompt, while that is to come
         self._lowest = 0.0  # tokens that who is furthest behind has had; where a caller joins
-        self._steps: StepPace = beside._steps if isinstance(beside, StepBatcher) else StepPace()
+        self._step_pace: StepPace = beside._step_pace if isinstance(beside, StepBatcher) else StepPace()
         self._answers: AnswerLengths = beside._answers if isinstance(beside, StepBatcher) else AnswerLengths()
         self._outlook: _Outlook | None = None
         self._stepping: tuple[int, int] | None = (
@@ -160,7 +160,7 @@ class StepBatcher(Batcher):
         """What was planned, if anything was, has run. Called with the lock held."""
         if self._stepping is not None:
             members, since_ns = self._stepping
-            self._steps.learn(members, now_ns - since_ns)
+            self._step_pace.learn(members, now_ns - since_ns)
             self._stepping = None
 
     def make_room(self, members: Iterable[Member]) -> None:
@@ -308,7 +308,7 @@ class StepBatcher(Batcher):
         free_ns: list[float] = []
         for lane in lanes:
             held_ns = [until_ns - now_ns for until_ns in lane._outlook_of(now_ns).held_until_ns]
-            free = max(lane._places - len(held_ns), not held_ns)
+            free = max(0, lane._places - len(held_ns))
             free_ns += held_ns + [turn_ns if held_ns else 0.0] * free  # from the next step on
         hold_ns = self._hold_steps(first, now_ns) * turn_ns if waiting else 0.0
         return max(0.0, place_free_ns(free_ns, waiting, hold_ns))
@@ -366,11 +366,11 @@ class StepBatcher(Batcher):
         """From one step of a member to its next one, once those who wait have places too."""
         variants = max(1, len(self._members))
         members = min(self._places, self._held + len(self._waiting) + 1)
-        return self._steps.step_ns(members / variants) * variants
+        return self._step_pace.step_ns(members / variants) * variants
 
     @property
     def _places(self) -> int:
-        return self.members if self._is_full else self.limits.max_sequences
+        return max(1, self.members) if self._is_full else self.limits.max_sequences
 
 
 def _steps(reading: float, answer: float) -> float:
