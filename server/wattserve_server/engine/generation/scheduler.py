@@ -327,7 +327,8 @@ class StepBatcher(Batcher):
         """Whether anything of a caller's runs or waits."""
         if self._waiting.waiting(caller):
             return True
-        return any(member.request.caller == caller for lane in self._lanes for member in lane._admitted)
+        held = (member for lane in self._lanes for member in (*lane._admitted, *lane._again))
+        return any(member.request.caller == caller for member in held)
 
     def _outlook_of(self, now_ns: int) -> _Outlook:
         """What its members will take: looked at once in each step that somebody asks about."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.step_world import StepWorld
+from wattserve_server.engine.generation.cache import BLOCK
 from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
 from wattserve_server.errors import ExpiredError, OverloadedError
 
@@ -156,6 +157,16 @@ def test_who_has_nothing_else_is_let_in_whatever_others_answers_are_like() -> No
         world.ask(8, 300, caller="short", deadline_ns=deadline_ns, may_end=True)
     with pytest.raises(OverloadedError, match="deadline cannot be met"):  # which cannot end earlier
         world.ask(8, 300, caller="another", deadline_ns=deadline_ns)
+
+
+def test_who_waits_for_the_place_that_it_lost_has_something() -> None:
+    world = StepWorld(members=8, step_tokens=64, blocks=2)
+    world.ask(BLOCK - 2, 10, caller="long")
+    lost = world.ask(BLOCK - 2, 10, caller="short", may_end=True)
+    while not lost.preemptions:
+        world.step()
+    with pytest.raises(OverloadedError, match="deadline cannot be met"):
+        world.ask(8, 300, caller="short", deadline_ns=world.now_ns + 20 * MS, may_end=True)
 
 
 def test_what_is_refused_is_let_in_when_it_was_told_to_come_again() -> None:
