@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from heapq import heapify, heapreplace
 from math import expm1
 
+from wattserve_server.engine.pace import MOST_TIMES
+
 # A step counts for so much less with each that follows it: about the last twenty tell the pace.
 LATELY = 0.95
 # In how far steps of many members take longer than steps of few is learned while their numbers differ by so
 # much, as a variance, and kept while they do not.
 TELLS_APART = 2.0
+# No step is believed that takes many times as long as the longest of the last ones, which counts for so much
+# less with each that follows it: one with a prompt is not forgotten until the next.
+LONGEST_LATELY = 0.99
 
 # An answer counts for so much less with each that follows it: about the last ten tell.
 ANSWERS_LATELY = 0.9
@@ -29,8 +34,12 @@ class StepPace:
         self._weight = self._members = self._ns = 0.0  # sums over the last steps
         self._members_squared = self._members_ns = 0.0
         self._more_ns = 0.0  # that each further member takes
+        self._longest_ns = 0.0
 
     def learn(self, members: int, duration_ns: int) -> None:
+        if self._weight:
+            duration_ns = min(duration_ns, round(MOST_TIMES * max(1.0, self._longest_ns)))
+        self._longest_ns = max(duration_ns, LONGEST_LATELY * self._longest_ns)
         self._weight = LATELY * self._weight + 1
         self._members = LATELY * self._members + members
         self._ns = LATELY * self._ns + duration_ns

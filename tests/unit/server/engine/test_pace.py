@@ -227,3 +227,26 @@ def test_who_may_only_wait_for_so_long_is_taken_and_may_run_for_longer() -> None
     device.queue.put(made, device.now_ns)
     device.put(2)
     assert device.begin() == BATCH_NS
+
+
+def test_a_process_that_was_stopped_tells_no_pace() -> None:
+    device = Device()
+    device.put(4)
+    device.now_ns += device.begin() + 3_600_000_000_000  # in the middle of a batch
+    device.queue.ended(device.now_ns)
+    device.put(4)
+    assert BATCH_NS <= device.queue.wait_ns(device.now_ns) < 5 * BATCH_NS
+    for _ in range(10):
+        device.run()
+        device.put(4)
+    assert device.queue.wait_ns(device.now_ns) == pytest.approx(BATCH_NS, rel=0.2)
+
+
+def test_batches_that_all_take_a_thousand_times_as_long_are_soon_believed() -> None:
+    device = Device()
+    for _ in range(8):
+        device.put(4)
+        device.now_ns += 1000 * device.begin()
+        device.queue.ended(device.now_ns)
+    device.put(4)
+    assert device.queue.wait_ns(device.now_ns) == pytest.approx(1000 * BATCH_NS, rel=0.2)

@@ -39,6 +39,18 @@ def test_a_step_of_fewer_members_takes_no_less_than_nothing_and_of_more_no_less_
     assert 0 < pace.step_ns(1) == pace.step_ns(32)
 
 
+def test_a_process_that_was_stopped_tells_no_pace_of_steps_and_rare_prompts_do() -> None:
+    pace = StepPace()
+    for number in range(1000):
+        pace.learn(4, 200 * MS if number % 20 == 0 else 2 * MS)
+    assert pace.step_ns(4) == pytest.approx(12 * MS, rel=0.6)
+    pace.learn(4, 3_600_000 * MS)
+    assert pace.step_ns(4) < 120 * MS
+    for _ in range(20):
+        pace.learn(4, 3_600_000 * MS)  # they do take so long
+    assert pace.step_ns(4) == pytest.approx(3_600_000 * MS, rel=0.5)
+
+
 def test_answers_are_as_long_as_they_may_be_until_some_have_ended_earlier() -> None:
     answers = AnswerLengths()
     assert answers.expected("a", 1000, may_end=False) == 1000
