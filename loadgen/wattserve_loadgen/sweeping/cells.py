@@ -17,7 +17,7 @@ from wattserve_client import Receipt
 from wattserve_common.dataset import Dataset
 from wattserve_loadgen.drive.job import Job, LoopResult, Progress, Stamps
 from wattserve_loadgen.drive.processes import JobRun
-from wattserve_loadgen.errors import TargetError
+from wattserve_loadgen.errors import RefusedError, TargetError
 from wattserve_loadgen.figures import account
 from wattserve_loadgen.figures.measure import measure_cell
 from wattserve_loadgen.model.cells import CellResult, Record
@@ -36,6 +36,7 @@ from wattserve_loadgen.target.wire import CallFailure
 _MOST_PER_SECOND = 25_000  # of each process, above what it can send; arrays are sized by it
 _MOST_PER_CELL = 5_000_000
 _RETENTION_USED = 0.5  # of what the server keeps of receipts, before they are fetched while they settle
+_NOT_ALLOWED = {"PERMISSION_DENIED", "UNAUTHENTICATED"}
 _SPREAD = 1.5  # a cell may be faster than its heat-up was
 _LOST = "the server was lost before the cell's receipts settled"
 _SLACK = 1.1  # of an offline cell, whose length is not known before
@@ -95,13 +96,18 @@ class CellRunner:
             await self.trial(cell)
 
     async def trial(self, cell: Cell) -> LoopResult:
-        """Load without accounts. Raises TargetError when the server is lost before its end."""
+        """Load without accounts. Raises TargetError when the server is lost before its end, and RefusedError
+        when it takes no requests of this key."""
         site = self._sites[cell.arm.target]
         await site.check()
         await site.witness.before()
         async with site.witness.watching(harvest=False):
             loop = await self._load(cell, site, self._groups(cell), self._lengths)
         await site.check()
+        for outcome in loop.outcomes:
+            if isinstance(outcome, CallFailure) and outcome.code in _NOT_ALLOWED:
+                where = outcome.server or site.target.address
+                raise RefusedError(f"{where} refuses: {outcome.code} {outcome.message}".rstrip())
         return loop
 
     async def run(self, cell: Cell) -> CellOutcome:

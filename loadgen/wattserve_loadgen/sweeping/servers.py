@@ -131,14 +131,14 @@ async def see_through(
             if losses > 1:
                 await heat_up(site)
             return await action()
-        except RefusedError as error:
-            raise SweepOver(str(error)) from error
         except TargetError as error:
+            cause = error.__cause__ if isinstance(error.__cause__, TargetError) else error
+            if isinstance(cause, RefusedError):
+                raise SweepOver(str(error)) from error
             if losses == _MOST_LOSSES:
                 text = f"the server was lost {losses} times in a row ({what}): {error}"
                 raise SweepOver(text) from error
-            changed = error if isinstance(error, ServerChanged) else error.__cause__
-            if isinstance(changed, ServerChanged) and not changed.restarted:
+            if isinstance(cause, ServerChanged) and not cause.restarted:
                 raise SweepOver(f"the server changed: {error}") from error
             began = time.monotonic()
             if limit_s > 0:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from tests.fixtures.fake_server.memory import MemoryServer
 from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
-from tests.fixtures.loadgen_sweeps import arguments, sweep
+from tests.fixtures.loadgen_sweeps import Told, arguments, measured, sweep
 from wattserve_loadgen import cli
+from wattserve_loadgen.plan.schedule import Cell
 
 KEY = "wattserve_0123456789ab_planted"
 
@@ -66,3 +71,41 @@ def test_a_key_that_is_of_no_use_is_told_before_anything_is_sent(
     assert cli.main(asked) == 2
     told = capsys.readouterr().err
     assert (why in told, told.count("\n"), "planted" in told) == (True, 1, False)
+
+
+class Refusing(MemoryServer):
+    """refuses: the calls of these names; "all" of any."""
+
+    refuses = ""
+    code = grpc.StatusCode.UNAUTHENTICATED
+
+    def handler(self, method: str) -> Any:
+        if self.refuses in ("all", method.rpartition("/")[2]):
+            raise grpc.aio.AioRpcError(self.code, grpc.aio.Metadata(), grpc.aio.Metadata(), "no such key")
+        return super().handler(method)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05])  # between two cells, and in one
+def test_a_key_that_is_revoked_ends_the_sweep_at_once(data: Path, tmp_path: Path, after_s: float) -> None:
+    server, told = Refusing(Metered()), Told()
+
+    def revoke() -> None:
+        server.refuses = "all"
+
+    def on_cell(cell: Cell) -> None:
+        if cell.position == 3:
+            asyncio.get_running_loop().call_later(after_s, revoke) if after_s else revoke()
+
+    told.on_cell = on_cell
+    found = measured(server, data, tmp_path / "out", told, blocks=2)
+    assert found.ended == f"{server.address} refuses: UNAUTHENTICATED no such key"
+    assert not [line for line in told.lines if "waiting up to" in line]
+    assert [cell.position for cell in found.cells if not cell.stopped] == [2]
+
+
+def test_a_key_that_may_not_predict_ends_the_sweep_in_its_heat_up(data: Path, tmp_path: Path) -> None:
+    server = Refusing(Metered())
+    server.refuses, server.code = "Predict", grpc.StatusCode.PERMISSION_DENIED
+    found = measured(server, data, tmp_path / "out", blocks=2)
+    assert found.ended == f"{server.address} refuses: PERMISSION_DENIED no such key"
+    assert not found.cells
