@@ -15,10 +15,11 @@ still waits it admits one a step, since the other may have no room, or hang.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from statistics import fmean
 from typing import NamedTuple, cast
 
@@ -54,12 +55,25 @@ class Step:
     parts: list[Part]
 
 
+class _Turns(NamedTuple):
+    """Of prompts, by start-time fair queueing in tokens."""
+
+    lowest: float  # that who is furthest behind has had; where a caller joins
+    finish_tags: dict[str, float]  # by caller, of its last prompt, while that is to come
+
+    def finish_tag(self, caller: str, tokens: int) -> float:
+        """Of a prompt that is admitted now."""
+        return self.finish_tags.get(caller, self.lowest) + tokens
+
+
 @dataclass(slots=True)
 class _Outlook:
     """What goes before who comes, as it was when somebody last asked about it in this step."""
 
     held_until_ns: list[float]  # of each member: when it will have ended
-    steps_to_read: float  # that the prompts take which are being read
+    prompts: dict[str, list[tuple[float, float]]]  # that are read, of each variant in their order: the finish
+    # tag of each, and how many steps until it has been read
+    turns: _Turns
     waiting: int = 0  # of how many that wait what follows was told
     hold_steps: float = 0.0  # for which one of them will hold its place, in the mean
 
@@ -85,8 +99,7 @@ class StepBatcher(Batcher):
         self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
         self._again: deque[Member] = deque()  # that have lost their place
         self._admitted: dict[Member, None] = {}
-        self._finish_tags: dict[str, float] = {}  # by caller, of its last prompt, while that is to come
-        self._lowest = 0.0  # tokens that who is furthest behind has had; where a caller joins
+        self._turns = _Turns(0.0, {})  # as they were when somebody was last admitted
         self._step_pace: StepPace = beside._step_pace if isinstance(beside, StepBatcher) else StepPace()
         self._answers: AnswerLengths = beside._answers if isinstance(beside, StepBatcher) else AnswerLengths()
         self._outlook: _Outlook | None = None
@@ -223,15 +236,18 @@ class StepBatcher(Batcher):
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""
+        self._turns = turns = self._turns_now()
+        member.finish_tag = turns.lowest
+        if not member.preemptions:
+            caller = member.request.caller
+            turns.finish_tags[caller] = member.finish_tag = turns.finish_tag(caller, member.pending)
+
+    def _turns_now(self) -> _Turns:
         reading = [each.finish_tag - each.pending for each in self._admitted if not each.is_decoding]
         if not reading:  # nobody has to wait for what another has had
-            self._finish_tags, self._lowest = {}, 0.0
-        self._lowest = lowest = max(self._lowest, min(reading, default=0.0))
-        member.finish_tag = lowest
-        if not member.preemptions:
-            ahead = {caller: tag for caller, tag in self._finish_tags.items() if tag > lowest}
-            member.finish_tag = ahead.get(member.request.caller, lowest) + member.pending
-            self._finish_tags = ahead | {member.request.caller: member.finish_tag}
+            return _Turns(0.0, {})
+        lowest = max(self._turns.lowest, min(reading))
+        return _Turns(lowest, {whose: tag for whose, tag in self._turns.finish_tags.items() if tag > lowest})
 
     def _first_waiting(self) -> Member | None:
         """Of those that this lane may run."""
@@ -318,10 +334,19 @@ class StepBatcher(Batcher):
         # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
         is_believed = not wanted.caller or self._has_some(wanted.caller)
         answers = [member.left(self._answers) for member in members if is_believed or not member.may_end]
-        answer = max(answers, default=0.0)
-        reading = min(lane._outlook_of(now_ns).steps_to_read for lane in self._lanes)
-        reading += self._steps_to_read(members)
-        return _steps(reading, answer) * self._turn_ns
+        own = sum([len(member.prompt) for member in members])
+        reading = min(lane._steps_ahead(wanted, own, now_ns) for lane in self._lanes)
+        reading += own / self.limits.max_tokens
+        return _steps(reading, max(answers, default=0.0)) * self._turn_ns
+
+    def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
+        """That prompts take which have their turn before the end of a request's, of so many tokens; all of
+        them for requests of several callers."""
+        outlook = self._outlook_of(now_ns)
+        prompts = outlook.prompts.get(wanted.variant, [])
+        tag = outlook.turns.finish_tag(wanted.caller, tokens) if wanted.caller else inf
+        before = bisect_right(prompts, (tag, inf))
+        return prompts[before - 1][1] if before else 0.0
 
     def _has_some(self, caller: str) -> bool:
         """Whether anything of a caller's runs or waits."""
@@ -333,14 +358,22 @@ class StepBatcher(Batcher):
     def _outlook_of(self, now_ns: int) -> _Outlook:
         """What its members will take: looked at once in each step that somebody asks about."""
         if self._outlook is None:
-            reading = [member.pending for member in self._admitted if not member.is_decoding]
-            steps_to_read, turn_ns = sum(reading) / self.limits.max_tokens, self._turn_ns
-            held_until_ns = []
+            read_after: dict[Member, float] = {}
+            prompts: dict[str, list[tuple[float, float]]] = {}
+            for variant, members in self._members.items():
+                reading = sorted(members, key=lambda member: member.finish_tag)
+                tokens, prompts[variant] = 0, []
+                for member in reading:
+                    if not member.is_decoding:
+                        tokens += member.pending
+                        read_after[member] = tokens / self.limits.max_tokens
+                        prompts[variant].append((member.finish_tag, read_after[member]))
+            held_until_ns, turn_ns = [], self._turn_ns
             for member in self._admitted:
-                steps = _steps(0.0 if member.is_decoding else steps_to_read, member.left(self._answers))
+                steps = _steps(read_after.get(member, 0.0), member.left(self._answers))
                 until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
                 held_until_ns.append(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
-            self._outlook = _Outlook(held_until_ns, steps_to_read)
+            self._outlook = _Outlook(held_until_ns, prompts, self._turns_now())
         return self._outlook
 
     def _hold_steps(self, ahead: Sequence[Ahead], now_ns: int) -> float:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.step_world import StepWorld
 from wattserve_server.engine.generation.cache import BLOCK
+from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
 from wattserve_server.errors import ExpiredError, OverloadedError
 
@@ -195,6 +196,64 @@ def test_what_is_refused_is_let_in_when_it_was_told_to_come_again() -> None:
     while refused(world, world.now_ns + 60 * MS) is not None:
         world.step()
     assert (world.now_ns - refused_ns) / 1e9 == pytest.approx(after_s, rel=0.5)
+
+
+@pytest.mark.parametrize("outstanding", [16, 32, 60])  # of 32 places
+def test_another_callers_long_prompts_refuse_nobody_who_does_not_wait_for_them(outstanding: int) -> None:
+    world = StepWorld(members=32, step_tokens=128, blocks=2000, most_wait_ns=350 * MS)
+    flood: list[Member] = []
+    victims: list[Member] = []
+    for step in range(600):
+        flood = [member for member in flood if member not in world.answered]
+        with contextlib.suppress(OverloadedError):
+            while len(flood) < outstanding:
+                flood.append(world.ask(900, 1, caller="flood"))
+        if step % 10 == 9:
+            victims.append(world.ask(5, 4, caller="victim", deadline_ns=world.now_ns + 60 * MS))
+        world.step()
+    world.run()
+    assert not world.left
+    assert set(victims) <= set(world.answered)
+    assert len(world.answered) > len(victims) + 50
+
+
+def crowd(seed: int, callers: str, prompts: list[int], answers: list[int]) -> tuple[StepWorld, random.Random]:
+    """A queue in the middle of its work, and what may be drawn next; the same for the same seed."""
+    draws, world = random.Random(seed), StepWorld(members=8, step_tokens=64, blocks=2000)
+    for _ in range(10):  # so that the pace is known
+        world.ask(8, 8)
+    world.run()
+    for _ in range(draws.randint(1, 20)):
+        world.ask(draws.choice(prompts), draws.choice(answers), caller=draws.choice(callers))
+        for _ in range(draws.randint(1, 2)):
+            world.step()
+    return world, draws
+
+
+@pytest.mark.parametrize(
+    ("callers", "prompts", "answers", "right"),
+    [("a", [600], [1], 1.0), ("abc", [8, 40, 200, 600], [1, 8, 40], 0.9), ("a", [8], [40], 0.9)],
+)
+def test_what_a_request_will_take_is_foreseen(
+    callers: str, prompts: list[int], answers: list[int], right: float
+) -> None:
+    """A deadline of half of it is refused, and one of three times as much is not."""
+    found = []
+    for seed in range(100):
+        world, draws = crowd(seed, callers, prompts, answers)
+        asked = draws.choice([8, 300]), draws.choice([1, 20])
+        if world.queue._is_idle:
+            continue
+        begun_ns, member = world.now_ns, world.ask(*asked, caller="late")
+        world.run()
+        took_ns = world.answered_ns[world.answered.index(member)] - begun_ns
+        outcomes = []
+        for times in (0.5, 3.0):
+            world, _ = crowd(seed, callers, prompts, answers)
+            outcomes.append(refused(world, world.now_ns + int(times * took_ns), *asked) is not None)
+        found.append(outcomes == [True, False])
+    assert len(found) > 80
+    assert sum(found) >= right * len(found)
 
 
 @pytest.mark.parametrize(("times", "new"), [(2, 16), (4, 16), (10, 16), (4, 1), (10, 64)])
