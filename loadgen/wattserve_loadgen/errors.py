@@ -23,3 +23,6 @@ class TargetError(LoadgenError):
 
 class RefusedError(TargetError):
     """The server answers, and refuses the key that it is shown, or its rights. Waiting does not help."""
+
+    def __init__(self, address: str, code: str, why: str) -> None:
+        super().__init__(f"{address} refuses: {code} {why}".rstrip())

@@ -106,8 +106,7 @@ class CellRunner:
         await site.check()
         for outcome in loop.outcomes:
             if isinstance(outcome, CallFailure) and outcome.code in _NOT_ALLOWED:
-                where = outcome.server or site.target.address
-                raise RefusedError(f"{where} refuses: {outcome.code} {outcome.message}".rstrip())
+                raise RefusedError(outcome.server or site.target.address, outcome.code, outcome.message)
         return loop
 
     async def run(self, cell: Cell) -> CellOutcome:

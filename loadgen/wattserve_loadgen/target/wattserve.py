@@ -182,7 +182,7 @@ class NativeTarget:
         except WattserveError as error:
             why = cause(error.__cause__) if isinstance(error.__cause__, grpc.RpcError) else error.message
             if isinstance(error, NotAllowed):
-                raise RefusedError(f"{self.address} refuses: {error.code} {why}".rstrip()) from None
+                raise RefusedError(self.address, error.code, why) from None
             raise TargetError(f"{self.address} does not answer: {error.code} {why}".rstrip()) from None
 
 

@@ -9,12 +9,16 @@ from wattserve_server.engine.policy import BatchCost, BatchLimits
 # A batch counts for so much less with each that follows it: about the last three tell the pace, so that who
 # shares the machine is noticed within as many batches.
 DECAY = 0.7
-# No batch counts for more times what the last ones tell: a process that was stopped or a machine that slept
-# took the rest of it, and the next one has none of that.
 MOST_TIMES = 10.0
 
 MOST_REST_NS = 5_000_000  # who is back later has not come back at once
 BACK = 0.8  # so many of those who were answered must come back within a rest: a part of them saves nothing
+
+
+def believed_ns(duration_ns: int, foreseen_ns: float) -> int:
+    """How much of it tells a pace: a process that was stopped or a machine that slept took the rest, and what
+    comes next has none of that."""
+    return min(duration_ns, round(MOST_TIMES * max(1.0, foreseen_ns)))
 
 
 class Pace:
@@ -29,8 +33,8 @@ class Pace:
         """A batch of so many tokens took so long, from being taken to the next one's turn."""
         counted = tokens + cost.overhead_tokens
         if variant in self._spent:
-            foreseen_ns = max(1.0, self.batch_ns, self._tokens_ns(variant, counted))
-            duration_ns = min(duration_ns, round(MOST_TIMES * foreseen_ns))
+            foreseen_ns = max(self.batch_ns, self._tokens_ns(variant, counted))
+            duration_ns = believed_ns(duration_ns, foreseen_ns)
         self.batch_ns += (1 - DECAY) * (duration_ns - self.batch_ns) if self.batch_ns else duration_ns
         spent_ns, of_tokens = self._spent.get(variant, (0.0, 0.0))
         self._spent[variant] = DECAY * spent_ns + duration_ns, DECAY * of_tokens + counted

@@ -183,7 +183,7 @@ def test_a_server_that_dies_of_the_same_cell_again_and_again_is_given_up() -> No
 
 def test_a_key_that_is_refused_is_not_waited_for() -> None:
     async def is_refused() -> None:
-        raise RefusedError("h:1 refuses: UNAUTHENTICATED")
+        raise RefusedError("h:1", "UNAUTHENTICATED", "")
 
     told: list[str] = []
     with pytest.raises(SweepOver, match=r"^h:1 refuses: UNAUTHENTICATED$"):

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import grpc.aio
 import pytest
 
-from tests.fixtures.fake_server.memory import MemoryServer
+from tests.fixtures.fake_server.memory import MemoryServer, rpc_error
 from tests.fixtures.fake_server.metered import Metered
 from tests.fixtures.loadgen_data import make_labelled
 from tests.fixtures.loadgen_sweeps import Told, arguments, measured, sweep
@@ -81,7 +80,7 @@ class Refusing(MemoryServer):
 
     def handler(self, method: str) -> Any:
         if self.refuses in ("all", method.rpartition("/")[2]):
-            raise grpc.aio.AioRpcError(self.code, grpc.aio.Metadata(), grpc.aio.Metadata(), "no such key")
+            raise rpc_error(self.code, "no such key")
         return super().handler(method)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from heapq import heapify, heapreplace
 from math import expm1
 
-from wattserve_server.engine.pace import MOST_TIMES
+from wattserve_server.engine.pace import believed_ns
 
 # A step counts for so much less with each that follows it: about the last twenty tell the pace.
 LATELY = 0.95
@@ -38,7 +38,7 @@ class StepPace:
 
     def learn(self, members: int, duration_ns: int) -> None:
         if self._weight:
-            duration_ns = min(duration_ns, round(MOST_TIMES * max(1.0, self._longest_ns)))
+            duration_ns = believed_ns(duration_ns, self._longest_ns)
         self._longest_ns = max(duration_ns, LONGEST_LATELY * self._longest_ns)
         self._weight = LATELY * self._weight + 1
         self._members = LATELY * self._members + members

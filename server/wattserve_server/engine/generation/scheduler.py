@@ -15,7 +15,6 @@ still waits it admits one a step, since the other may have no room, or hang.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -71,8 +70,7 @@ class _Outlook:
     """What goes before who comes, as it was when somebody last asked about it in this step."""
 
     held_until_ns: list[float]  # of each member: when it will have ended
-    prompts: dict[str, list[tuple[float, float]]]  # that are read, of each variant in their order: the finish
-    # tag of each, and how many steps until it has been read
+    read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
     turns: _Turns
     waiting: int = 0  # of how many that wait what follows was told
     hold_steps: float = 0.0  # for which one of them will hold its place, in the mean
@@ -280,7 +278,7 @@ class StepBatcher(Batcher):
                 self._preempt(members[-1])
         kept = [part for part in decoding if part[0] in members]
         left = max(self.limits.max_tokens - len(kept), 1)
-        for member in sorted(members, key=lambda member: member.finish_tag):
+        for member in _by_turns(members):
             if not member.is_decoding and not member.is_ahead and left > 0:
                 count = min(member.next_part, left)
                 kept.append((member, count))
@@ -334,7 +332,7 @@ class StepBatcher(Batcher):
         # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
         is_believed = not wanted.caller or self._has_some(wanted.caller)
         answers = [member.left(self._answers) for member in members if is_believed or not member.may_end]
-        own = sum([len(member.prompt) for member in members])
+        own = _prompt_tokens(members)
         reading = min(lane._steps_ahead(wanted, own, now_ns) for lane in self._lanes)
         reading += own / self.limits.max_tokens
         return _steps(reading, max(answers, default=0.0)) * self._turn_ns
@@ -343,10 +341,13 @@ class StepBatcher(Batcher):
         """That prompts take which have their turn before the end of a request's, of so many tokens; all of
         them for requests of several callers."""
         outlook = self._outlook_of(now_ns)
-        prompts = outlook.prompts.get(wanted.variant, [])
         tag = outlook.turns.finish_tag(wanted.caller, tokens) if wanted.caller else inf
-        before = bisect_right(prompts, (tag, inf))
-        return prompts[before - 1][1] if before else 0.0
+        ahead = [
+            steps
+            for member, steps in outlook.read_after.items()
+            if member.request.variant == wanted.variant and member.finish_tag <= tag
+        ]
+        return max(ahead, default=0.0)
 
     def _has_some(self, caller: str) -> bool:
         """Whether anything of a caller's runs or waits."""
@@ -358,23 +359,23 @@ class StepBatcher(Batcher):
     def _outlook_of(self, now_ns: int) -> _Outlook:
         """What its members will take: looked at once in each step that somebody asks about."""
         if self._outlook is None:
-            read_after: dict[Member, float] = {}
-            prompts: dict[str, list[tuple[float, float]]] = {}
-            for variant, members in self._members.items():
-                reading = sorted(members, key=lambda member: member.finish_tag)
-                tokens, prompts[variant] = 0, []
-                for member in reading:
-                    if not member.is_decoding:
-                        tokens += member.pending
-                        read_after[member] = tokens / self.limits.max_tokens
-                        prompts[variant].append((member.finish_tag, read_after[member]))
-            held_until_ns, turn_ns = [], self._turn_ns
+            held_until_ns, turn_ns, read_after = [], self._turn_ns, self._read_after()
             for member in self._admitted:
                 steps = _steps(read_after.get(member, 0.0), member.left(self._answers))
                 until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
                 held_until_ns.append(until_ns if deadline_ns is None else min(until_ns, deadline_ns))
-            self._outlook = _Outlook(held_until_ns, prompts, self._turns_now())
+            self._outlook = _Outlook(held_until_ns, read_after, self._turns_now())
         return self._outlook
+
+    def _read_after(self) -> dict[Member, float]:
+        read_after = {}
+        for members in self._members.values():
+            tokens = 0
+            for member in _by_turns(members):
+                if not member.is_decoding:
+                    tokens += member.pending
+                    read_after[member] = tokens / self.limits.max_tokens
+        return read_after
 
     def _hold_steps(self, ahead: Sequence[Ahead], now_ns: int) -> float:
         """For how many steps one of those who wait will hold its place, in the mean. Where prompts are what
@@ -386,14 +387,11 @@ class StepBatcher(Batcher):
             return sum(each.tokens for each in ahead) / sum(each.sequences for each in ahead)
         if outlook.waiting != count:
             waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
-            reading = self._steps_to_read(waiting) / count
+            reading = _prompt_tokens(waiting) / self.limits.max_tokens / count
             answer = fmean(member.left(self._answers) for member in waiting)
             outlook.waiting = count
             outlook.hold_steps = max(_steps(reading, answer), reading * self._places)
         return outlook.hold_steps
-
-    def _steps_to_read(self, members: Iterable[Member]) -> float:
-        return sum(len(member.prompt) for member in members) / self.limits.max_tokens
 
     @property
     def _turn_ns(self) -> float:
@@ -410,6 +408,15 @@ class StepBatcher(Batcher):
 def _steps(reading: float, answer: float) -> float:
     """Of one member: the last of those that read its prompt chooses the first token of its answer."""
     return max(1.0, reading) + max(0.0, answer - 1)
+
+
+def _prompt_tokens(members: Iterable[Member]) -> int:
+    return sum(len(member.prompt) for member in members)
+
+
+def _by_turns(members: Iterable[Member]) -> list[Member]:
+    """Whose prompt comes first."""
+    return sorted(members, key=lambda member: member.finish_tag)
 
 
 def _members(waiting: Iterable[QueuedSequence]) -> list[Member]:
