@@ -52,6 +52,12 @@ class Wanted(NamedTuple):
     deadline_ns: int | None
     requests: Sequence[Request] = ()  # that want it; none where they are not known yet
 
+    @classmethod
+    def by(cls, request: Request) -> Wanted:
+        """All of a request."""
+        kind = request.caller, request.variant, request.priority
+        return cls(*kind, len(request.sequences), request.tokens, request.deadline_ns, [request])
+
 
 class Evicted(NamedTuple):
     """A request that has left the queue for another's sake."""
@@ -183,11 +189,12 @@ class Batcher:
 
     def _check(self, wanted: Wanted, now_ns: int) -> None:
         waiting = self._waiting
+        waiting.came(wanted.caller, now_ns)
         if self._is_idle and wanted.sequences <= self._max_queue:
             return
         if self._has_room_behind(waiting.everything(), wanted, now_ns):  # that is told at once
             return
-        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns)
+        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns, wanted)
         if len(waiting) + wanted.sequences > self._max_queue:
             own = waiting.waiting(wanted.caller)
             part = self._max_queue // (waiting.callers + (not own))
@@ -204,7 +211,8 @@ class Batcher:
         if wanted.deadline_ns is not None and wanted.deadline_ns > now_ns:  # else it expires in the queue
             left_ns = wanted.deadline_ns - now_ns
             # Others run between its sequences.
-            before_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, wanted.tokens), now_ns)
+            ahead = waiting.ahead(wanted.caller, wanted.priority, wanted.tokens)
+            before_ns = self._wait_ns(ahead, now_ns, wanted)
             own_ns = self._own_ns(wanted, now_ns)
             late_ns = before_ns + own_ns - left_ns / HEADROOM
         if wait_ns > self._max_queue_ns:
@@ -227,7 +235,7 @@ class Batcher:
         """Whether it has, even if all of these went before it, which are no less than really do."""
         if len(self._waiting) + wanted.sequences > self._max_queue:
             return False
-        wait_ns = self._wait_ns(ahead, now_ns)
+        wait_ns = self._wait_ns(ahead, now_ns, wanted)
         if wait_ns > self._max_queue_ns:
             return False
         deadline_ns = wanted.deadline_ns
@@ -242,8 +250,7 @@ class Batcher:
     def _make_room(self, request: Request, now_ns: int) -> list[Evicted]:
         """Raises OverloadedError where it cannot have any."""
         count = len(request.sequences)
-        kind = (request.caller, request.variant, request.priority)
-        self._check(Wanted(*kind, count, request.tokens, request.deadline_ns, [request]), now_ns)
+        self._check(Wanted.by(request), now_ns)
         evicted = []
         while (excess := len(self._waiting) + count - self._max_queue) > 0:
             evicted.append(self._evict(excess, now_ns))
@@ -252,7 +259,8 @@ class Batcher:
     def _evict(self, excess: int, now_ns: int) -> Evicted:
         """excess: sequences for which there is no room."""
         request = self._waiting.largest()
-        wait_ns = self._wait_ns(self._waiting.ahead(request.caller, request.priority), now_ns)
+        ahead = self._waiting.ahead(request.caller, request.priority)
+        wait_ns = self._wait_ns(ahead, now_ns, Wanted.by(request))
         until_ns = wait_ns * min(1.0, excess / self._waiting.waiting(request.caller))
         error = OverloadedError(
             f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, most of them this "
@@ -262,9 +270,9 @@ class Batcher:
         )
         return Evicted(request, self._waiting.remove(request.sequences), error)
 
-    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int) -> float:
+    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int, wanted: Wanted | None = None) -> float:
         """The rest of the batch that runs, and what goes before: until a lane has nothing else to do, where
-        there are several."""
+        there are several. wanted: by whom it is waited for; None: by nobody."""
         rests_ns = sorted(float(max(0, lane._running_until_ns - now_ns)) for lane in self._together)
         until_ns = sum(self._ns(*each) for each in ahead)
         waits_ns = []
@@ -341,11 +349,10 @@ class Batcher:
         first_ns = self._waiting.first_leaves_ns
         if first_ns is not None and first_ns <= now_ns:
             self._expire(now_ns)
-        if not self._waiting:
+        first = self._waiting.first(self._may)
+        if first is None:
             return None
-        variant = self._next_variant()
-        if variant is None:
-            return None
+        variant = first.request.variant
         limits, cost = self._learned.get(variant, self.limits), self._costs.get(variant, BatchCost())
         waiting = self._waiting.in_order(variant, LOOKAHEAD * limits.max_sequences, self._may)
         wake_ns = wake_at(waiting, limits)
@@ -401,11 +408,6 @@ class Batcher:
     def _may(self) -> May | None:
         """Which sequences it may run, of a queue on which several draw."""
         return self._may_run if len(self._together) > 1 else None
-
-    def _next_variant(self) -> str | None:
-        """Whose turn it is, of those that it may run. Something waits."""
-        may = self._may
-        return self._waiting.next_variant() if may is None else self._waiting.next_variant_of(may)
 
     def _may_run(self, sequence: QueuedSequence) -> bool:
         return not sequence.request.is_bound or sequence.request.lane is self.lane

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from heapq import heappop, heapreplace, merge, nsmallest
+from heapq import heapify, heappop, heapreplace, merge, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,9 +66,11 @@ class Flow:
     def of_variant(self, variant: str) -> list[dict[QueuedSequence, None]]:
         return [queue for (name, _), queue in self.queues.items() if name == variant and queue]
 
-    def oldest(self) -> QueuedSequence:
-        heads = (next(iter(queue)) for queue in self.queues.values() if queue)
-        return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant))
+    def oldest(self, may: May | None, not_of: Container[str]) -> QueuedSequence | None:
+        """Of those that may run, and of other variants."""
+        queues = [queue for (variant, _), queue in self.queues.items() if variant not in not_of]
+        heads = [head for queue in queues if (head := next(filter(may, queue), None))]
+        return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant), default=None)
 
     def newest(self) -> QueuedSequence:
         """That would have to wait longest."""
@@ -94,6 +96,8 @@ class FairQueue:
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
         self._is_behind = False  # whether something was left waiting, when a batch was last taken
         self._others_until_ns = 0  # they may come until then, who are not behind
+        self._came_last: str | None = None  # a caller
+        self.several_until_ns = 0  # until then several callers are taken to come
         self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
     def __len__(self) -> int:
@@ -113,8 +117,15 @@ class FairQueue:
         flow = self._flows.get(caller)
         return 0 if flow is None else flow.count
 
+    def came(self, caller: str, now_ns: int) -> None:
+        """Somebody has asked for something, and was perhaps refused."""
+        if self._came_last not in (None, caller):
+            self.several_until_ns = now_ns + COMES_AGAIN_NS
+        self._came_last = caller
+
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)
+        self.came(caller, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
             if self._is_behind and self._flows:
@@ -146,16 +157,18 @@ class FairQueue:
         """The newest request of who has most waiting."""
         return max(self._flows.values(), key=lambda flow: flow.count).newest().request
 
-    def next_variant(self) -> str:
-        """Of the oldest sequence of the caller whose turn it is. Something waits."""
-        return self._first().oldest().request.variant
-
-    def next_variant_of(self, may: May) -> str | None:
-        """Likewise, of the sequences that may run; None where none may."""
-        for flow in sorted(self._flows.values(), key=Flow.turn):
-            heads = [head for queue in flow.queues.values() if (head := next(filter(may, queue), None))]
-            if heads:
-                return min(heads, key=lambda sequence: sequence.turn_ns).request.variant
+    def first(
+        self, may: May | None = None, not_of: Container[str] = (), not_for: Container[str] = ()
+    ) -> QueuedSequence | None:
+        """The oldest sequence of the caller whose turn it is; None where there is none. may: which ones;
+        None: all of them, but for variants (not_of) and callers (not_for) that are left out."""
+        turns = [(flow.turn(), caller) for caller, flow in self._flows.items() if caller not in not_for]
+        heapify(turns)
+        while turns:
+            _, caller = heappop(turns)
+            oldest = self._flows[caller].oldest(may, not_of)
+            if oldest is not None:
+                return oldest
         return None
 
     def in_order(self, variant: str, most: int, may: May | None = None) -> list[QueuedSequence]:

@@ -39,6 +39,10 @@ class CachePool:
         """Whether one sequence of so many tokens fits while there is no other."""
         return self.size(tokens) <= self.limit_bytes
 
+    def has_room(self, tokens: int) -> bool:
+        """For one more sequence of so many tokens."""
+        return self.used_bytes + self.size(tokens) <= self.limit_bytes
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that fits while there is no other."""

@@ -8,11 +8,16 @@ from math import expm1
 
 from wattserve_server.engine.pace import believed_ns
 
-# A step counts for so much less with each that follows it: about the last twenty tell the pace.
-LATELY = 0.95
-# In how far steps of many members take longer than steps of few is learned while their numbers differ by so
-# much, as a variance, and kept while they do not.
+# A step counts for so much less with each that follows it: about the last fifty tell the pace.
+LATELY = 0.98
+# In how far steps of many members take longer than steps of few is told by those that read no prompt: where
+# many come at once, the steps of the first of them read the prompts of all. It is learned while their numbers
+# differ by so much, as a variance.
 TELLS_APART = 2.0
+# While they do not, what is believed of more members keeps them out, and is never found wrong: so it fades,
+# by so much with each step, until a further one takes such a part of what one of those there takes.
+FADES = 0.005
+UNSEEN = 0.1
 # No step is believed that takes many times as long as the longest of the last ones, which counts for so much
 # less with each that follows it: one with a prompt is not forgotten until the next.
 LONGEST_LATELY = 0.99
@@ -26,36 +31,54 @@ EVERYBODY = ""
 MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
 
+class _Steps:
+    """Of the last ones, the means."""
+
+    def __init__(self) -> None:
+        self.weight = self.members = self.ns = 0.0
+        self._squared = self._product = 0.0
+
+    def add(self, members: int, duration_ns: int) -> None:
+        self.weight = LATELY * self.weight + 1
+        part = 1 / self.weight
+        self.members += part * (members - self.members)
+        self.ns += part * (duration_ns - self.ns)
+        self._squared += part * (members * members - self._squared)
+        self._product += part * (members * duration_ns - self._product)
+
+    @property
+    def more_ns(self) -> float | None:
+        """That each further member takes; None while that cannot be told."""
+        variance = self._squared - self.members * self.members
+        return (self._product - self.members * self.ns) / variance if variance > TELLS_APART else None
+
+
 class StepPace:
     """How long a step takes, from being planned to the next one, by its members; of all lanes of a queue.
     What prompts add to steps is in it."""
 
     def __init__(self) -> None:
-        self._weight = self._members = self._ns = 0.0  # sums over the last steps
-        self._members_squared = self._members_ns = 0.0
+        self._all, self._without_prompts = _Steps(), _Steps()
         self._more_ns = 0.0  # that each further member takes
         self._longest_ns = 0.0
 
-    def learn(self, members: int, duration_ns: int) -> None:
-        if self._weight:
+    def learn(self, members: int, reads_prompts: bool, duration_ns: int) -> None:
+        if self._all.weight:
             duration_ns = believed_ns(duration_ns, self._longest_ns)
         self._longest_ns = max(duration_ns, LONGEST_LATELY * self._longest_ns)
-        self._weight = LATELY * self._weight + 1
-        self._members = LATELY * self._members + members
-        self._ns = LATELY * self._ns + duration_ns
-        self._members_squared = LATELY * self._members_squared + members * members
-        self._members_ns = LATELY * self._members_ns + members * duration_ns
-        mean, mean_ns = self._members / self._weight, self._ns / self._weight
-        variance = self._members_squared / self._weight - mean * mean
-        if variance > TELLS_APART:
-            self._more_ns = (self._members_ns / self._weight - mean * mean_ns) / variance
-        self._more_ns = min(max(self._more_ns, 0.0), mean_ns / mean)  # nothing at the least, all at the most
+        self._all.add(members, duration_ns)
+        if not reads_prompts:
+            self._without_prompts.add(members, duration_ns)
+        told_ns, one_ns = self._without_prompts.more_ns, self._all.ns / self._all.members
+        if told_ns is None:
+            self._more_ns -= FADES * max(0.0, self._more_ns - UNSEEN * one_ns)
+        else:
+            self._more_ns = told_ns
+        self._more_ns = min(max(self._more_ns, 0.0), one_ns)  # nothing at the least, all at the most
 
     def step_ns(self, members: float) -> float:
         """0 where nothing is known yet."""
-        if not self._weight:
-            return 0.0
-        return self._ns / self._weight + self._more_ns * (members - self._members / self._weight)
+        return self._all.ns + self._more_ns * (members - self._all.members) if self._all.weight else 0.0
 
 
 class AnswerLengths:

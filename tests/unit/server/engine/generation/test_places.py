@@ -23,32 +23,43 @@ def test_steps_of_more_members_take_longer_by_what_was_learned_of_them() -> None
     pace = StepPace()
     assert pace.step_ns(8) == 0  # nothing is known yet
     for members in [*range(1, 33)] * 3:
-        pace.learn(members, 2 * MS + members * MS)
-    assert pace.step_ns(4) == pytest.approx(6 * MS)
-    for _ in range(500):  # which do not differ, so that what is known of others stays
-        pace.learn(32, 34 * MS)
-    assert pace.step_ns(4) == pytest.approx(6 * MS)
+        pace.learn(members, False, 2 * MS + members * MS)
+        pace.learn(1, True, 50 * MS)  # of the first of many who come at once
+    assert pace.step_ns(24) - pace.step_ns(4) == pytest.approx(20 * MS)
+
+
+def test_what_was_learned_of_more_members_fades_while_there_are_none() -> None:
+    pace = StepPace()
+    for members in (1, 32) * 20:
+        pace.learn(members, False, 5 * members * MS)
+    assert pace.step_ns(32) == pytest.approx(160 * MS, rel=0.05)
+    for _ in range(100):
+        pace.learn(1, False, 5 * MS)
+    assert pace.step_ns(32) > 80 * MS
+    for _ in range(1000):
+        pace.learn(1, False, 5 * MS)
+    assert pace.step_ns(32) == pytest.approx((5 + 31 * 0.5) * MS, rel=0.1)
 
 
 def test_a_step_of_fewer_members_takes_no_less_than_nothing_and_of_more_no_less_than_of_fewer() -> None:
     pace = StepPace()
     for members, ms in ((1, 1), (32, 90), (1, 1), (32, 90)):
-        pace.learn(members, ms * MS)
+        pace.learn(members, False, ms * MS)
     assert 0 <= pace.step_ns(1) <= pace.step_ns(32)
     for members, ms in ((1, 90), (32, 1), (1, 90), (32, 1)):
-        pace.learn(members, ms * MS)
+        pace.learn(members, False, ms * MS)
     assert 0 < pace.step_ns(1) == pace.step_ns(32)
 
 
 def test_a_process_that_was_stopped_tells_no_pace_of_steps_and_rare_prompts_do() -> None:
     pace = StepPace()
     for number in range(1000):
-        pace.learn(4, 200 * MS if number % 20 == 0 else 2 * MS)
+        pace.learn(4, False, 200 * MS if number % 20 == 0 else 2 * MS)
     assert pace.step_ns(4) == pytest.approx(12 * MS, rel=0.6)
-    pace.learn(4, 3_600_000 * MS)
+    pace.learn(4, False, 3_600_000 * MS)
     assert pace.step_ns(4) < 120 * MS
-    for _ in range(20):
-        pace.learn(4, 3_600_000 * MS)  # they do take so long
+    for _ in range(50):
+        pace.learn(4, False, 3_600_000 * MS)  # they do take so long
     assert pace.step_ns(4) == pytest.approx(3_600_000 * MS, rel=0.5)
 
 
@@ -215,6 +226,90 @@ def test_another_callers_long_prompts_refuse_nobody_who_does_not_wait_for_them(o
     assert not world.left
     assert set(victims) <= set(world.answered)
     assert len(world.answered) > len(victims) + 50
+
+
+def test_who_fills_the_cache_of_a_variant_refuses_nobody_of_another_one() -> None:
+    world = StepWorld(members=16, step_tokens=64, blocks=8, most_wait_ns=200 * MS)
+    world.ask(8, 8)
+    world.run()
+    answered = 0
+    for step in range(400):
+        with contextlib.suppress(OverloadedError):
+            world.ask(8, 56, "fp32", caller="long")
+        if step % 20 == 19:
+            world.ask(8, 4, "bf16", caller="other", deadline_ns=world.now_ns + 20 * MS)
+            answered += 1
+        world.step()
+    assert world.queue.wait_ns(world.now_ns) > 100 * MS  # for that variant
+    world.run()
+    assert not world.left
+    assert sum(member.request.variant == "bf16" for member in world.answered) == answered
+
+
+def test_who_would_not_find_room_in_the_cache_is_refused_though_nobody_waits() -> None:
+    world = StepWorld(members=8, step_tokens=64, blocks=4)
+    for _ in range(2):
+        world.ask(BLOCK, 60)
+    for _ in range(20):
+        world.step()
+    assert refused(world, world.now_ns + 30 * MS) is not None
+    assert refused(world, world.now_ns + 100 * MS) is None
+
+
+def busier(members: int) -> int:
+    """How long a step takes where all of it is work for each member."""
+    return (4 + members) * MS
+
+
+def test_several_that_come_together_are_foreseen_beside_each_other() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=200, step_ns=busier)
+    for count in (1, 32):
+        for _ in range(count):
+            world.ask(8, 40)
+        world.run()
+    world.ask(8, 150)
+    world.step()
+    deadline_ns = world.now_ns + int(1.25 * 150 * busier(20))
+    together = [world.wanting(8, 150, deadline_ns=deadline_ns).request for _ in range(30)]
+    assert not world.queue.have_room(together, world.now_ns)
+    assert world.queue.have_room(together[:12], world.now_ns)
+
+
+def test_short_answers_are_given_beside_a_flood_of_long_ones() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=500, most_wait_ns=10_000 * MS, step_ns=busier)
+    flood: list[Member] = []
+    were_let_in: list[bool] = []
+    for step in range(1000):
+        flood = [member for member in flood if member not in world.answered]
+        with contextlib.suppress(OverloadedError):
+            while len(flood) < 64:
+                flood.append(world.ask(8, 150, caller="flood"))
+        if step % 5 == 4:
+            were_let_in.append(False)
+            with contextlib.suppress(OverloadedError):
+                world.ask(8, 8, caller="other", deadline_ns=world.now_ns + 1000 * MS)
+                were_let_in[-1] = True
+        world.step()
+    world.run()
+    assert not world.left
+    assert all(were_let_in[40:])  # once those who were there before have ended
+    assert len(world.answered) - sum(were_let_in) > 28 * 5
+
+
+def test_what_is_believed_of_more_members_does_not_keep_them_out_for_ever() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=500, step_ns=busier)
+    for members in (1, 32) * 30:  # as if all of a step were work for each member
+        world.queue._step_pace.learn(members, False, members * busier(1))
+    world.ask(8, 200)
+    due_ns, offered = 0, 0
+    while world.now_ns < 40_000 * MS:
+        if due_ns <= world.now_ns:
+            due_ns, offered = world.now_ns + 250 * MS, offered + 1
+            with contextlib.suppress(OverloadedError):
+                world.ask(8, 200, deadline_ns=world.now_ns + int(1.25 * 200 * busier(4)))
+        world.step()
+    assert not world.left
+    assert len(world.answered) > 0.5 * offered
 
 
 def crowd(seed: int, callers: str, prompts: list[int], answers: list[int]) -> tuple[StepWorld, random.Random]:

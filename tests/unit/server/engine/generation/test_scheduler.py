@@ -94,6 +94,63 @@ def test_a_place_for_which_the_cache_has_no_room_is_not_free() -> None:
     assert world.queue.wait_ns(world.now_ns) == 3_000_000
 
 
+def test_who_waits_for_the_cache_of_a_variant_keeps_nobody_of_another_one_waiting() -> None:
+    world = StepWorld(members=8, step_tokens=64, blocks=4)
+    fills = [world.ask(8, 60, "fp32") for _ in range(7)]
+    for _ in range(3):
+        world.step()
+    assert world.queue.members == 4
+    other = world.ask(8, 4, "bf16")
+    for _ in range(10):
+        world.step()
+    assert other in world.answered
+    world.run()
+    assert set(world.answered) == {other, *fills}
+
+
+def test_who_has_lost_a_place_in_one_cache_keeps_nobody_of_another_variant_waiting() -> None:
+    world = StepWorld(members=8, step_tokens=64, blocks=2)
+    world.ask(BLOCK - 2, 30, "fp32")
+    lost = world.ask(BLOCK - 2, 30, "fp32")
+    while not lost.preemptions:
+        world.step()
+    other = world.ask(8, 4, "bf16")
+    for _ in range(10):
+        world.step()
+    assert other in world.answered
+    assert lost not in world.answered
+
+
+def test_the_last_places_are_for_callers_who_hold_few_while_several_come() -> None:
+    world = StepWorld(members=16, step_tokens=64)
+    for _ in range(40):
+        world.ask(8, 20, caller="flood")
+    world.step()
+    assert world.queue.members == 16  # nobody else has come
+    assert world.ask(8, 1, caller="other") not in world.answered
+    for _ in range(23):
+        world.step()
+    assert world.queue.members == 14
+    for caller in ("other", "other", "another"):
+        world.ask(8, 40, caller=caller)
+    world.step()
+    assert world.queue.members == 16
+    for caller in ("other", "third"):  # the first one holds two, which is its part
+        world.ask(8, 4, caller=caller)
+    for _ in range(20):
+        world.step()
+    assert "third" in {member.request.caller for member in world.answered}
+    world.run()
+    world.now_ns += 10_000_000_000
+    for _ in range(40):
+        world.ask(8, 20, caller="flood")
+    world.step()
+    world.now_ns += 10_000_000_000
+    world.step()
+    world.step()
+    assert world.queue.members == 16
+
+
 def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
     world = StepWorld(members=4, step_tokens=16)
     first = world.ask(8, 40)

@@ -1,0 +1,253 @@
+"""When there is a place for who comes, in the steps of a device that generates.
+
+What waits, waits for places; or, where the cache of its variant has no room, for what runs of that variant to
+end. For how long each is held is reckoned from the last steps and answers. The last of the places are for
+callers who hold few: else one caller's long answers would hold them all, and who comes then would wait until
+the first of them has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil, inf
+from statistics import fmean
+from typing import NamedTuple, cast
+
+from wattserve_server.engine.batcher import Batcher, Wanted
+from wattserve_server.engine.fair import Ahead
+from wattserve_server.engine.generation.cache import CachePool
+from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
+from wattserve_server.engine.policy import BatchLimits
+from wattserve_server.engine.queued import QueuedSequence, Request
+
+# One of so many places is for callers who hold less than that part of them, while several callers come.
+KEPT_PART = 8
+
+NOBODY = Wanted("", "", 0, 0, 0, None)
+
+
+class Turns(NamedTuple):
+    """Of prompts, by start-time fair queueing in tokens."""
+
+    lowest: float  # that who is furthest behind has had; where a caller joins
+    finish_tags: dict[str, float]  # by caller, of its last prompt, while that is to come
+
+    def finish_tag(self, caller: str, tokens: int) -> float:
+        """Of a prompt that is admitted now."""
+        return self.finish_tags.get(caller, self.lowest) + tokens
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What goes before who comes, as it was when somebody last asked about it in this step."""
+
+    held_until_ns: dict[Member, float]  # when each will have ended
+    read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
+    turns: Turns
+    waiting: int = 0  # of how many that wait what follows was told
+    hold_steps: dict[str, float] = field(default_factory=dict)  # see `_hold_steps`
+
+
+class PlacesBatcher(Batcher):
+    """Who holds the places of a lane. See StepBatcher, which gives them."""
+
+    def __init__(
+        self,
+        limits: BatchLimits,
+        max_queue: int,
+        on_expired: Callable[[Request, int], object],
+        max_queue_ns: float,
+        pool_of: Callable[[Member], CachePool],
+        beside: Batcher | None,
+    ) -> None:
+        super().__init__(limits, max_queue, on_expired, max_queue_ns, beside)
+        self._pool_of = pool_of
+        self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
+        self._again: deque[Member] = deque()  # that have lost their place
+        self._admitted: dict[Member, None] = {}
+        self._full: set[str] = set()  # variants whose cache had no room when it last looked who waits
+        self._turns = Turns(0.0, {})  # as they were when somebody was last admitted
+        self._step_pace: StepPace = beside._step_pace if isinstance(beside, PlacesBatcher) else StepPace()
+        self._answers: AnswerLengths = (
+            beside._answers if isinstance(beside, PlacesBatcher) else AnswerLengths()
+        )
+        self._outlook: Outlook | None = None
+
+    @property
+    def _held(self) -> int:
+        """Members that are its own."""
+        return len(self._admitted) + len(self._again)
+
+    @property
+    def _lanes(self) -> list[PlacesBatcher]:
+        """All that draw on the queue."""
+        return [each for each in self._together if isinstance(each, PlacesBatcher)]
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and not any(lane._held for lane in self._lanes)
+
+    @property
+    def _kept(self) -> int:
+        """Places that are for callers who hold fewer than that."""
+        return self.limits.max_sequences // KEPT_PART
+
+    def _served(self, now_ns: int) -> set[str]:
+        """Callers for whom these are not."""
+        if not self._kept or now_ns >= self._waiting.several_until_ns:
+            return set()
+        held = Counter(member.request.caller for member in self._admitted)
+        return {caller for caller, count in held.items() if count >= self._kept}
+
+    def _turns_now(self) -> Turns:
+        reading = [each.finish_tag - each.pending for each in self._admitted if not each.is_decoding]
+        if not reading:  # nobody has to wait for what another has had
+            return Turns(0.0, {})
+        lowest = max(self._turns.lowest, min(reading))
+        return Turns(lowest, {whose: tag for whose, tag in self._turns.finish_tags.items() if tag > lowest})
+
+    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int, wanted: Wanted | None = None) -> float:
+        lanes, first = self._lanes, [*ahead]
+        full = set.intersection(*(lane._full for lane in lanes))
+        if wanted is None:  # the longest of all waits
+            each_ns = [self._wait_ns(first, now_ns, NOBODY._replace(variant=name)) for name in ("", *full)]
+            return max(each_ns)
+        # It waits for its variant's cache, or for a place: behind those who wait for the same.
+        line = wanted.variant if all(lane._lacks_room(wanted) for lane in lanes) else ""
+        first = [each for each in first if _is_in(line, each.variant, full)]
+        again = sum(_is_in(line, member.request.variant, full) for lane in lanes for member in lane._again)
+        ahead_count = sum(each.sequences for each in first)
+        hold_ns = self._hold_steps(first, now_ns, line, full) * self._turn_ns()
+
+        def until_ns(ahead: float, keeps: bool) -> float:
+            free_ns = [each_ns for lane in lanes for each_ns in lane._free_ns(wanted, keeps, now_ns)]
+            return place_free_ns(free_ns, ceil(ahead) + again, hold_ns)
+
+        served = set[str]().union(*(lane._served(now_ns) for lane in lanes))
+        found_ns = until_ns(ahead_count, keeps=bool(served))
+        if served and wanted.caller and wanted.caller not in served:  # who are, do not wait for the last ones
+            of_them = sum(self._waiting.waiting(caller) for caller in served) / max(1, len(self._waiting))
+            found_ns = min(found_ns, until_ns(ahead_count * (1 - of_them), keeps=False))
+        return max(0.0, found_ns - now_ns)
+
+    def _lacks_room(self, wanted: Wanted) -> bool:
+        """Whether the cache of its variant has none now."""
+        if wanted.variant in self._full:
+            return True
+        first = _members(request.sequences[0] for request in wanted.requests[:1])
+        return any(not self._pool_of(member).has_room(member.total + 1) for member in first)
+
+    def _free_ns(self, wanted: Wanted, keeps: bool, now_ns: int) -> list[float]:
+        """When each place will be free that is for who comes. keeps: the last ones are not."""
+        held = self._outlook_of(now_ns).held_until_ns
+        if self._lacks_room(wanted):
+            own = [until_ns for member, until_ns in held.items() if member.request.variant == wanted.variant]
+            return own or [now_ns]
+        free = self.limits.max_sequences - (self._kept if keeps else 0) - len(held)
+        next_ns = now_ns + (self._turn_ns() if held else 0.0)  # from the next step on
+        return sorted(held.values())[max(0, -free) :] + [next_ns] * max(0, free)
+
+    def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
+        members = _members(each for request in wanted.requests for each in request.sequences)
+        # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
+        is_believed = not wanted.caller or self._has_some(wanted.caller)
+        answers = [member.left(self._answers) for member in members if is_believed or not member.may_end]
+        own = _prompt_tokens(members)
+        reading = min(lane._steps_ahead(wanted, own, now_ns) for lane in self._lanes)
+        reading += own / self.limits.max_tokens
+        return _steps(reading, max(answers, default=0.0)) * self._turn_ns(wanted)
+
+    def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
+        """That prompts take which have their turn before the end of a request's, of so many tokens; all of
+        them for requests of several callers."""
+        outlook = self._outlook_of(now_ns)
+        tag = outlook.turns.finish_tag(wanted.caller, tokens) if wanted.caller else inf
+        ahead = [
+            steps
+            for member, steps in outlook.read_after.items()
+            if member.request.variant == wanted.variant and member.finish_tag <= tag
+        ]
+        return max(ahead, default=0.0)
+
+    def _has_some(self, caller: str) -> bool:
+        """Whether anything of a caller's runs or waits."""
+        if self._waiting.waiting(caller):
+            return True
+        held = (member for lane in self._lanes for member in (*lane._admitted, *lane._again))
+        return any(member.request.caller == caller for member in held)
+
+    def _outlook_of(self, now_ns: int) -> Outlook:
+        """What its members will take: looked at once in each step that somebody asks about."""
+        if self._outlook is None:
+            held_until_ns, turn_ns, read_after = {}, self._turn_ns(), self._read_after()
+            for member in self._admitted:
+                steps = _steps(read_after.get(member, 0.0), member.left(self._answers))
+                until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
+                held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
+            self._outlook = Outlook(held_until_ns, read_after, self._turns_now())
+        return self._outlook
+
+    def _read_after(self) -> dict[Member, float]:
+        read_after = {}
+        for members in self._members.values():
+            tokens = 0
+            for member in by_turns(members):
+                if not member.is_decoding:
+                    tokens += member.pending
+                    read_after[member] = tokens / self.limits.max_tokens
+        return read_after
+
+    def _hold_steps(self, ahead: Sequence[Ahead], now_ns: int, line: str, full: set[str]) -> float:
+        """For how many steps one of those who wait for the same will hold its place, in the mean. Where
+        prompts are what takes the time, each waits for those of all other places. ahead: what is known where
+        nobody waits yet."""
+        outlook = self._outlook_of(now_ns)
+        count = len(self._waiting) + sum([len(lane._again) for lane in self._lanes])
+        if outlook.waiting != count:
+            outlook.waiting = count
+            outlook.hold_steps.clear()
+        if line not in outlook.hold_steps:
+            waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
+            waiting = [member for member in waiting if _is_in(line, member.request.variant, full)]
+            if not waiting:
+                return sum(each.tokens for each in ahead) / max(1.0, sum(each.sequences for each in ahead))
+            reading = _prompt_tokens(waiting) / self.limits.max_tokens / len(waiting)
+            answer = fmean(member.left(self._answers) for member in waiting)
+            places = len(self._members.get(line, ())) if line else self.limits.max_sequences
+            outlook.hold_steps[line] = max(_steps(reading, answer), reading * places)
+        return outlook.hold_steps[line]
+
+    def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
+        """From one step of a member to its next one, once those who wait have places too, and who comes."""
+        coming = [each for each in self._waiting.everything() if each.variant not in self._full]
+        coming.append(Ahead(wanted.variant, wanted.sequences, wanted.tokens))
+        variants = max(1, len({*self._members, *(each.variant for each in coming if each.sequences)}))
+        members = min(self.limits.max_sequences, self._held + sum([each.sequences for each in coming]))
+        return self._step_pace.step_ns(max(1.0, members / variants)) * variants
+
+
+def by_turns(members: Iterable[Member]) -> list[Member]:
+    """Whose prompt comes first."""
+    return sorted(members, key=lambda member: member.finish_tag)
+
+
+def _is_in(line: str, variant: str, full: set[str]) -> bool:
+    """Whether who wants a variant waits for the cache of that one, or, where none is named, for a place."""
+    return variant == line if line else variant not in full
+
+
+def _steps(reading: float, answer: float) -> float:
+    """Of one member: the last of those that read its prompt chooses the first token of its answer."""
+    return max(1.0, reading) + max(0.0, answer - 1)
+
+
+def _prompt_tokens(members: Iterable[Member]) -> int:
+    return sum(len(member.prompt) for member in members)
+
+
+def _members(waiting: Iterable[QueuedSequence]) -> list[Member]:
+    """What waits here is nothing else."""
+    return cast("list[Member]", list(waiting))
