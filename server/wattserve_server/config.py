@@ -415,7 +415,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--config {path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # of TOML, of a number or a nesting beyond its reader
-        raise ConfigError(f"--config {path}: {error}") from error
+        raise ConfigError(f"--config {path}: not a TOML file: {error}") from error
     settings: dict[str, Any] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
