@@ -96,8 +96,7 @@ class FairQueue:
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
         self._is_behind = False  # whether something was left waiting, when a batch was last taken
         self._others_until_ns = 0  # they may come until then, who are not behind
-        self._came_last: str | None = None  # a caller
-        self.several_until_ns = 0  # until then several callers are taken to come
+        self._came = self._came_before = ("", -COMES_AGAIN_NS)  # who came last and when; the last one but him
         self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
     def __len__(self) -> int:
@@ -119,9 +118,14 @@ class FairQueue:
 
     def came(self, caller: str, now_ns: int) -> None:
         """Somebody has asked for something, and was perhaps refused."""
-        if self._came_last not in (None, caller):
-            self.several_until_ns = now_ns + COMES_AGAIN_NS
-        self._came_last = caller
+        if caller != self._came[0]:
+            self._came_before = self._came
+        self._came = caller, now_ns
+
+    def others_come(self, caller: str, now_ns: int) -> bool:
+        """Whether anybody else waits, or is taken to come again."""
+        _, last_ns = self._came if self._came[0] != caller else self._came_before
+        return len(self._flows) > (caller in self._flows) or now_ns < last_ns + COMES_AGAIN_NS
 
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)

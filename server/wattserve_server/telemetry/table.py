@@ -243,7 +243,7 @@ WATCHERS = _server.add(GAUGE, "wattserve_receipt_watchers", lambda server: serve
 MESSAGE_BYTES = _server.add(GAUGE, "wattserve_held_message_bytes", lambda server: server.message_bytes,
     "Of messages of more than 4 KiB: those whose calls have not ended, and replies that nobody read yet.")
 PREEMPTIONS = _server.add(COUNTER, "wattserve_preemptions_total", lambda server: server.preemptions,
-    "Generations that lost their place in the cache to others, and had to be read again.", unit="preemptions",
+    "Generations that lost their place to others, and had to be read again.", unit="preemptions",
     absent="for a model that does not generate")
 LINES_LEFT_OUT = _server.add(COUNTER, "wattserve_log_lines_left_out_total",
     lambda server: server.lines_left_out,

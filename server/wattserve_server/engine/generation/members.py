@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from wattserve_server.energy.receipt import Line, Role, Work
 from wattserve_server.engine.generation.cache import SequenceCache
-from wattserve_server.engine.generation.pace import AnswerLengths
 from wattserve_server.engine.generation.port import FinishReason, TokenIds, TokenScore, Wish
 from wattserve_server.engine.generation.sampling import choose, log_likelihoods, score
 from wattserve_server.engine.generation.text import TextStream
@@ -70,12 +69,12 @@ class Member(QueuedSequence):
         """Whether its answer may end by itself."""
         return bool(self.end_ids) or self.text is not None
 
-    def left(self, answers: AnswerLengths) -> float:
-        """Tokens that are still to be chosen, as far as is known."""
+    @property
+    def most_left(self) -> int:
+        """Tokens that are still to be chosen at the most."""
         if self.wish is None:
-            return 0.0
-        most = min(self.wish.max_new_tokens - len(self.produced), self.longest - self.total)
-        return answers.expected(self.request.caller, most, self.may_end)
+            return 0
+        return min(self.wish.max_new_tokens - len(self.produced), self.longest - self.total)
 
     @property
     def is_ahead(self) -> bool:

@@ -24,7 +24,7 @@ LONGEST_LATELY = 0.99
 
 # An answer counts for so much less with each that follows it: about the last ten tell.
 ANSWERS_LATELY = 0.9
-# Until answers have told, one token in so many ends one.
+# Until answers have told, they are taken to be as long, and to end by themselves at the last token.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
 EVERYBODY = ""
@@ -54,7 +54,7 @@ class _Steps:
 
 
 class StepPace:
-    """How long a step takes, from being planned to the next one, by its members; of all lanes of a queue.
+    """How long a step takes, from being planned to the next one, by its members.
     What prompts add to steps is in it."""
 
     def __init__(self) -> None:
@@ -81,32 +81,48 @@ class StepPace:
         return self._all.ns + self._more_ns * (members - self._all.members) if self._all.weight else 0.0
 
 
-class AnswerLengths:
-    """How many tokens an answer will have: as if each token that may end it did so with the same chance. An
-    answer that was cut tells, too, that none of its tokens has ended it. A caller's own answers tell, and
-    everybody's while none of his are known."""
+class Chances:
+    """How soon something befalls answers: as if it had the same chance at each token. One that ended
+    otherwise tells, too, that it has befallen none of its tokens. A caller's own answers tell, and
+    everybody's while none of his are known.
 
-    def __init__(self) -> None:
-        self._told = {EVERYBODY: (FIRST_IDEA_TOKENS, 1.0)}  # tokens, and how many ended answers; by caller
+    at_first: the chance, until answers have told."""
 
-    def learn(self, caller: str, tokens: int, ended: bool) -> None:
-        """ended: by itself, and not because it was as long as it may be, or was cut."""
+    def __init__(self, at_first: float) -> None:
+        tokens = FIRST_IDEA_TOKENS
+        self._told = {EVERYBODY: (1.0, tokens, at_first * tokens)}  # answers, tokens, how often; by caller
+
+    def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
         for whose in {EVERYBODY, caller}:
-            before, ends = self._told.pop(whose) if whose in self._told else self._first_idea()
-            self._told[whose] = ANSWERS_LATELY * before + tokens, ANSWERS_LATELY * ends + ended
+            before = self._told.pop(whose) if whose in self._told else self._first_idea()
+            told = zip(before, (1.0, tokens, has_befallen), strict=True)
+            answers, all_tokens, often = (ANSWERS_LATELY * old + new for old, new in told)
+            self._told[whose] = answers, all_tokens, often
         while len(self._told) > MOST_CALLERS:
             del self._told[next(iter(self._told))]
 
-    def expected(self, caller: str, most: int, may_end: bool) -> float:
-        """Of an answer of so many tokens at the most, or of what is left of it."""
-        tokens, ends = self._told.get(caller) or self._first_idea()
-        chance = ends / tokens if may_end else 0.0
-        return -expm1(-chance * most) / chance if chance * most > NEGLIGIBLE else most
+    def of(self, caller: str) -> float:
+        _, tokens, often = self._told.get(caller) or self._first_idea()
+        return often / tokens
 
-    def _first_idea(self) -> tuple[float, float]:
+    def _first_idea(self) -> tuple[float, float, float]:
         """As much as one answer of everybody's tells."""
-        tokens, ends = self._told[EVERYBODY]
-        return tokens / max(ends, NEGLIGIBLE), 1.0
+        answers, tokens, often = self._told[EVERYBODY]
+        return 1.0, tokens / answers, often / answers
+
+
+class Told:
+    """What the last steps and answers tell, of all lanes of a queue."""
+
+    def __init__(self) -> None:
+        self.pace = StepPace()
+        self.ends = Chances(1 / FIRST_IDEA_TOKENS)  # of those that may: by themselves
+        self.leaves = Chances(0.0)  # of all: their callers have left
+
+
+def expected_tokens(most: int, chance: float) -> float:
+    """Of an answer of so many at the most, or of what is left of it, that ends by a chance at each."""
+    return -expm1(-chance * most) / chance if chance * most > NEGLIGIBLE else most
 
 
 def place_free_ns(held_ns: Iterable[float], ahead: int, hold_ns: float) -> float:

@@ -19,7 +19,7 @@ from wattserve_server.engine.batcher import Batcher, Wanted
 from wattserve_server.engine.fair import Ahead
 from wattserve_server.engine.generation.cache import CachePool
 from wattserve_server.engine.generation.members import Member
-from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
+from wattserve_server.engine.generation.pace import Told, expected_tokens, place_free_ns
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import QueuedSequence, Request
 
@@ -70,10 +70,7 @@ class PlacesBatcher(Batcher):
         self._admitted: dict[Member, None] = {}
         self._full: set[str] = set()  # variants whose cache had no room when it last looked who waits
         self._turns = Turns(0.0, {})  # as they were when somebody was last admitted
-        self._step_pace: StepPace = beside._step_pace if isinstance(beside, PlacesBatcher) else StepPace()
-        self._answers: AnswerLengths = (
-            beside._answers if isinstance(beside, PlacesBatcher) else AnswerLengths()
-        )
+        self._told: Told = beside._told if isinstance(beside, PlacesBatcher) else Told()
         self._outlook: Outlook | None = None
 
     @property
@@ -95,12 +92,17 @@ class PlacesBatcher(Batcher):
         """Places that are for callers who hold fewer than that."""
         return self.limits.max_sequences // KEPT_PART
 
-    def _served(self, now_ns: int) -> set[str]:
-        """Callers for whom these are not."""
-        if not self._kept or now_ns >= self._waiting.several_until_ns:
-            return set()
+    def _served(self, now_ns: int) -> dict[str, int]:
+        """Callers for whom these are not, as others come, and how many places each holds."""
+        if not self._kept:
+            return {}
         held = Counter(member.request.caller for member in self._admitted)
-        return {caller for caller, count in held.items() if count >= self._kept}
+        come = self._waiting.others_come
+        return {name: count for name, count in held.items() if count >= self._kept and come(name, now_ns)}
+
+    def _to_give_back(self, served: dict[str, int]) -> int:
+        """Of the places that are not for them, how many they hold: from when nobody else came."""
+        return max(0, sum(served.values()) - (self.limits.max_sequences - self._kept))
 
     def _turns_now(self) -> Turns:
         reading = [each.finish_tag - each.pending for each in self._admitted if not each.is_decoding]
@@ -118,19 +120,21 @@ class PlacesBatcher(Batcher):
         # It waits for its variant's cache, or for a place: behind those who wait for the same.
         line = wanted.variant if all(lane._lacks_room(wanted) for lane in lanes) else ""
         first = [each for each in first if _is_in(line, each.variant, full)]
-        again = sum(_is_in(line, member.request.variant, full) for lane in lanes for member in lane._again)
         ahead_count = sum(each.sequences for each in first)
+        again = [member.request for lane in lanes for member in lane._again]
+        again = [request for request in again if _is_in(line, request.variant, full)]
         hold_ns = self._hold_steps(first, now_ns, line, full) * self._turn_ns()
 
         def until_ns(ahead: float, keeps: bool) -> float:
             free_ns = [each_ns for lane in lanes for each_ns in lane._free_ns(wanted, keeps, now_ns)]
-            return place_free_ns(free_ns, ceil(ahead) + again, hold_ns)
+            return place_free_ns(free_ns, ceil(ahead), hold_ns)
 
-        served = set[str]().union(*(lane._served(now_ns) for lane in lanes))
-        found_ns = until_ns(ahead_count, keeps=bool(served))
+        served = {caller for lane in lanes for caller in lane._served(now_ns)}
+        found_ns = until_ns(ahead_count + len(again), keeps=bool(served))
         if served and wanted.caller and wanted.caller not in served:  # who are, do not wait for the last ones
-            of_them = sum(self._waiting.waiting(caller) for caller in served) / max(1, len(self._waiting))
-            found_ns = min(found_ns, until_ns(ahead_count * (1 - of_them), keeps=False))
+            of_others = 1 - sum(map(self._waiting.waiting, served)) / max(1, len(self._waiting))
+            others_again = sum(request.caller not in served for request in again)
+            found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, keeps=False))
         return max(0.0, found_ns - now_ns)
 
     def _lacks_room(self, wanted: Wanted) -> bool:
@@ -146,7 +150,8 @@ class PlacesBatcher(Batcher):
         if self._lacks_room(wanted):
             own = [until_ns for member, until_ns in held.items() if member.request.variant == wanted.variant]
             return own or [now_ns]
-        free = self.limits.max_sequences - (self._kept if keeps else 0) - len(held)
+        free = self.limits.max_sequences - len(held)
+        free += -self._kept if keeps else self._to_give_back(self._served(now_ns))
         next_ns = now_ns + (self._turn_ns() if held else 0.0)  # from the next step on
         return sorted(held.values())[max(0, -free) :] + [next_ns] * max(0, free)
 
@@ -154,11 +159,23 @@ class PlacesBatcher(Batcher):
         members = _members(each for request in wanted.requests for each in request.sequences)
         # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
         is_believed = not wanted.caller or self._has_some(wanted.caller)
-        answers = [member.left(self._answers) for member in members if is_believed or not member.may_end]
+        answers = [
+            expected_tokens(member.most_left, self._end_chance(member))
+            for member in members
+            if is_believed or not member.may_end
+        ]
         own = _prompt_tokens(members)
         reading = min(lane._steps_ahead(wanted, own, now_ns) for lane in self._lanes)
         reading += own / self.limits.max_tokens
         return _steps(reading, max(answers, default=0.0)) * self._turn_ns(wanted)
+
+    def _end_chance(self, member: Member) -> float:
+        return self._told.ends.of(member.request.caller) if member.may_end else 0.0
+
+    def _held_for(self, member: Member) -> float:
+        """Tokens until its place is another's, as far as is known: who leaves gives it back as well."""
+        chance = self._end_chance(member) + self._told.leaves.of(member.request.caller)
+        return expected_tokens(member.most_left, chance)
 
     def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
         """That prompts take which have their turn before the end of a request's, of so many tokens; all of
@@ -184,7 +201,7 @@ class PlacesBatcher(Batcher):
         if self._outlook is None:
             held_until_ns, turn_ns, read_after = {}, self._turn_ns(), self._read_after()
             for member in self._admitted:
-                steps = _steps(read_after.get(member, 0.0), member.left(self._answers))
+                steps = _steps(read_after.get(member, 0.0), self._held_for(member))
                 until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
                 held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
             self._outlook = Outlook(held_until_ns, read_after, self._turns_now())
@@ -215,7 +232,7 @@ class PlacesBatcher(Batcher):
             if not waiting:
                 return sum(each.tokens for each in ahead) / max(1.0, sum(each.sequences for each in ahead))
             reading = _prompt_tokens(waiting) / self.limits.max_tokens / len(waiting)
-            answer = fmean(member.left(self._answers) for member in waiting)
+            answer = fmean(map(self._held_for, waiting))
             places = len(self._members.get(line, ())) if line else self.limits.max_sequences
             outlook.hold_steps[line] = max(_steps(reading, answer), reading * places)
         return outlook.hold_steps[line]
@@ -226,7 +243,7 @@ class PlacesBatcher(Batcher):
         coming.append(Ahead(wanted.variant, wanted.sequences, wanted.tokens))
         variants = max(1, len({*self._members, *(each.variant for each in coming if each.sequences)}))
         members = min(self.limits.max_sequences, self._held + sum([each.sequences for each in coming]))
-        return self._step_pace.step_ns(max(1.0, members / variants)) * variants
+        return self._told.pace.step_ns(max(1.0, members / variants)) * variants
 
 
 def by_turns(members: Iterable[Member]) -> list[Member]:

@@ -30,6 +30,8 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import Request
 from wattserve_server.errors import ExpiredError, WattserveError
 
+HAD_TIME = 0.9  # of that before its deadline: who leaves by then leaves of his own accord
+
 MOST_WAIT_S = 3600.0  # at a time: Python waits for no deadline that is centuries away
 
 OnLeft = Callable[[Member, WattserveError | None], object]
@@ -136,7 +138,7 @@ class StepBatcher(PlacesBatcher):
         """What was planned, if anything was, has run. Called with the lock held."""
         if self._stepping is not None:
             members, reads_prompts, since_ns = self._stepping
-            self._step_pace.learn(members, reads_prompts, now_ns - since_ns)
+            self._told.pace.learn(members, reads_prompts, now_ns - since_ns)
             self._stepping = None
 
     def make_room(self, members: Iterable[Member]) -> None:
@@ -165,7 +167,10 @@ class StepBatcher(PlacesBatcher):
             is_late = deadline_ns is not None and deadline_ns <= now_ns
             if not (member.is_leaving or is_late):
                 continue
-            self._remove(member)
+            # Callers leave at their deadlines too, often a little earlier: that tells nothing of them.
+            begun_ns = member.request.accepted_ns
+            had_time = deadline_ns is None or now_ns < begun_ns + HAD_TIME * (deadline_ns - begun_ns)
+            self._remove(member, has_left=member.is_leaving and had_time)
             told = "the deadline passed while the answer was generated, after {} of its tokens"
             is_over = is_late and not member.is_leaving
             self._on_left(member, ExpiredError(told.format(len(member.produced))) if is_over else None)
@@ -174,7 +179,7 @@ class StepBatcher(PlacesBatcher):
         last_ns, self._admitting_ns = self._admitting_ns, now_ns
         has_its_part = False
         self._full.clear()
-        while len(self._admitted) < self.limits.max_sequences and not has_its_part:
+        while not has_its_part:
             member = self._next_member(now_ns)
             if member is None:
                 return
@@ -187,6 +192,8 @@ class StepBatcher(PlacesBatcher):
             if not cache.reserve(member.total + 1):
                 self._full.add(member.request.variant)
                 continue
+            if len(self._admitted) == self.limits.max_sequences:
+                self._take_back(self._served(now_ns))
             if member in self._again:
                 self._again.remove(member)
             else:
@@ -200,13 +207,21 @@ class StepBatcher(PlacesBatcher):
 
     def _next_member(self, now_ns: int) -> Member | None:
         """Who is to be admitted; nobody of a variant whose cache has been found full."""
+        free = self.limits.max_sequences - len(self._admitted)
+        served = self._served(now_ns) if free <= self._kept else {}
+        if not free and not self._to_give_back(served):
+            return None
         for lost in self._again:
-            if lost.request.variant not in self._full:
+            if lost.request.variant not in self._full and lost.request.caller not in served:
                 return lost
-        are_last = len(self._admitted) >= self.limits.max_sequences - self._kept
-        first = self._waiting.first(self._may, self._full, self._served(now_ns) if are_last else ())
+        first = self._waiting.first(self._may, self._full, served)
         assert first is None or isinstance(first, Member)
         return first
+
+    def _take_back(self, served: dict[str, int]) -> None:
+        """A place of who holds most; of his members the newest has least to lose."""
+        whose = max(served, key=lambda caller: served[caller])
+        self._preempt(next(each for each in reversed(self._admitted) if each.request.caller == whose))
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""
@@ -242,12 +257,14 @@ class StepBatcher(PlacesBatcher):
         del self._admitted[member]
         self._again.appendleft(member)
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: Member, has_left: bool = False) -> None:
         if member in self._again:
             self._again.remove(member)
-        if member.may_end and member.produced:
-            ended = member.reason is FinishReason.STOP
-            self._answers.learn(member.request.caller, len(member.produced), ended)
+        caller, tokens = member.request.caller, max(1, len(member.produced))
+        if member.produced and member.may_end:
+            self._told.ends.learn(caller, tokens, member.reason is FinishReason.STOP)
+        if member.produced or has_left:
+            self._told.leaves.learn(caller, tokens, has_left)
         if member in self._admitted:
             del self._admitted[member]
             self._drop(member)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fixtures.step_world import StepWorld
 from wattserve_server.engine.generation.cache import BLOCK
 from wattserve_server.engine.generation.members import Member
-from wattserve_server.engine.generation.pace import AnswerLengths, StepPace, place_free_ns
+from wattserve_server.engine.generation.pace import Chances, StepPace, expected_tokens, place_free_ns
 from wattserve_server.errors import ExpiredError, OverloadedError
 
 MS = 1_000_000
@@ -64,39 +64,50 @@ def test_a_process_that_was_stopped_tells_no_pace_of_steps_and_rare_prompts_do()
 
 
 def test_answers_are_as_long_as_they_may_be_until_some_have_ended_earlier() -> None:
-    answers = AnswerLengths()
-    assert answers.expected("a", 1000, may_end=False) == 1000
+    ends = Chances(1 / 256)
+    assert expected_tokens(1000, 0.0) == 1000
     for _ in range(300):
-        answers.learn("a", 64, ended=False)
-    assert answers.expected("a", 64, may_end=True) > 63
+        ends.learn("a", 64, False)
+    assert expected_tokens(64, ends.of("a")) > 63
     for _ in range(300):
-        answers.learn("a", 20, ended=True)
-    assert answers.expected("a", 1000, may_end=True) == pytest.approx(20, rel=0.05)
-    assert answers.expected("a", 4, may_end=True) == pytest.approx(4, rel=0.15)
+        ends.learn("a", 20, True)
+    assert expected_tokens(1000, ends.of("a")) == pytest.approx(20, rel=0.05)
+    assert expected_tokens(4, ends.of("a")) == pytest.approx(4, rel=0.15)
 
 
 def test_answers_that_were_cut_do_not_make_the_others_shorter() -> None:
-    draws, answers, found = random.Random(7), AnswerLengths(), []
+    draws, ends, found = random.Random(7), Chances(1 / 256), []
     for _ in range(2000):  # of 50 tokens in the mean, of which nobody sees more than 30
         length = draws.expovariate(1 / 50)
-        answers.learn("a", int(min(length, 30)), ended=length < 30)
-        found.append(answers.expected("a", 10**6, may_end=True))
+        ends.learn("a", int(min(length, 30)), length < 30)
+        found.append(expected_tokens(10**6, ends.of("a")))
     assert harmonic_mean(found) == pytest.approx(50, rel=0.15)
 
 
 def test_a_callers_answers_are_foreseen_by_its_own_and_a_new_ones_by_everybodys() -> None:
-    answers = AnswerLengths()
+    ends = Chances(1 / 256)
     for _ in range(200):
-        answers.learn("chats", 20, ended=True)
-        answers.learn("summaries", 700, ended=True)
-    assert answers.expected("chats", 1000, may_end=True) == pytest.approx(20, rel=0.05)
-    assert (
-        400 < answers.expected("summaries", 1000, may_end=True) < 600
-    )  # of 700 in the mean, none above 1000
-    assert 200 < answers.expected("new", 1000, may_end=True) < 360
+        ends.learn("chats", 20, True)
+        ends.learn("summaries", 700, True)
+    assert expected_tokens(1000, ends.of("chats")) == pytest.approx(20, rel=0.05)
+    # Of 700 in the mean, none above 1000:
+    assert 400 < expected_tokens(1000, ends.of("summaries")) < 600
+    assert 200 < expected_tokens(1000, ends.of("new")) < 360
     for number in range(3000):
-        answers.learn(f"peer {number}", 20, ended=True)
-    assert answers.expected("summaries", 1000, may_end=True) < 30  # it has been forgotten
+        ends.learn(f"peer {number}", 20, True)
+    assert expected_tokens(1000, ends.of("summaries")) < 30  # it has been forgotten
+
+
+def test_nobody_is_taken_to_leave_until_some_have_and_a_new_ones_first_answers_tell() -> None:
+    leaves = Chances(0.0)
+    assert leaves.of("a") == 0
+    for _ in range(50):
+        leaves.learn("stays", 300, False)
+    assert leaves.of("leaves") == 0
+    for _ in range(5):
+        leaves.learn("leaves", 6, True)
+    assert expected_tokens(1000, leaves.of("leaves")) < 100
+    assert leaves.of("stays") == 0
 
 
 @given(
@@ -296,10 +307,72 @@ def test_short_answers_are_given_beside_a_flood_of_long_ones() -> None:
     assert len(world.answered) - sum(were_let_in) > 28 * 5
 
 
+def test_places_that_callers_give_back_early_are_not_waited_for() -> None:
+    """Answers that may have 900 tokens, whose callers leave after six of them."""
+    world = StepWorld(members=32, step_tokens=512, blocks=2000, most_wait_ns=1000 * MS)
+    outstanding: list[Member] = []
+    refusals = 0
+    for step in range(600):
+        outstanding = [each for each in outstanding if not each.is_leaving]
+        for member in outstanding:
+            if len(member.produced) >= 6:
+                world.queue.leave(member)
+        with contextlib.suppress(OverloadedError):
+            while len(outstanding) < 40:
+                outstanding.append(world.ask(8, 900, caller=f"{step} {len(outstanding)}"))
+        if step % 5 == 4:
+            refusals += refused(world, world.now_ns + 100 * MS) is not None
+        world.step()
+    assert refusals < 0.1 * 120
+
+
+def test_who_is_cut_at_its_deadline_does_not_pass_for_one_who_leaves() -> None:
+    world = StepWorld(members=4, step_tokens=64)
+    for _ in range(8):
+        deadline_ns = world.now_ns + 40 * MS
+        member = world.ask(8, 100, caller="late", deadline_ns=deadline_ns)
+        while world.now_ns < deadline_ns - MS:
+            world.step()
+        world.queue.leave(member)  # as its client does
+        world.run()
+    for _ in range(4):
+        world.ask(8, 100, caller="late")
+    world.step()
+    assert world.queue.wait_ns(world.now_ns) > 90 * MS
+
+
+def test_places_are_kept_while_another_caller_comes_and_taken_back_where_they_are_not() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=2000, step_ns=lambda members: 100 * MS)
+    world.ask(8, 8)
+    world.run()
+    world.now_ns += 10_000 * MS
+
+    def others_refused(calls: int, every_ms: int) -> int:
+        told = 0
+        for _ in range(calls):
+            until_ns = world.now_ns + every_ms * MS
+            told += refused(world, world.now_ns + 3000 * MS) is not None
+            while world.now_ns < until_ns:
+                world.step()
+        return told
+
+    for _ in range(64):
+        world.ask(8, 800, caller="night batch")
+    for _ in range(20):
+        world.step()
+    assert world.queue.members == 32  # nobody else has been there
+    assert others_refused(20, every_ms=1000) == 0
+    assert 0 < world.queue.preemptions <= 4
+    assert others_refused(3, every_ms=11_000) == 0  # who is there no more in between
+    world.run()
+    assert not world.left
+    assert sum(member.request.caller == "night batch" for member in world.answered) == 64
+
+
 def test_what_is_believed_of_more_members_does_not_keep_them_out_for_ever() -> None:
     world = StepWorld(members=32, step_tokens=512, blocks=500, step_ns=busier)
     for members in (1, 32) * 30:  # as if all of a step were work for each member
-        world.queue._step_pace.learn(members, False, members * busier(1))
+        world.queue._told.pace.learn(members, False, members * busier(1))
     world.ask(8, 200)
     due_ns, offered = 0, 0
     while world.now_ns < 40_000 * MS:
