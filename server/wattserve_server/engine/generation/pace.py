@@ -54,8 +54,8 @@ class _Steps:
 
 
 class StepPace:
-    """How long a step takes, from being planned to the next one, by its members.
-    What prompts add to steps is in it."""
+    """How long a step takes, from being planned to the next one, by its members. What prompts add to it is
+    counted in."""
 
     def __init__(self) -> None:
         self._all, self._without_prompts = _Steps(), _Steps()

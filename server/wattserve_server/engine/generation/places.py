@@ -44,7 +44,8 @@ class Turns(NamedTuple):
 class Outlook:
     """What goes before who comes, as it was when somebody last asked about it in this step."""
 
-    held_until_ns: dict[Member, float]  # when each will have ended
+    held_until_ns: dict[Member, float]  # when each will have ended, the first one first
+    large: dict[str, int]  # see `_large`
     read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
     turns: Turns
     waiting: int = 0  # of how many that wait what follows was told
@@ -92,13 +93,16 @@ class PlacesBatcher(Batcher):
         """Places that are for callers who hold fewer than that."""
         return self.limits.max_sequences // KEPT_PART
 
-    def _served(self, now_ns: int) -> dict[str, int]:
-        """Callers for whom these are not, as others come, and how many places each holds."""
+    def _large(self) -> dict[str, int]:
+        """Callers who do not hold fewer, and how many places each holds."""
         if not self._kept:
             return {}
         held = Counter(member.request.caller for member in self._admitted)
-        come = self._waiting.others_come
-        return {name: count for name, count in held.items() if count >= self._kept and come(name, now_ns)}
+        return {caller: count for caller, count in held.items() if count >= self._kept}
+
+    def _served(self, large: dict[str, int], now_ns: int) -> dict[str, int]:
+        """Of these, for whom the last places are not, as others come."""
+        return {name: count for name, count in large.items() if self._waiting.others_come(name, now_ns)}
 
     def _to_give_back(self, served: dict[str, int]) -> int:
         """Of the places that are not for them, how many they hold: from when nobody else came."""
@@ -118,22 +122,29 @@ class PlacesBatcher(Batcher):
             each_ns = [self._wait_ns(first, now_ns, NOBODY._replace(variant=name)) for name in ("", *full)]
             return max(each_ns)
         # It waits for its variant's cache, or for a place: behind those who wait for the same.
-        line = wanted.variant if all(lane._lacks_room(wanted) for lane in lanes) else ""
+        lack_room = [lane._lacks_room(wanted) for lane in lanes]
+        line = wanted.variant if all(lack_room) else ""
         first = [each for each in first if _is_in(line, each.variant, full)]
         ahead_count = sum(each.sequences for each in first)
         again = [member.request for lane in lanes for member in lane._again]
         again = [request for request in again if _is_in(line, request.variant, full)]
-        hold_ns = self._hold_steps(first, now_ns, line, full) * self._turn_ns()
+        turn_ns = self._turn_ns()
+        hold_ns = self._hold_steps(first, now_ns, line, full) * turn_ns
+        served = [lane._served(lane._outlook_of(now_ns).large, now_ns) for lane in lanes]
 
         def until_ns(ahead: float, keeps: bool) -> float:
-            free_ns = [each_ns for lane in lanes for each_ns in lane._free_ns(wanted, keeps, now_ns)]
+            free_ns: list[float] = []
+            for lane, large, lacks_room in zip(lanes, served, lack_room, strict=True):
+                more = -lane._kept if keeps else lane._to_give_back(large)
+                free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
             return place_free_ns(free_ns, ceil(ahead), hold_ns)
 
-        served = {caller for lane in lanes for caller in lane._served(now_ns)}
-        found_ns = until_ns(ahead_count + len(again), keeps=bool(served))
-        if served and wanted.caller and wanted.caller not in served:  # who are, do not wait for the last ones
-            of_others = 1 - sum(map(self._waiting.waiting, served)) / max(1, len(self._waiting))
-            others_again = sum(request.caller not in served for request in again)
+        found_ns = until_ns(ahead_count + len(again), keeps=any(served))
+        callers = {caller for large in served for caller in large}
+        if callers and wanted.caller and wanted.caller not in callers and found_ns > now_ns:
+            # Those do not wait for the last places.
+            of_others = 1 - sum(map(self._waiting.waiting, callers)) / max(1, len(self._waiting))
+            others_again = sum(request.caller not in callers for request in again)
             found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, keeps=False))
         return max(0.0, found_ns - now_ns)
 
@@ -144,16 +155,16 @@ class PlacesBatcher(Batcher):
         first = _members(request.sequences[0] for request in wanted.requests[:1])
         return any(not self._pool_of(member).has_room(member.total + 1) for member in first)
 
-    def _free_ns(self, wanted: Wanted, keeps: bool, now_ns: int) -> list[float]:
-        """When each place will be free that is for who comes. keeps: the last ones are not."""
+    def _free_ns(self, line: str, more: int, now_ns: int, turn_ns: float) -> list[float]:
+        """When each place will be free that is for who comes and waits in that line. more: so many places
+        than nobody holds."""
         held = self._outlook_of(now_ns).held_until_ns
-        if self._lacks_room(wanted):
-            own = [until_ns for member, until_ns in held.items() if member.request.variant == wanted.variant]
+        if line:
+            own = [until_ns for member, until_ns in held.items() if member.request.variant == line]
             return own or [now_ns]
-        free = self.limits.max_sequences - len(held)
-        free += -self._kept if keeps else self._to_give_back(self._served(now_ns))
-        next_ns = now_ns + (self._turn_ns() if held else 0.0)  # from the next step on
-        return sorted(held.values())[max(0, -free) :] + [next_ns] * max(0, free)
+        free = self.limits.max_sequences - len(held) + more
+        next_ns = now_ns + (turn_ns if held else 0.0)  # from the next step on
+        return [*held.values()][max(0, -free) :] + [next_ns] * max(0, free)
 
     def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
         members = _members(each for request in wanted.requests for each in request.sequences)
@@ -204,7 +215,8 @@ class PlacesBatcher(Batcher):
                 steps = _steps(read_after.get(member, 0.0), self._held_for(member))
                 until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
                 held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
-            self._outlook = Outlook(held_until_ns, read_after, self._turns_now())
+            first_first = sorted(held_until_ns.items(), key=lambda held: held[1])
+            self._outlook = Outlook(dict(first_first), self._large(), read_after, self._turns_now())
         return self._outlook
 
     def _read_after(self) -> dict[Member, float]:
@@ -239,11 +251,15 @@ class PlacesBatcher(Batcher):
 
     def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
         """From one step of a member to its next one, once those who wait have places too, and who comes."""
-        coming = [each for each in self._waiting.everything() if each.variant not in self._full]
-        coming.append(Ahead(wanted.variant, wanted.sequences, wanted.tokens))
-        variants = max(1, len({*self._members, *(each.variant for each in coming if each.sequences)}))
-        members = min(self.limits.max_sequences, self._held + sum([each.sequences for each in coming]))
-        return self._told.pace.step_ns(max(1.0, members / variants)) * variants
+        coming, variants = wanted.sequences, {*self._members}
+        if wanted.variant:
+            variants.add(wanted.variant)
+        for variant, sequences, _ in self._waiting.everything():
+            if sequences and variant not in self._full:
+                coming += sequences
+                variants.add(variant)
+        members, steps = min(self.limits.max_sequences, self._held + coming), max(1, len(variants))
+        return self._told.pace.step_ns(max(1.0, members / steps)) * steps
 
 
 def by_turns(members: Iterable[Member]) -> list[Member]:

@@ -193,7 +193,7 @@ class StepBatcher(PlacesBatcher):
                 self._full.add(member.request.variant)
                 continue
             if len(self._admitted) == self.limits.max_sequences:
-                self._take_back(self._served(now_ns))
+                self._take_back(self._served(self._large(), now_ns))
             if member in self._again:
                 self._again.remove(member)
             else:
@@ -208,7 +208,7 @@ class StepBatcher(PlacesBatcher):
     def _next_member(self, now_ns: int) -> Member | None:
         """Who is to be admitted; nobody of a variant whose cache has been found full."""
         free = self.limits.max_sequences - len(self._admitted)
-        served = self._served(now_ns) if free <= self._kept else {}
+        served = self._served(self._large(), now_ns) if free <= self._kept else {}
         if not free and not self._to_give_back(served):
             return None
         for lost in self._again:
