@@ -251,7 +251,7 @@ class PlacesBatcher(Batcher):
 
     def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
         """From one step of a member to its next one, once those who wait have places too, and who comes."""
-        coming, variants = wanted.sequences, {*self._members}
+        coming, variants = float(wanted.sequences), {*self._members}
         if wanted.variant:
             variants.add(wanted.variant)
         for variant, sequences, _ in self._waiting.everything():
