@@ -39,9 +39,9 @@ class CachePool:
         """Whether one sequence of so many tokens fits while there is no other."""
         return self.size(tokens) <= self.limit_bytes
 
-    def has_room(self, tokens: int) -> bool:
-        """For one more sequence of so many tokens."""
-        return self.used_bytes + self.size(tokens) <= self.limit_bytes
+    def has_room(self, tokens: int, held_bytes: int = 0) -> bool:
+        """For a sequence of so many tokens, which holds some bytes of it already."""
+        return self.used_bytes - held_bytes + self.size(tokens) <= self.limit_bytes
 
     @property
     def longest(self) -> int:
@@ -103,9 +103,9 @@ class SequenceCache:
         if tokens <= self.capacity:
             return True
         pool = self._pool
-        more = pool.size(tokens) - self._bytes
-        if pool.used_bytes + more > pool.limit_bytes:
+        if not pool.has_room(tokens, self._bytes):
             return False
+        more = pool.size(tokens) - self._bytes
         pool.used_bytes += more
         self._bytes += more
         self.capacity = -(-tokens // BLOCK) * BLOCK

@@ -24,7 +24,7 @@ LONGEST_LATELY = 0.99
 
 # An answer counts for so much less with each that follows it: about the last ten tell.
 ANSWERS_LATELY = 0.9
-# Until answers have told, they are taken to be as long, and to end by themselves at the last token.
+# Until answers have told, one token in so many ends one that may end by itself, and nobody leaves.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
 EVERYBODY = ""

@@ -22,9 +22,12 @@ from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.pace import Told, expected_tokens, place_free_ns
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import QueuedSequence, Request
+from wattserve_server.errors import WattserveError
 
 # One of so many places is for callers who hold less than that part of them, while several callers come.
 KEPT_PART = 8
+
+OnLeft = Callable[[Member, WattserveError | None], object]
 
 NOBODY = Wanted("", "", 0, 0, 0, None)
 
@@ -53,7 +56,9 @@ class Outlook:
 
 
 class PlacesBatcher(Batcher):
-    """Who holds the places of a lane. See StepBatcher, which gives them."""
+    """Who holds the places of a lane; StepBatcher gives them. limits: members at once, and tokens of a step.
+    pool_of: of a variant that is in memory. on_left: called with a member that left before its end: its
+    caller had gone (None), its deadline had passed, or its lane was lost."""
 
     def __init__(
         self,
@@ -62,10 +67,11 @@ class PlacesBatcher(Batcher):
         on_expired: Callable[[Request, int], object],
         max_queue_ns: float,
         pool_of: Callable[[Member], CachePool],
+        on_left: OnLeft,
         beside: Batcher | None,
     ) -> None:
         super().__init__(limits, max_queue, on_expired, max_queue_ns, beside)
-        self._pool_of = pool_of
+        self._pool_of, self._on_left = pool_of, on_left
         self._members: dict[str, list[Member]] = {}  # by variant, of which a step is due longest first
         self._again: deque[Member] = deque()  # that have lost their place
         self._admitted: dict[Member, None] = {}

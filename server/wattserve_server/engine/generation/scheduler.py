@@ -16,25 +16,20 @@ still waits it admits one a step, since the other may have no room, or hang.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Line
-from wattserve_server.engine.batcher import Batcher, Chore
-from wattserve_server.engine.generation.cache import CachePool
+from wattserve_server.engine.batcher import Chore
 from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.places import PlacesBatcher, by_turns
 from wattserve_server.engine.generation.port import FinishReason
-from wattserve_server.engine.policy import BatchLimits
-from wattserve_server.engine.queued import Request
 from wattserve_server.errors import ExpiredError, WattserveError
 
 HAD_TIME = 0.9  # of that before its deadline: who leaves by then leaves of his own accord
 
 MOST_WAIT_S = 3600.0  # at a time: Python waits for no deadline that is centuries away
-
-OnLeft = Callable[[Member, WattserveError | None], object]
 
 
 class Part(NamedTuple):
@@ -54,25 +49,11 @@ class Step:
 
 
 class StepBatcher(PlacesBatcher):
-    """limits: members at once, and tokens of a step. pool_of: of a variant that is in memory. on_left: called
-    with a member that left before its end: its caller had gone (None), its deadline had passed, or its lane
-    was lost."""
+    """The queue of a lane that generates."""
 
-    def __init__(
-        self,
-        limits: BatchLimits,
-        max_queue: int,
-        on_expired: Callable[[Request, int], object],
-        max_queue_ns: float,
-        pool_of: Callable[[Member], CachePool],
-        on_left: OnLeft,
-        beside: Batcher | None,
-    ) -> None:
-        super().__init__(limits, max_queue, on_expired, max_queue_ns, pool_of, beside)
-        self._on_left = on_left
-        self._stepping: tuple[int, bool, int] | None = None  # members, whether prompts are read, since when
-        self._admitting_ns = 0  # when it last looked who waits
-        self.preemptions = 0
+    preemptions = 0
+    _stepping: tuple[int, bool, int] | None = None  # members, whether prompts are read, since when
+    _admitting_ns = 0  # when it last looked who waits
 
     @property
     def members(self) -> int:
