@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattserve_server.engine.fair import Ahead, FairQueue, May
+from wattserve_server.engine.fair import SHORT_NS, Ahead, FairQueue, May
 from wattserve_server.engine.pace import Pace, Returns
 from wattserve_server.engine.policy import (
     BatchCost,
@@ -359,7 +359,8 @@ class Batcher:
         if wake_ns > now_ns:
             return wake_ns
         batch = choose_batch(waiting, limits, cost)
-        batch = self._waiting.shortened(batch, waiting, limits, cost, now_ns)
+        short_tokens = self._pace.tokens(variant, SHORT_NS)
+        batch = self._waiting.shortened(batch, waiting, cost, short_tokens, now_ns)
         if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
             wake_ns = self._returns.rest_ends_ns(variant)
             if wake_ns > now_ns:

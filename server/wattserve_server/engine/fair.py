@@ -7,9 +7,8 @@ each gets as many tokens as any other, and who asks for less than that never wai
 comes back, joins at the lowest start there was when a batch was last taken: nobody saves up. Of one caller's
 own sequences the oldest goes first, priorities counted in; they are nobody else's concern.
 
-Where some always have something waiting and others come now and then, a batch takes one sequence of each, and
-of the rest no more than makes it worth its start: for whatever it takes beyond that, all who come meanwhile
-would wait.
+Where several callers come, a batch takes one sequence of each, and of the rest no more than makes it worth
+its start: for whatever it takes beyond that, all who come meanwhile would wait.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from heapq import heapify, heappop, heapreplace, merge, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattserve_server.engine.policy import BatchCost, BatchLimits
+from wattserve_server.engine.policy import BatchCost
 
 if TYPE_CHECKING:
     from wattserve_server.engine.queued import QueuedSequence, Request
 
-# In a batch that others may come to wait for: tokens for each that starting it costs, so that a thirteenth of
-# the time goes into starting batches; and at least that part of a batch's most.
-WORTH_A_START = 12
-LEAST_PART = 16
+# A batch that others may come to wait for has nine tokens for each that starting it costs, so that a tenth of
+# the time goes into starting batches. It may always take this long: nobody minds to wait for that, and what a
+# lane does between two batches takes a millisecond or two, of which `BatchCost` says nothing.
+WORTH_A_START = 9
+SHORT_NS = 20_000_000
 
 COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on is taken to come again
 
@@ -94,8 +94,6 @@ class FairQueue:
         self._count = self._tokens = 0  # of all callers
         self._joined = 0
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
-        self._is_behind = False  # whether something was left waiting, when a batch was last taken
-        self._others_until_ns = 0  # they may come until then, who are not behind
         self._came = self._came_before = ("", -COMES_AGAIN_NS)  # who came last and when; the last one but him
         self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
@@ -132,8 +130,6 @@ class FairQueue:
         self.came(caller, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
-            if self._is_behind and self._flows:
-                self._others_until_ns = now_ns + COMES_AGAIN_NS
             self._joined += 1
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
             self._remembered.pop(caller, None)
@@ -202,16 +198,16 @@ class FairQueue:
         self,
         batch: list[QueuedSequence],
         waiting: list[QueuedSequence],
-        limits: BatchLimits,
         cost: BatchCost,
+        short_tokens: float,
         now_ns: int,
     ) -> list[QueuedSequence]:
-        """A batch without what is too much of it where others may come. waiting: in whose order it is
-        filled."""
-        if now_ns >= self._others_until_ns:
+        """A batch without what is too much of it where others may come. waiting: in whose order it is filled.
+        short_tokens: of a batch that takes `SHORT_NS`."""
+        if not self.others_come(batch[0].request.caller, now_ns):
             return batch
         longest = max(sequence.length for sequence in batch)
-        left = max(WORTH_A_START * cost.overhead_tokens, limits.max_tokens / LEAST_PART)
+        left = max(WORTH_A_START * cost.overhead_tokens, short_tokens)
         callers, surplus, chosen = set[str](), set(), set(batch)
         for sequence in waiting:
             if sequence in chosen:
@@ -231,7 +227,6 @@ class FairQueue:
         self.remove(batch)
         for sequence in batch:
             self._charge(sequence.request.caller, sequence.length if packs else longest)
-        self._is_behind = bool(self._flows)
         if not self._flows:  # nobody has to wait for what another has had
             self._remembered.clear()
         while len(self._remembered) > MOST_REMEMBERED:

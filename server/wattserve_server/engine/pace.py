@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 
 from wattserve_server.engine.policy import BatchCost, BatchLimits
 
@@ -47,6 +47,11 @@ class Pace:
             return 0.0
         batches = max(ceil(sequences / limits.max_sequences), ceil(tokens / limits.max_tokens))
         return self._tokens_ns(variant, tokens + batches * cost.overhead_tokens)
+
+    def tokens(self, variant: str, duration_ns: float) -> float:
+        """How many take so long; infinity where nothing is known yet."""
+        token_ns = self._tokens_ns(variant, 1.0)
+        return duration_ns / token_ns if token_ns else inf
 
     def start_ns(self, variant: str, cost: BatchCost) -> float:
         """What starting a batch takes; 0 where nothing is known yet."""

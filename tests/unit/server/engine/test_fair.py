@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
@@ -22,39 +24,69 @@ def at_once(caller: str, count: int, length: int = 32) -> Iterator[Call]:
     return (Call(0, caller, (length,)) for _ in range(count))
 
 
-def seen_by_victim(*others: Iterator[Call]) -> SharedDevice:
-    """With 10 calls a second of the victim's."""
-    device = SharedDevice()
-    device.serve(calls_at_random("victim", 10, SECONDS), *others)
+@dataclass(frozen=True)
+class Rig:
+    """A device, and how much of it there is to share."""
+
+    make: Callable[[], SharedDevice]
+    capacity: float  # in full batches of sequences of 32 tokens, per second
+    victim: float  # calls a second
+    deadline_ns: int | None
+    seconds: float = SECONDS
+
+
+FAST = Rig(SharedDevice, CAPACITY, 10, None)
+# Two slow cores: what may wait with that deadline is less than a full batch, so every batch takes all of it.
+SLOW = Rig(
+    partial(SharedDevice, 1_560_000, 25.0, limits=BatchLimits(64, 8192)), 19.3, 1.75, 2_000_000_000, 200.0
+)
+
+
+def seen_by_victim(rig: Rig, *others: Iterator[Call]) -> SharedDevice:
+    device = rig.make()
+    victim = calls_at_random("victim", rig.victim, rig.seconds, deadline_ns=rig.deadline_ns)
+    device.serve(victim, *others)
     assert not device.refused["victim"]
     assert not device.expired["victim"]
     return device
 
 
-@pytest.fixture(scope="module")
-def beside_the_well_behaved_ns() -> int:
+def beside_the_well_behaved_ns(rig: Rig) -> int:
     """The victim's p99 where the load is 80 % of what the device can do."""
-    rate = (0.8 * CAPACITY - 10) / 4
-    device = seen_by_victim(*(calls_at_random(f"other {number}", rate, SECONDS) for number in range(4)))
+    rate = (0.8 * rig.capacity - rig.victim) / 4
+    others = (
+        calls_at_random(f"other {number}", rate, rig.seconds, deadline_ns=rig.deadline_ns)
+        for number in range(4)
+    )
+    device = seen_by_victim(rig, *others)
     assert not device.refused.total()
     return p99(device.latencies_ns["victim"][FIRST:])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("connections", "deadline_ns"), [(1, None), (4, 2_000_000_000)])
+@pytest.mark.parametrize(
+    ("rig", "connections", "deadline_ns"),
+    [
+        (FAST, 1, None),
+        (FAST, 4, 2_000_000_000),
+        (SLOW, 1, 2_000_000_000),
+        (SLOW, 2, 2_000_000_000),
+        (SLOW, 4, None),
+    ],
+)
 def test_a_flood_at_ten_times_capacity_costs_a_victim_little_and_none_of_its_calls(
-    beside_the_well_behaved_ns: int, connections: int, deadline_ns: int | None
+    rig: Rig, connections: int, deadline_ns: int | None
 ) -> None:
-    rate = 10 * CAPACITY / connections
+    rate = 10 * rig.capacity / connections
     flood = (
-        calls_at_random(f"flood {number}", rate, SECONDS, deadline_ns=deadline_ns)
+        calls_at_random(f"flood {number}", rate, rig.seconds, deadline_ns=deadline_ns)
         for number in range(connections)
     )
-    device = seen_by_victim(*flood)
-    assert p99(device.latencies_ns["victim"][FIRST:]) <= 1.3 * beside_the_well_behaved_ns
-    assert device.refused.total() > 0.8 * 9 * CAPACITY * SECONDS  # the surplus
+    device = seen_by_victim(rig, *flood)
+    assert p99(device.latencies_ns["victim"][FIRST:]) <= 1.3 * beside_the_well_behaved_ns(rig)
+    assert device.refused.total() > 0.8 * 9 * rig.capacity * rig.seconds  # the surplus
     assert device.expired.total() < 0.01 * sum(map(len, device.batches))
-    assert sum(map(len, device.batches)) > 0.9 * CAPACITY * SECONDS  # nothing is left undone for it
+    assert sum(map(len, device.batches)) > 0.9 * rig.capacity * rig.seconds  # nothing is left undone for it
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -72,7 +104,7 @@ def test_who_always_has_something_waiting_gets_as_many_computed_tokens_as_any_ot
 
 
 def test_a_batch_is_filled_from_several_callers_and_the_device_is_never_idle() -> None:
-    device = SharedDevice(limits=BATCH)
+    device = SharedDevice(limits=BATCH, overhead_tokens=22.0)  # worth a start: a full batch
     for caller in ("a", "b", "c"):
         for _ in range(8):
             device.put(request([32], caller=caller), 0)
@@ -196,6 +228,25 @@ def test_a_batch_is_shortened_only_for_the_sake_of_others_who_come() -> None:
     assert "victim" in {each.request.caller for each in shorter}
     device.now_ns += 10_000_000_000
     assert len(device.run()) == 32
+
+
+def test_a_batch_is_shortened_too_where_it_would_take_all_that_waits() -> None:
+    device = SharedDevice(limits=BatchLimits(32, 2048), overhead_tokens=16.0)
+    device.serve(at_once("victim", 1))
+    for _ in range(20):
+        device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
+    assert 6 <= len(device.run()) <= 9
+
+
+@pytest.mark.parametrize("token_ns", [22_400, 2_240])
+def test_for_a_batch_that_is_soon_done_nobody_minds_to_wait(token_ns: int) -> None:
+    device = SharedDevice(token_ns, overhead_tokens=0.5, limits=BatchLimits(64, 8192))
+    device.serve(at_once("victim", 1))
+    for _ in range(200):
+        device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
+    begun_ns, batch = device.now_ns, device.run()
+    assert len(batch) == 64 or 0.9 * fair.SHORT_NS < device.now_ns - begun_ns < 1.1 * fair.SHORT_NS
+    assert (len(batch) == 64) is (token_ns == 2_240)
 
 
 def test_who_leaves_with_all_he_has_waiting_and_comes_again_is_nobody_else() -> None:
