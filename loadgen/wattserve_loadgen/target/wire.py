@@ -44,6 +44,9 @@ _PER_CHANNEL = 32, 8
 # A gRPC stream has one write on its way at a time. Measured at 64 slots: 79 us of client CPU a request by one
 # stream, 60 by four, 57 by eight, each on a channel of its own.
 _PER_STREAM = 8, 8
+# To a server on the same machine each channel is a caller, and several callers who hold many places
+# leave some of them empty. So many streams at once any server of HTTP/2 should allow.
+_PER_GENERATING = 100, 8
 _MESSAGE_CHARACTERS = 200
 _REQUEST_ID, _RESPONSE = 0x0A, 0x12  # in a PredictStreamResponse: fields 1 and 2, each before its length
 _STAMP = struct.Struct("<qI")  # nanoseconds, and the length of the message that came then
@@ -127,7 +130,11 @@ def open_calls(connection: Connection, count: int) -> tuple[list[Sender], Callab
     """
     if connection.others:
         return _open_in_turns(connection, count)
-    of_each, most = _PER_STREAM if connection.stream else _PER_CHANNEL
+    of_each, most = _PER_CHANNEL
+    if connection.stream:
+        of_each, most = _PER_STREAM
+    elif connection.method == GENERATE:
+        of_each, most = _PER_GENERATING
     channels = [
         open_channel(connection.address, connection.tls) for _ in range(min(most, -(-count // of_each)))
     ]

@@ -194,6 +194,7 @@ class Batcher:
             return
         if self._has_room_behind(waiting.everything(), wanted, now_ns):  # that is told at once
             return
+        waiting.is_behind = True
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns, wanted)
         if len(waiting) + wanted.sequences > self._max_queue:
             own = waiting.waiting(wanted.caller)

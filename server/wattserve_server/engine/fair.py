@@ -7,8 +7,9 @@ each gets as many tokens as any other, and who asks for less than that never wai
 comes back, joins at the lowest start there was when a batch was last taken: nobody saves up. Of one caller's
 own sequences the oldest goes first, priorities counted in; they are nobody else's concern.
 
-Where several callers come, a batch takes one sequence of each, and of the rest no more than makes it worth
-its start: for whatever it takes beyond that, all who come meanwhile would wait.
+Where a device is behind, and callers come who have nothing waiting, a batch takes one sequence of each,
+and of the rest no more than makes it worth its start: for whatever it takes beyond that, all who come
+meanwhile would wait.
 """
 
 from __future__ import annotations
@@ -94,7 +95,12 @@ class FairQueue:
         self._count = self._tokens = 0  # of all callers
         self._joined = 0
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
-        self._came = self._came_before = ("", -COMES_AGAIN_NS)  # who came last and when; the last one but him
+        # Whether something was left waiting when a batch was last taken, or somebody has since been found to
+        # wait for too long.
+        self.is_behind = False
+        self._others_until_ns = 0  # they may come until then, for whom a batch should be short
+        # Who comes: since when, and when last; in the order of the latter.
+        self._lately: dict[str, tuple[int, int]] = {}
         self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
     def __len__(self) -> int:
@@ -116,20 +122,32 @@ class FairQueue:
 
     def came(self, caller: str, now_ns: int) -> None:
         """Somebody has asked for something, and was perhaps refused."""
-        if caller != self._came[0]:
-            self._came_before = self._came
-        self._came = caller, now_ns
+        since_ns, _ = self._lately.pop(caller, (now_ns, now_ns))
+        self._lately[caller] = since_ns, now_ns
+        while True:
+            earliest, (_, last_ns) = next(iter(self._lately.items()))
+            if len(self._lately) <= MOST_REMEMBERED and now_ns < last_ns + COMES_AGAIN_NS:
+                return
+            del self._lately[earliest]
 
     def others_come(self, caller: str, now_ns: int) -> bool:
-        """Whether anybody else waits, or is taken to come again."""
-        _, last_ns = self._came if self._came[0] != caller else self._came_before
-        return len(self._flows) > (caller in self._flows) or now_ns < last_ns + COMES_AGAIN_NS
+        """Whether anybody else waits, or is taken to come again: who has come since this caller began to, not
+        who only came before."""
+        if len(self._flows) > (caller in self._flows):
+            return True
+        after_ns = now_ns - COMES_AGAIN_NS
+        if caller in self._lately:
+            after_ns = max(after_ns, self._lately[caller][0])
+        latest = (last_ns for name, (_, last_ns) in reversed(self._lately.items()) if name != caller)
+        return next(latest, after_ns) > after_ns
 
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)
         self.came(caller, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
+            if self.is_behind and self._flows:
+                self._others_until_ns = now_ns + COMES_AGAIN_NS
             self._joined += 1
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
             self._remembered.pop(caller, None)
@@ -204,7 +222,7 @@ class FairQueue:
     ) -> list[QueuedSequence]:
         """A batch without what is too much of it where others may come. waiting: in whose order it is filled.
         short_tokens: of a batch that takes `SHORT_NS`."""
-        if not self.others_come(batch[0].request.caller, now_ns):
+        if now_ns >= self._others_until_ns:
             return batch
         longest = max(sequence.length for sequence in batch)
         left = max(WORTH_A_START * cost.overhead_tokens, short_tokens)
@@ -227,6 +245,7 @@ class FairQueue:
         self.remove(batch)
         for sequence in batch:
             self._charge(sequence.request.caller, sequence.length if packs else longest)
+        self.is_behind = bool(self._flows)
         if not self._flows:  # nobody has to wait for what another has had
             self._remembered.clear()
         while len(self._remembered) > MOST_REMEMBERED:

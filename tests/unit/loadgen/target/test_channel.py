@@ -21,6 +21,7 @@ from wattserve_loadgen.target import wire
 from wattserve_loadgen.target.wattserve import NativeTarget
 from wattserve_loadgen.target.wire import (
     CALL_ERRORS,
+    GENERATE,
     PREDICT,
     PREDICT_STREAM,
     CallFailure,
@@ -113,6 +114,13 @@ async def test_stream_calls_spread_over_streams_of_8() -> None:
     for count, found in ((1, 1), (8, 1), (9, 2), (1000, 8)):
         async with calls_to(NOBODY, count, stream=True) as calls:
             assert (len(calls), len({id(call) for call in calls})) == (count, found)
+
+
+async def test_generations_spread_over_channels_of_100() -> None:
+    for count, channels in ((1, 1), (100, 1), (101, 2), (1000, 8)):
+        calls, close = open_calls(Connection(NOBODY, GENERATE), count)
+        await close()
+        assert (len(calls), len({id(call) for call in calls})) == (count, channels)
 
 
 async def test_a_unary_failure_has_its_code_and_details() -> None:

@@ -217,36 +217,80 @@ def test_who_has_less_than_his_part_of_a_full_queue_is_let_in_and_the_newest_of_
         device.queue.put(request([32], caller="victim"))
 
 
+def floods(device: SharedDevice, count: int) -> None:
+    for _ in range(count):
+        device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
+
+
+def comes(device: SharedDevice, caller: str, deadline_ns: int | None = None) -> None:
+    until_ns = None if deadline_ns is None else device.now_ns + deadline_ns
+    device.put(request([32], caller=caller, at_ns=device.now_ns, deadline_ns=until_ns), device.now_ns)
+
+
 def test_a_batch_is_shortened_only_for_the_sake_of_others_who_come() -> None:
     device = SharedDevice(limits=BatchLimits(32, 2048), overhead_tokens=16.0)
-    for _ in range(400):
-        device.put(request([32], caller="flood"), 0)
+    floods(device, 400)
     assert [len(device.run()) for _ in range(3)] == [32] * 3
-    device.put(request([32], caller="victim", at_ns=device.now_ns), device.now_ns)
+    comes(device, "victim")
     shorter = device.run()
-    assert 6 <= len(shorter) <= 9
+    assert 4 <= len(shorter) <= 6
     assert "victim" in {each.request.caller for each in shorter}
     device.now_ns += 10_000_000_000
     assert len(device.run()) == 32
 
 
-def test_a_batch_is_shortened_too_where_it_would_take_all_that_waits() -> None:
+def test_a_batch_that_takes_all_that_waits_is_shortened_where_somebody_was_refused() -> None:
     device = SharedDevice(limits=BatchLimits(32, 2048), overhead_tokens=16.0)
-    device.serve(at_once("victim", 1))
+    floods(device, 32)
+    device.run()
+    floods(device, 20)
+    comes(device, "flood", deadline_ns=100_000_000)
+    assert device.refused == {"flood": 1}
+    comes(device, "victim")
+    assert 4 <= len(device.run()) <= 6
+
+
+def test_several_callers_who_all_get_what_they_ask_for_have_full_batches() -> None:
+    device = SharedDevice(limits=BatchLimits(32, 2048), overhead_tokens=16.0)
     for _ in range(20):
-        device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
-    assert 6 <= len(device.run()) <= 9
+        for number in range(32):
+            comes(device, f"caller {number % 4}")
+        assert len(device.run()) == 32
 
 
 @pytest.mark.parametrize("token_ns", [22_400, 2_240])
 def test_for_a_batch_that_is_soon_done_nobody_minds_to_wait(token_ns: int) -> None:
     device = SharedDevice(token_ns, overhead_tokens=0.5, limits=BatchLimits(64, 8192))
-    device.serve(at_once("victim", 1))
-    for _ in range(200):
-        device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)
+    floods(device, 200)
+    device.run()
+    comes(device, "victim")
     begun_ns, batch = device.now_ns, device.run()
     assert len(batch) == 64 or 0.9 * fair.SHORT_NS < device.now_ns - begun_ns < 1.1 * fair.SHORT_NS
     assert (len(batch) == 64) is (token_ns == 2_240)
+
+
+def test_others_come_who_have_come_since_a_caller_began_to_and_not_who_only_came_before() -> None:
+    queue, second = fair.FairQueue(), 1_000_000_000
+    queue.came("sweep's first connection", 0)
+    for at in range(1, 8):
+        queue.came("its second", at * second)
+        assert not queue.others_come("its second", at * second)
+    queue.came("somebody", 8 * second)
+    queue.came("its second", 9 * second)
+    assert queue.others_come("its second", 17 * second)
+    assert queue.others_come("somebody", 17 * second)
+    assert queue.others_come("who has long held a place", 17 * second)
+    assert not queue.others_come("its second", 18 * second), "ten seconds after somebody came"
+
+
+def test_of_those_who_came_lately_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair, "MOST_REMEMBERED", 10)
+    queue = fair.FairQueue()
+    for number in range(50):
+        queue.came(f"caller {number}", number)
+    assert len(queue._lately) == 10
+    queue.came("caller 0", fair.COMES_AGAIN_NS + 50)
+    assert [*queue._lately] == ["caller 0"]
 
 
 def test_who_leaves_with_all_he_has_waiting_and_comes_again_is_nobody_else() -> None:

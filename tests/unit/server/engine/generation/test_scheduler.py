@@ -151,6 +151,16 @@ def test_the_last_places_are_for_callers_who_hold_few_while_several_come() -> No
     assert world.queue.members == 16
 
 
+def test_who_only_came_before_leaves_a_new_connection_all_places() -> None:
+    world = StepWorld(members=16, step_tokens=128)
+    for caller in ("a sweep's first connection", "its second"):
+        for _ in range(40):
+            world.ask(8, 20, caller=caller)
+        world.step()
+        assert world.queue.members == 16
+        world.run()
+
+
 def test_prompts_are_read_in_parts_and_keep_nobody_from_decoding() -> None:
     world = StepWorld(members=4, step_tokens=16)
     first = world.ask(8, 40)
