@@ -188,26 +188,34 @@ class Batcher:
             return self._wait_ns(self._waiting.everything(), now_ns)
 
     def _check(self, wanted: Wanted, now_ns: int) -> None:
-        waiting = self._waiting
-        waiting.came(wanted.caller, now_ns)
+        """Raises OverloadedError."""
+        self._waiting.came(wanted.caller, now_ns)
         if self._is_idle and wanted.sequences <= self._max_queue:
             return
-        if self._has_room_behind(waiting.everything(), wanted, now_ns):  # that is told at once
+        if self._has_room_behind(self._waiting.everything(), wanted, now_ns):  # that is told at once
             return
-        waiting.is_behind = True
+        refusal = self._refusal(wanted, now_ns)
+        if refusal is not None:
+            self._waiting.is_behind = True
+            raise refusal
+
+    def _refusal(self, wanted: Wanted, now_ns: int) -> OverloadedError | None:
+        waiting = self._waiting
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns, wanted)
-        if len(waiting) + wanted.sequences > self._max_queue:
-            own = waiting.waiting(wanted.caller)
-            part = self._max_queue // (waiting.callers + (not own))
-            if (excess := own + wanted.sequences - part) > 0:
-                until_ns = wait_ns * min(1.0, excess / max(1, own))
-                whose = "" if own == len(waiting) else f", {own} of them this caller's, whose part is {part}"
-                raise OverloadedError(
-                    f"the queue is full: {len(waiting)} of {self._max_queue} sequences wait{whose}, and this "
-                    f"request has {wanted.sequences}; try again later",
-                    "sequences",
-                    until_ns / 1e9 or None,
-                )
+        if self._lacks(wanted) > 0 and not self._to_evict(wanted):
+            own, part = waiting.waiting(wanted.caller), self._part(wanted)
+            if own and (excess := own + wanted.sequences - part) > 0:
+                until_ns = wait_ns * min(1.0, excess / own)
+            else:  # others make room
+                all_ns = self._wait_ns(waiting.everything(), now_ns, wanted)
+                until_ns = all_ns * min(1.0, self._lacks(wanted) / max(1, len(waiting)))
+            whose = "" if own == len(waiting) else f", {own} of them this caller's, whose part is {part}"
+            return OverloadedError(
+                f"the queue is full: {len(waiting)} of {self._max_queue} sequences wait{whose}, and this "
+                f"request has {wanted.sequences}; try again later",
+                "sequences",
+                until_ns / 1e9 or None,
+            )
         late_ns = 0.0
         if wanted.deadline_ns is not None and wanted.deadline_ns > now_ns:  # else it expires in the queue
             left_ns = wanted.deadline_ns - now_ns
@@ -217,20 +225,21 @@ class Batcher:
             own_ns = self._own_ns(wanted, now_ns)
             late_ns = before_ns + own_ns - left_ns / HEADROOM
         if wait_ns > self._max_queue_ns:
-            raise OverloadedError(
+            return OverloadedError(
                 f"the queue is full: what goes before it will take {wait_ns / 1e9:.2g} s, and no more than "
                 f"{self._max_queue_ns / 1e9:g} s may wait; try again later",
                 "time",
                 max(wait_ns - self._max_queue_ns, late_ns) / 1e9,
             )
         if late_ns > 0 and before_ns:
-            raise OverloadedError(
+            return OverloadedError(
                 f"the deadline cannot be met: what goes before it will take {before_ns / 1e9:.2g} s and it "
                 f"itself {own_ns / 1e9:.2g} s, and the request has {left_ns / 1e9:.2g} s; try again later, "
                 "or with more time",
                 "deadline",
                 late_ns / 1e9,
             )
+        return None
 
     def _has_room_behind(self, ahead: Iterable[Ahead], wanted: Wanted, now_ns: int) -> bool:
         """Whether it has, even if all of these went before it, which are no less than really do."""
@@ -248,26 +257,40 @@ class Batcher:
         """For how long it will run; who comes later joins its batch."""
         return max(self._ns(wanted.variant, wanted.sequences, wanted.tokens), self._pace.batch_ns)
 
+    def _lacks(self, wanted: Wanted) -> int:
+        """Sequences for which there is no room."""
+        return len(self._waiting) + wanted.sequences - self._max_queue
+
+    def _part(self, wanted: Wanted) -> int:
+        """Of the queue, its caller's."""
+        waiting = self._waiting
+        return self._max_queue // (waiting.callers + (not waiting.waiting(wanted.caller)))
+
+    def _to_evict(self, wanted: Wanted) -> list[Request]:
+        """Who leaves a full queue for its sake: none where its caller has enough of it. Who has nothing
+        waiting may have more than his part at once, else he might wait for ever; for that nobody loses the
+        only request that he has."""
+        own = self._waiting.waiting(wanted.caller)
+        is_modest = own + wanted.sequences <= self._part(wanted)
+        return self._waiting.to_evict(self._lacks(wanted), not is_modest) if is_modest or not own else []
+
     def _make_room(self, request: Request, now_ns: int) -> list[Evicted]:
         """Raises OverloadedError where it cannot have any."""
-        count = len(request.sequences)
-        self._check(Wanted.by(request), now_ns)
-        evicted = []
-        while (excess := len(self._waiting) + count - self._max_queue) > 0:
-            evicted.append(self._evict(excess, now_ns))
-        return evicted
+        wanted = Wanted.by(request)
+        self._check(wanted, now_ns)
+        if self._lacks(wanted) <= 0:
+            return []
+        return [self._evict(each, now_ns) for each in self._to_evict(wanted)]
 
-    def _evict(self, excess: int, now_ns: int) -> Evicted:
-        """excess: sequences for which there is no room."""
-        request = self._waiting.largest()
+    def _evict(self, request: Request, now_ns: int) -> Evicted:
+        own = self._waiting.waiting(request.caller)
         ahead = self._waiting.ahead(request.caller, request.priority)
         wait_ns = self._wait_ns(ahead, now_ns, Wanted.by(request))
-        until_ns = wait_ns * min(1.0, excess / self._waiting.waiting(request.caller))
         error = OverloadedError(
-            f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, most of them this "
-            "caller's, and this request made room for another's; try again later",
+            f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, {own} of them "
+            "this caller's, and this request made room for another's; try again later",
             "sequences",
-            until_ns / 1e9 or None,
+            wait_ns * len(request.sequences) / own / 1e9 or None,
         )
         return Evicted(request, self._waiting.remove(request.sequences), error)
 

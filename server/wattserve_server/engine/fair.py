@@ -19,7 +19,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace, merge, nsmallest
+from heapq import heapify, heappop, heappush, heapreplace, merge, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -73,10 +73,18 @@ class Flow:
         heads = [head for queue in queues if (head := next(filter(may, queue), None))]
         return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant), default=None)
 
-    def newest(self) -> QueuedSequence:
-        """That would have to wait longest."""
-        tails = (next(reversed(queue)) for queue in self.queues.values() if queue)
-        return max(tails, key=lambda sequence: sequence.turn_ns)
+    def newest_first(self, keeps_oldest: bool) -> Iterator[Request]:
+        """Requests of which nothing has run. keeps_oldest: but for the one that came first of all."""
+        oldest = self.oldest(None, ()) if keeps_oldest else None
+        last = None
+        tails = (reversed(queue) for queue in self.queues.values())
+        for sequence in merge(*tails, key=lambda sequence: -sequence.turn_ns):
+            request = sequence.request
+            if request is not last and (oldest is None or request is not oldest.request):
+                queue = self.queues[request.variant, request.priority]
+                if all(each in queue for each in request.sequences):
+                    yield request
+            last = request
 
     def in_order(self, variant: str, may: May | None) -> Iterable[QueuedSequence]:
         """Oldest first."""
@@ -95,8 +103,7 @@ class FairQueue:
         self._count = self._tokens = 0  # of all callers
         self._joined = 0
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
-        # Whether something was left waiting when a batch was last taken, or somebody has since been found to
-        # wait for too long.
+        # Whether something was left waiting when a batch was last taken, or somebody has been refused since.
         self.is_behind = False
         self._others_until_ns = 0  # they may come until then, for whom a batch should be short
         # Who comes: since when, and when last; in the order of the latter.
@@ -171,9 +178,20 @@ class FairQueue:
                 self._remembered[request.caller] = flow.start
         return removed
 
-    def largest(self) -> Request:
-        """The newest request of who has most waiting."""
-        return max(self._flows.values(), key=lambda flow: flow.count).newest().request
+    def to_evict(self, count: int, keeps_oldest: bool) -> list[Request]:
+        """So that so many sequences leave: the newest requests, each of who has most waiting then, of which
+        nothing has run. None where they are not enough. keeps_oldest: nobody's oldest one."""
+        most = [(-flow.count, number, flow) for number, flow in enumerate(self._flows.values())]
+        heapify(most)
+        newest = [flow.newest_first(keeps_oldest) for flow in self._flows.values()]
+        found = []
+        while count > 0 and most:
+            minus_waiting, number, flow = heappop(most)
+            if (request := next(newest[number], None)) is not None:
+                found.append(request)
+                count -= len(request.sequences)
+                heappush(most, (minus_waiting + len(request.sequences), number, flow))
+        return found if count <= 0 else []
 
     def first(
         self, may: May | None = None, not_of: Container[str] = (), not_for: Container[str] = ()

@@ -8,7 +8,8 @@ and nothing starves; the oldest also decides the variant, so variants take turns
 a sequence older or younger by a fixed time, and no more than that.
 
 Length matters so little to a packed batch that age goes first there: only the oldest sequences that fit one
-batch are looked at, and unless their lengths are far apart that is the batch.
+batch are looked at, and unless their lengths are far apart that is the batch; or unless one leaves no room in
+its row for the others, which then have a batch of their own rather than rows as long as that one's.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class BatchCost:
     # there are sequences.
     packs: bool = False
 
+    row_tokens: int = 0  # that a row holds at the most; 0: it is not known
+
     # Of the model's hidden states. A token's attention over a packed row of n tokens costs about n / width of
     # the rest of its way through a layer; 0: nothing.
     width: int = 0
@@ -106,9 +109,11 @@ def choose_batch(waiting: Sequence[Queued], limits: BatchLimits, cost: BatchCost
 def _packed(lengths: list[int], cost: BatchCost) -> Sequence[int]:
     """Indices of a batch with the first of these lengths, which fit one batch together."""
     everything = range(len(lengths))
-    if not cost.width:
+    if not cost.width or len(lengths) == 1:
         return everything
     longest, total = max(lengths), sum(lengths)
+    if 2 * longest > cost.row_tokens > 0 and (apart := _apart(lengths, cost)):
+        return apart
     whole = cost.overhead_tokens + total * (1 + longest / cost.width)
     # Cut into single sequences without a second start it would save this; no cut saves more.
     most_saved = (longest * total - sum(map(mul, lengths, lengths))) / cost.width - cost.overhead_tokens
@@ -123,6 +128,46 @@ def _packed(lengths: list[int], cost: BatchCost) -> Sequence[int]:
         cost.overhead_tokens,
     )
     return batch if whole - cheapest >= PACKED_GAIN * whole else everything
+
+
+def _apart(lengths: list[int], cost: BatchCost) -> list[int]:
+    """Indices of a batch with the first of these lengths, of which some fill more than half of a row; none
+    where they may as well run together."""
+    order = _by_length(lengths)[::-1]
+    descending = [lengths[index] for index in order]
+    count = len(_rows(descending, cost.row_tokens))
+    # At the least, if they could be spread evenly.
+    whole = _rows_cost(count, max(descending[0], sum(descending) / count), cost)
+    if whole - sum(descending) - 2 * cost.overhead_tokens < PACKED_GAIN * whole:
+        return []
+    long = sum(2 * length > cost.row_tokens for length in lengths)
+    cheapest, cut = min(
+        (sum(_at_most(part, cost) for part in (descending[:cut], descending[cut:])), cut)
+        for cut in range(1, min(long + 1, len(lengths)))
+    )
+    if whole - cheapest < PACKED_GAIN * whole:
+        return []
+    return order[:cut] if 0 in order[:cut] else order[cut:]
+
+
+def _at_most(descending: list[int], cost: BatchCost) -> float:
+    rows = _rows(descending, cost.row_tokens)
+    return _rows_cost(len(rows), max(rows), cost)
+
+
+def _rows(descending: list[int], most: int) -> list[int]:
+    """The tokens of each row, where each sequence has the first one with room for it."""
+    rows: list[int] = []
+    for length in descending:
+        at = next((row for row, tokens in enumerate(rows) if tokens + length <= most), len(rows))
+        if at == len(rows):
+            rows.append(0)
+        rows[at] += length
+    return rows
+
+
+def _rows_cost(count: int, tokens: float, cost: BatchCost) -> float:
+    return cost.overhead_tokens + count * tokens * (1 + tokens / cost.width)
 
 
 def _padded(lengths: list[int], limits: BatchLimits, cost: BatchCost) -> Sequence[int]:

@@ -75,6 +75,7 @@ async def warm_up(lane: Lane, variant: Variant) -> None:
     cost = BatchCost(
         overhead_tokens(shapes, seconds),
         packs=packing is not None,
+        row_tokens=0 if packing is None else packing.limit,
         width=0 if packing is None else packing.width,
     )
     lane.batcher.set_cost(variant.name, cost)

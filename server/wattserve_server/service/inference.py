@@ -97,7 +97,9 @@ class PredictMethods:
         with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
             check_predicts(host.engine.model)
-            prediction.choose(host.engine.hosted(request.variant), request.priority or NORMAL_PRIORITY)
+            priority, count = request.priority or NORMAL_PRIORITY, len(request.tokens.sequences)
+            count = max(1, min(count, host.engine.limits.max_request))
+            prediction.choose(host.engine.hosted(request.variant), priority, count)
             answered = await prediction.answer(asked_of(request, host))
             write_response(message, request.request_id, host, answered)
 

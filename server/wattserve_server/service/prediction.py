@@ -184,6 +184,7 @@ class AcceptedRequest:
     """
 
     __slots__ = (
+        "_counted",
         "_last_token_ns",
         "_predictor",
         "answered",
@@ -232,12 +233,13 @@ class AcceptedRequest:
         """Its variant's name; empty while it is not known to name one that exists."""
         return "" if self.hosted is None else self.hosted.choice.name
 
-    def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY) -> None:
-        """Its variant is known. Raises OverloadedError, before anything else is done for it."""
-        self.hosted = hosted
+    def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY, sequences: int = 1) -> None:
+        """Its variant is known, and that it has at least so many sequences. Raises OverloadedError, before
+        anything else is done for it."""
+        self.hosted, self._counted = hosted, sequences
         if self.spending is not None:
             self.spending.check()
-        self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name)
+        self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name, sequences)
 
     async def answer(self, asked: Asked) -> Answered:
         """Raises WattserveError."""
@@ -246,7 +248,7 @@ class AcceptedRequest:
         items, tokenize_ns = asked.items, 0
         cut_tokens: Sequence[int] = ()
         count = len(asked.texts or items)
-        if count > 1:  # for one there was room when its variant was known
+        if count > self._counted:  # for those there was room when its variant was known
             engine.check_room(self.hosted, self.deadline_ns, options.priority, self.caller.name, count)
         if asked.texts:
             most = self.host.engine.model.facts.max_tokens if options.truncates else None

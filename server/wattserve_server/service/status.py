@@ -110,7 +110,8 @@ class Failure:
             retry = error_details_pb2.RetryInfo()
             retry.retry_delay.FromMilliseconds(self.retry_after_ms)
             status.details.add().Pack(retry)
-            may_wait = self.in_time and (left_s is None or self.retry_after_ms < left_s * 1000)
+            is_soon = left_s is None or self.retry_after_ms < left_s * 1000
+            may_wait = self.in_time and is_soon and not self.receipt_id  # what ran would be charged again
             push_back = (("grpc-retry-pushback-ms", str(self.retry_after_ms) if may_wait else "-1"),)
         return (("grpc-status-details-bin", status.SerializeToString()), *push_back)
 

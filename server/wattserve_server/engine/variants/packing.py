@@ -101,7 +101,7 @@ class Packing:
 
     def __init__(self, encoder: nn.Module, width: int, limit: int) -> None:  # as `pack` has them
         self.width = width
-        self._limit = limit
+        self.limit = limit
         self._current: Layout | None = None
         self._names = list(inspect.signature(encoder.forward).parameters)
         self._hooks = (
@@ -115,7 +115,7 @@ class Packing:
 
     def layout(self, lengths: Sequence[int]) -> Layout | None:
         """How to pack sequences of these lengths; None where it does not pay."""
-        return pack(lengths, self.width, self._limit) if len(lengths) > 1 else None
+        return pack(lengths, self.width, self.limit) if len(lengths) > 1 else None
 
     @contextmanager
     def using(self, layout: Layout | None) -> Iterator[None]:

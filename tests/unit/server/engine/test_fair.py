@@ -217,6 +217,60 @@ def test_who_has_less_than_his_part_of_a_full_queue_is_let_in_and_the_newest_of_
         device.queue.put(request([32], caller="victim"))
 
 
+def test_who_has_begun_to_run_is_not_sent_away_for_another() -> None:
+    device = SharedDevice(limits=BATCH, max_queue=20)
+    large = request([32] * 20, caller="large")
+    device.queue.put(large)
+    device.run()
+    for _ in range(8):
+        device.queue.put(request([32], caller="other"))
+    (evicted,) = device.queue.put(request([32], caller="third"))
+    assert evicted.request.caller == "other"
+    assert len(large.receipt.lines) == 20
+    for _ in range(7):
+        device.queue.put(request([32], caller="third"))
+    assert device.refused == {}
+    assert sum(each.request is large for each in device.queue._waiting) == 12
+
+
+def test_where_all_that_waits_has_begun_who_comes_is_told_when_there_is_room() -> None:
+    device = SharedDevice(limits=BATCH, max_queue=20)
+    device.queue.put(request([32] * 20, caller="large"))
+    device.run()
+    with pytest.raises(
+        OverloadedError, match=r"12 of 20 .* 0 of them this caller's, whose part is 10"
+    ) as told:
+        device.queue.put(request([32] * 9, caller="other"))
+    room_s = device.queue.wait_ns(device.now_ns) / 12 / 1e9
+    assert told.value.retry_after_s == pytest.approx(room_s)
+
+
+@pytest.mark.parametrize("others", [1, 6])
+def test_who_has_nothing_waiting_may_have_more_than_his_part_of_a_full_queue(others: int) -> None:
+    device = SharedDevice(limits=BATCH, max_queue=60)
+    floods = [request([32], caller=f"flood {number % others}") for number in range(60)]
+    for each in floods:
+        device.queue.put(each)
+    evicted = device.queue.put(request([32] * 40, caller="victim"))
+    left = {each.request for each in evicted}
+    for number in range(others):  # of each as many, his newest
+        own = [each for each in floods if each.caller == f"flood {number}"]
+        gone = [each in left for each in own]
+        assert gone == sorted(gone)
+        assert 40 // others <= sum(gone) <= 40 // others + 1
+    with pytest.raises(OverloadedError, match="40 of them this caller's"):
+        device.queue.put(request([32] * 20, caller="victim"))
+
+
+def test_nobody_loses_his_only_request_to_one_who_wants_more_than_his_part() -> None:
+    device = SharedDevice(limits=BATCH, max_queue=60)
+    for number in range(59):
+        device.queue.put(request([32], caller=f"caller {number}"))
+    with pytest.raises(OverloadedError, match="0 of them this caller's, whose part is 1"):
+        device.queue.put(request([32] * 3, caller="victim"))
+    assert len(device.queue) == 59
+
+
 def floods(device: SharedDevice, count: int) -> None:
     for _ in range(count):
         device.put(request([32], caller="flood", at_ns=device.now_ns), device.now_ns)

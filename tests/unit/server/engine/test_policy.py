@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattserve_server.engine import policy
 from wattserve_server.engine.policy import BatchCost, BatchLimits, choose_batch, wake_at
+from wattserve_server.engine.variants.packing import pack
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,49 @@ def test_a_packed_batch_is_cut_where_a_long_row_would_cost_the_short_ones_a_tent
 
 def test_a_packed_batch_is_whole_where_a_start_costs_more_than_a_long_row() -> None:
     assert len(packed([20, 120, *[20] * 9], width=100, limits=BatchLimits(16, 1000), overhead=300.0)) == 11
+
+
+def in_rows(lengths: list[int], row: int = 512) -> list[int]:
+    cost = BatchCost(25.0, packs=True, row_tokens=row, width=768)
+    return sorted(
+        item.length for item in choose_batch([Item(n) for n in lengths], BatchLimits(32, 4096), cost)
+    )
+
+
+def test_who_leaves_no_room_in_its_row_runs_apart_from_those_who_would_need_another() -> None:
+    assert in_rows([512, 32]) == [512]
+    assert in_rows([32, 512]) == [32]
+    assert in_rows([32, 512, 40, 512]) == [32, 40]
+    assert in_rows([512, 32, 300, 512]) == [512, 512]
+    assert in_rows([300, 512, 32]) == [32, 300]
+
+
+def test_who_finds_room_in_a_long_ones_row_runs_with_it() -> None:
+    for lengths in ([480, 32], [300, 32], [300, 280], [512, 512], [40, 30]):
+        assert in_rows(lengths) == sorted(lengths)
+        assert in_rows(lengths[::-1]) == sorted(lengths)
+    assert in_rows([512]) == [512]
+    assert in_rows([512, 32], row=0) == [32, 512]  # the longest row is not known
+
+
+@given(
+    st.lists(st.integers(1, 128), min_size=1, max_size=15).flatmap(
+        lambda rest: st.integers(65, 128).flatmap(lambda long: st.permutations([long, *rest]))
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_what_is_cut_for_its_rows_is_computed_for_less(lengths: list[int]) -> None:
+    def computed(run: list[int]) -> float:
+        layout = pack(run, 64, 128) if len(run) > 1 else None
+        rows, row = (len(run), max(run)) if layout is None else (layout.rows, layout.length)
+        return 5 + rows * row * (1 + row / 64)
+
+    cost = BatchCost(5.0, packs=True, row_tokens=128, width=64)
+    batch = policy._apart(lengths, cost)
+    if batch:
+        rest = [length for index, length in enumerate(lengths) if index not in batch]
+        assert 0 in batch
+        assert computed([lengths[index] for index in batch]) + computed(rest) < computed(lengths)
 
 
 def test_without_a_wait_a_batch_may_run_at_once() -> None:

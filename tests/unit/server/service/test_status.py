@@ -175,6 +175,12 @@ def test_an_overloaded_server_says_when_there_will_be_room() -> None:
     assert [push_back(failure, left_s) for left_s in (None, 2.0)] == ["1250", "1250"]
 
 
+def test_grpc_sends_nothing_again_that_has_run_and_is_charged() -> None:
+    error = errors.OverloadedError("the queue is full", "time", 1.25)
+    error.receipt_id = "r-7"
+    assert push_back(failure_of(error), None) == "-1"
+
+
 def test_grpc_is_not_told_to_wait_for_what_its_call_will_not_get_any_more() -> None:
     full = failure_of(errors.OverloadedError("the queue is full", "time", 1.25))
     assert push_back(full, 1.0) == "-1"

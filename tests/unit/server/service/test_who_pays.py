@@ -259,7 +259,7 @@ async def test_the_device_is_told_whose_share_a_request_takes(
         raise InferenceError("the model failed")
 
     engine = cast(Any, host.engine)
-    engine.predict, engine.check_room = predict, lambda *asked: told.append(asked[-1])
+    engine.predict, engine.check_room = predict, lambda *asked: told.append(asked[3])
     token = CALLER.set(of_peer("ipv4:10.1.2.3:40000"))
     service: Any = native if protocol.startswith("native") else open_inference
     request: Any = NATIVE if service is native else OIP
