@@ -268,11 +268,12 @@ class Batcher:
 
     def _to_evict(self, wanted: Wanted) -> list[Request]:
         """Who leaves a full queue for its sake: none where its caller has enough of it. Who has nothing
-        waiting may have more than his part at once, else he might wait for ever; for that nobody loses the
-        only request that he has."""
+        waiting may have more than his part at once, else he might wait for ever."""
         own = self._waiting.waiting(wanted.caller)
-        is_modest = own + wanted.sequences <= self._part(wanted)
-        return self._waiting.to_evict(self._lacks(wanted), not is_modest) if is_modest or not own else []
+        then = own + wanted.sequences
+        if own and then > self._part(wanted):
+            return []
+        return self._waiting.to_evict(self._lacks(wanted), wanted.caller, then if own else 0)
 
     def _make_room(self, request: Request, now_ns: int) -> list[Evicted]:
         """Raises OverloadedError where it cannot have any."""

@@ -73,14 +73,16 @@ class Flow:
         heads = [head for queue in queues if (head := next(filter(may, queue), None))]
         return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant), default=None)
 
-    def newest_first(self, keeps_oldest: bool) -> Iterator[Request]:
-        """Requests of which nothing has run. keeps_oldest: but for the one that came first of all."""
-        oldest = self.oldest(None, ()) if keeps_oldest else None
-        last = None
+    def newest_first(self) -> Iterator[Request]:
+        """Requests of which nothing has run, but for the one that is the oldest of all."""
+        oldest = self.oldest(None, ())
+        last = None if oldest is None else oldest.request
         tails = (reversed(queue) for queue in self.queues.values())
         for sequence in merge(*tails, key=lambda sequence: -sequence.turn_ns):
             request = sequence.request
-            if request is not last and (oldest is None or request is not oldest.request):
+            if oldest is not None and request is oldest.request:
+                continue
+            if request is not last:
                 queue = self.queues[request.variant, request.priority]
                 if all(each in queue for each in request.sequences):
                     yield request
@@ -178,19 +180,21 @@ class FairQueue:
                 self._remembered[request.caller] = flow.start
         return removed
 
-    def to_evict(self, count: int, keeps_oldest: bool) -> list[Request]:
-        """So that so many sequences leave: the newest requests, each of who has most waiting then, of which
-        nothing has run. None where they are not enough. keeps_oldest: nobody's oldest one."""
-        most = [(-flow.count, number, flow) for number, flow in enumerate(self._flows.values())]
+    def to_evict(self, count: int, caller: str, more_than: int) -> list[Request]:
+        """So that so many sequences leave, for that caller's sake: the newest requests of others, each of who
+        has most waiting then, and more than that, of which nothing has run. Nobody loses his oldest one. None
+        where they are not enough."""
+        others = [flow for name, flow in self._flows.items() if name != caller]
+        most = [(-flow.count, number) for number, flow in enumerate(others)]
         heapify(most)
-        newest = [flow.newest_first(keeps_oldest) for flow in self._flows.values()]
+        newest = [flow.newest_first() for flow in others]
         found = []
-        while count > 0 and most:
-            minus_waiting, number, flow = heappop(most)
+        while count > 0 and most and -most[0][0] > more_than:
+            minus_waiting, number = heappop(most)
             if (request := next(newest[number], None)) is not None:
                 found.append(request)
                 count -= len(request.sequences)
-                heappush(most, (minus_waiting + len(request.sequences), number, flow))
+                heappush(most, (minus_waiting + len(request.sequences), number))
         return found if count <= 0 else []
 
     def first(

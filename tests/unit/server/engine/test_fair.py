@@ -227,9 +227,10 @@ def test_who_has_begun_to_run_is_not_sent_away_for_another() -> None:
     (evicted,) = device.queue.put(request([32], caller="third"))
     assert evicted.request.caller == "other"
     assert len(large.receipt.lines) == 20
-    for _ in range(7):
+    for _ in range(3):
         device.queue.put(request([32], caller="third"))
-    assert device.refused == {}
+    with pytest.raises(OverloadedError, match="4 of them this caller's, whose part is 6"):
+        device.queue.put(request([32], caller="third"))
     assert sum(each.request is large for each in device.queue._waiting) == 12
 
 
@@ -260,6 +261,9 @@ def test_who_has_nothing_waiting_may_have_more_than_his_part_of_a_full_queue(oth
         assert 40 // others <= sum(gone) <= 40 // others + 1
     with pytest.raises(OverloadedError, match="40 of them this caller's"):
         device.queue.put(request([32] * 20, caller="victim"))
+    for number in range(others):  # who makes room for himself alone, and not by what waits for longest
+        with pytest.raises(OverloadedError, match="the queue is full"):
+            device.queue.put(request([32], caller=f"flood {number}"))
 
 
 def test_nobody_loses_his_only_request_to_one_who_wants_more_than_his_part() -> None:
