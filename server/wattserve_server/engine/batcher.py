@@ -196,7 +196,7 @@ class Batcher:
             return
         refusal = self._refusal(wanted, now_ns)
         if refusal is not None:
-            self._waiting.is_behind = True
+            self._waiting.refused(wanted.caller, now_ns)
             raise refusal
 
     def _refusal(self, wanted: Wanted, now_ns: int) -> OverloadedError | None:

@@ -76,17 +76,15 @@ class Flow:
     def newest_first(self) -> Iterator[Request]:
         """Requests of which nothing has run, but for the one that is the oldest of all."""
         oldest = self.oldest(None, ())
-        last = None if oldest is None else oldest.request
+        seen = set() if oldest is None else {oldest.request}
         tails = (reversed(queue) for queue in self.queues.values())
         for sequence in merge(*tails, key=lambda sequence: -sequence.turn_ns):
             request = sequence.request
-            if oldest is not None and request is oldest.request:
-                continue
-            if request is not last:
+            if request not in seen:
+                seen.add(request)
                 queue = self.queues[request.variant, request.priority]
                 if all(each in queue for each in request.sequences):
                     yield request
-            last = request
 
     def in_order(self, variant: str, may: May | None) -> Iterable[QueuedSequence]:
         """Oldest first."""
@@ -106,7 +104,7 @@ class FairQueue:
         self._joined = 0
         self._lowest = 0.0  # start, when something was last taken: where who comes joins
         # Whether something was left waiting when a batch was last taken, or somebody has been refused since.
-        self.is_behind = False
+        self._is_behind = False
         self._others_until_ns = 0  # they may come until then, for whom a batch should be short
         # Who comes: since when, and when last; in the order of the latter.
         self._lately: dict[str, tuple[int, int]] = {}
@@ -139,6 +137,12 @@ class FairQueue:
                 return
             del self._lately[earliest]
 
+    def refused(self, caller: str, now_ns: int) -> None:
+        """It has come, and would have had to wait for too long."""
+        self._is_behind = True
+        if caller not in self._flows:
+            self._has_come(now_ns)
+
     def others_come(self, caller: str, now_ns: int) -> bool:
         """Whether anybody else waits, or is taken to come again: who has come since this caller began to, not
         who only came before."""
@@ -155,8 +159,7 @@ class FairQueue:
         self.came(caller, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
-            if self.is_behind and self._flows:
-                self._others_until_ns = now_ns + COMES_AGAIN_NS
+            self._has_come(now_ns)
             self._joined += 1
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
             self._remembered.pop(caller, None)
@@ -267,7 +270,7 @@ class FairQueue:
         self.remove(batch)
         for sequence in batch:
             self._charge(sequence.request.caller, sequence.length if packs else longest)
-        self.is_behind = bool(self._flows)
+        self._is_behind = bool(self._flows)
         if not self._flows:  # nobody has to wait for what another has had
             self._remembered.clear()
         while len(self._remembered) > MOST_REMEMBERED:
@@ -300,6 +303,11 @@ class FairQueue:
     def everything(self) -> list[Ahead]:
         """All that waits."""
         return [Ahead(variant, *total) for (variant, _), total in self._totals.items()]
+
+    def _has_come(self, now_ns: int) -> None:
+        """Somebody who has nothing waiting."""
+        if self._is_behind and self._flows:
+            self._others_until_ns = now_ns + COMES_AGAIN_NS
 
     def _first(self) -> Flow:
         return min(self._flows.values(), key=Flow.turn)

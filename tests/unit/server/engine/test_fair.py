@@ -71,7 +71,6 @@ def beside_the_well_behaved_ns(rig: Rig) -> int:
         (FAST, 4, 2_000_000_000),
         (SLOW, 1, 2_000_000_000),
         (SLOW, 2, 2_000_000_000),
-        (SLOW, 4, None),
     ],
 )
 def test_a_flood_at_ten_times_capacity_costs_a_victim_little_and_none_of_its_calls(
@@ -306,6 +305,18 @@ def test_a_batch_that_takes_all_that_waits_is_shortened_where_somebody_was_refus
     assert device.refused == {"flood": 1}
     comes(device, "victim")
     assert 4 <= len(device.run()) <= 6
+
+
+def test_who_is_refused_since_full_batches_last_too_long_makes_them_shorter() -> None:
+    second = 1_000_000_000
+    device = SharedDevice(900_000, 25.0, limits=BatchLimits(32, 2048))  # 1.9 s for 32 sequences of 64 tokens
+    flood = (Call(at * second, "flood", (64,) * 32) for at in range(60))
+    victim = (Call(at * second // 2, "victim", (16,), 3 * second // 2) for at in range(8, 120))
+    device.serve(flood, victim)
+    assert device.refused["victim"] < 12
+    assert not device.expired["victim"]
+    assert max(device.latencies_ns["victim"]) < 1.5 * second
+    assert sum(map(len, device.batches)) > 900  # of the flood, as many as in full batches but for a tenth
 
 
 def test_several_callers_who_all_get_what_they_ask_for_have_full_batches() -> None:
