@@ -234,8 +234,8 @@ class Batcher:
         if late_ns > 0 and before_ns:
             return OverloadedError(
                 f"the deadline cannot be met: what goes before it will take {before_ns / 1e9:.2g} s and it "
-                f"itself {own_ns / 1e9:.2g} s, and the request has {left_ns / 1e9:.2g} s; try again later, "
-                "or with more time",
+                f"itself {own_ns / 1e9:.2g} s beside others, and the request has {left_ns / 1e9:.2g} s; try "
+                "again later, or with more time",
                 "deadline",
                 late_ns / 1e9,
             )
