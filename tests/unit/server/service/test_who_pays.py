@@ -273,6 +273,27 @@ async def test_the_device_is_told_whose_share_a_request_takes(
     assert told == ["ipv4:10.1.2.3"] * 2
 
 
+async def test_many_sequences_are_counted_and_refused_before_they_are_looked_at(
+    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_for: list[int] = []
+
+    def refuse(*asked: Any) -> None:
+        asked_for.append(asked[4])
+        raise OverloadedError("the queue is full")
+
+    looks = Mock()
+    monkeypatch.setattr("wattserve_server.service.inference.asked_of", looks)
+    cast(Any, host.engine).check_room = refuse
+    request = pb.PredictRequest()
+    for _ in range(3):
+        request.tokens.sequences.add(ids=[2])
+    with pytest.raises(OverloadedError):
+        await native.Predict(request, CONTEXT)
+    assert asked_for == [3]
+    assert not looks.called
+
+
 async def test_a_request_that_fails_on_a_stream_names_its_receipt(
     host: Host, native: InferenceService
 ) -> None:
