@@ -142,11 +142,12 @@ class Batcher:
 
     def put(self, request: Request, now_ns: int | None = None, has_room: bool = False) -> Sequence[Evicted]:
         """Queue all sequences of a request, or none: OverloadedError when they do not fit, or would have to
-        wait for too long. has_room: `have_room` said so. Who has left the queue to make room: the newest
-        requests of others who had more than their part of it."""
+        wait for too long. has_room: `have_room` said so. Who has left the queue to make room: others'
+        newest requests."""
         with self._changed:
             now_ns = time.monotonic_ns() if now_ns is None else now_ns
-            evicted = () if has_room else self._make_room(request, now_ns)
+            leaving = () if has_room else self._check(Wanted.by(request), now_ns)
+            evicted = [self._evict(each, now_ns) for each in leaving]
             self._waiting.put(request, now_ns)
             self._returns.came(request.variant, len(request.sequences), now_ns)
             leaves_ns, first_ns = request.leaves_ns, self._waiting.first_leaves_ns
@@ -187,22 +188,24 @@ class Batcher:
         with self._changed:
             return self._wait_ns(self._waiting.everything(), now_ns)
 
-    def _check(self, wanted: Wanted, now_ns: int) -> None:
-        """Raises OverloadedError."""
+    def _check(self, wanted: Wanted, now_ns: int) -> list[Request]:
+        """Who has to leave a full queue for its sake. Raises OverloadedError."""
         self._waiting.came(wanted.caller, now_ns)
         if self._is_idle and wanted.sequences <= self._max_queue:
-            return
+            return []
         if self._has_room_behind(self._waiting.everything(), wanted, now_ns):  # that is told at once
-            return
-        refusal = self._refusal(wanted, now_ns)
+            return []
+        leaving = self._to_evict(wanted) if self._lacks(wanted) > 0 else []
+        refusal = self._refusal(wanted, leaving, now_ns)
         if refusal is not None:
             self._waiting.refused(wanted.caller, now_ns)
             raise refusal
+        return leaving
 
-    def _refusal(self, wanted: Wanted, now_ns: int) -> OverloadedError | None:
+    def _refusal(self, wanted: Wanted, leaving: list[Request], now_ns: int) -> OverloadedError | None:
         waiting = self._waiting
         wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns, wanted)
-        if self._lacks(wanted) > 0 and not self._to_evict(wanted):
+        if self._lacks(wanted) > 0 and not leaving:
             own, part = waiting.waiting(wanted.caller), self._part(wanted)
             if own and (excess := own + wanted.sequences - part) > 0:
                 until_ns = wait_ns * min(1.0, excess / own)
@@ -274,14 +277,6 @@ class Batcher:
         if own and then > self._part(wanted):
             return []
         return self._waiting.to_evict(self._lacks(wanted), wanted.caller, then if own else 0)
-
-    def _make_room(self, request: Request, now_ns: int) -> list[Evicted]:
-        """Raises OverloadedError where it cannot have any."""
-        wanted = Wanted.by(request)
-        self._check(wanted, now_ns)
-        if self._lacks(wanted) <= 0:
-            return []
-        return [self._evict(each, now_ns) for each in self._to_evict(wanted)]
 
     def _evict(self, request: Request, now_ns: int) -> Evicted:
         own = self._waiting.waiting(request.caller)

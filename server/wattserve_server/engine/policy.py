@@ -14,8 +14,8 @@ its row for the others, which then have a batch of their own rather than rows as
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -135,7 +135,7 @@ def _apart(lengths: list[int], cost: BatchCost) -> list[int]:
     where they may as well run together."""
     order = _by_length(lengths)[::-1]
     descending = [lengths[index] for index in order]
-    count = len(_rows(descending, cost.row_tokens))
+    _, count = fill(descending, range(len(descending)), cost.row_tokens)
     # At the least, if they could be spread evenly.
     whole = _rows_cost(count, max(descending[0], sum(descending) / count), cost)
     if whole - sum(descending) - 2 * cost.overhead_tokens < PACKED_GAIN * whole:
@@ -151,19 +151,30 @@ def _apart(lengths: list[int], cost: BatchCost) -> list[int]:
 
 
 def _at_most(descending: list[int], cost: BatchCost) -> float:
-    rows = _rows(descending, cost.row_tokens)
-    return _rows_cost(len(rows), max(rows), cost)
+    places, rows = fill(descending, range(len(descending)), cost.row_tokens)
+    fullest = max(offset + length for (_, offset), length in zip(places, descending, strict=True))
+    return _rows_cost(rows, fullest, cost)
 
 
-def _rows(descending: list[int], most: int) -> list[int]:
-    """The tokens of each row, where each sequence has the first one with room for it."""
-    rows: list[int] = []
-    for length in descending:
-        at = next((row for row, tokens in enumerate(rows) if tokens + length <= most), len(rows))
-        if at == len(rows):
-            rows.append(0)
-        rows[at] += length
-    return rows
+def fill(
+    lengths: Sequence[int], descending: Iterable[int], row_tokens: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Rows of so many tokens filled by best fit, the longest first: (row, offset) of each sequence, and how
+    many rows. descending: indices, by length."""
+    places = [(0, 0)] * len(lengths)
+    rows = 0
+    room: list[tuple[int, int]] = []  # (free tokens, row), the fullest first
+    for index in descending:
+        at = bisect_left(room, (lengths[index], -1))
+        if at == len(room):
+            free, row = row_tokens, rows
+            rows += 1
+        else:
+            free, row = room.pop(at)
+        places[index] = row, row_tokens - free
+        if free > lengths[index]:
+            insort(room, (free - lengths[index], row))
+    return places, rows
 
 
 def _rows_cost(count: int, tokens: float, cost: BatchCost) -> float:

@@ -8,7 +8,6 @@ embeddings, poolers and heads see the padded batch that they know.
 from __future__ import annotations
 
 import inspect
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+
+from wattserve_server.engine.policy import fill
 
 STEP = 4  # rows are as long as a multiple of this, so that fewer shapes are met
 WORTH = 0.98  # packing is worth its copies where it computes at most this part of the padded tokens
@@ -50,7 +51,7 @@ def pack(lengths: Sequence[int], width: int, limit: int) -> Layout | None:
     for length in range(first, min(2 * first, limit) + 1, STEP):
         if best is not None and sum(lengths) * (1 + length / width) >= best[0]:
             break  # not even without a tail
-        places, rows = _fill(lengths, descending, length)
+        places, rows = fill(lengths, descending, length)
         cost = rows * length * (1 + length / width)
         if best is None or cost < best[0]:
             best = cost, length, places
@@ -60,26 +61,6 @@ def pack(lengths: Sequence[int], width: int, limit: int) -> Layout | None:
     if rows * length > WORTH * len(lengths) * longest:
         return None
     return _layout(lengths, places, rows, length, longest)
-
-
-def _fill(
-    lengths: Sequence[int], descending: Sequence[int], length: int
-) -> tuple[list[tuple[int, int]], int]:
-    """Best fit, the longest first: (row, offset) of each sequence, and how many rows."""
-    places = [(0, 0)] * len(lengths)
-    rows = 0
-    room: list[tuple[int, int]] = []  # (free tokens, row), the fullest first
-    for index in descending:
-        at = bisect_left(room, (lengths[index], -1))
-        if at == len(room):
-            free, row = length, rows
-            rows += 1
-        else:
-            free, row = room.pop(at)
-        places[index] = row, length - free
-        if free > lengths[index]:
-            insort(room, (free - lengths[index], row))
-    return places, rows
 
 
 def _layout(
