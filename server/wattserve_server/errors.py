@@ -99,6 +99,13 @@ class OverloadedError(WattserveError):
         self.retry_after_s = retry_after_s
 
 
+class HopelessError(OverloadedError):
+    """Its deadline is too short for the request even where it has the device for itself."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "deadline")
+
+
 class SpentError(OverloadedError):
     """A tenant's budget of joules is used up; nothing of the request ran."""
 

@@ -101,7 +101,8 @@ def usage(book: Book, since_unix_s: int, until_unix_s: int, by: By, sees: Sees, 
         if not 0 <= instant_s <= LAST_UNIX_S:
             raise InvalidRequest(f"{instant_s} is not between 1970 and 2200, in seconds", name)
     if until_unix_s <= since_unix_s:
-        raise InvalidRequest("is not after its beginning", "until_unix_s")
+        why = f"is {until_unix_s}, not after since_unix_s, which is {since_unix_s}; give both"
+        raise InvalidRequest(why, "until_unix_s")
     with book.reading() as connection:
         names = {row.id: row.name for row in connection.execute(select(TENANTS))}
         tenants = None if sees_all else [at for at, name in names.items() if sees(name)]

@@ -1,15 +1,19 @@
 """Whose turn it is: what waits for a device, by caller, so that nobody's flood makes others wait. Pure, but
 for `Turns`, by which the tokeniser is shared.
 
-Start-time fair queueing. Every caller has a start: the tokens that have been computed for it, counted from
-where it joined. The caller with the lowest one goes first, so that of those who always have something waiting
-each gets as many tokens as any other, and who asks for less than that never waits behind them. Who comes, or
-comes back, joins at the lowest start there was when a batch was last taken: nobody saves up. Of one caller's
-own sequences the oldest goes first, priorities counted in; they are nobody else's concern.
+Fair queueing by virtual finish times. If the device were shared by tokens at every instant, each of those who
+have something waiting would get as many as any other; `_virtual` is how many that would have been by now, for
+one who had something waiting all the while. The request that would end first that way goes first, and whole:
+none ends later than so, but for a batch, and nearly all end earlier, as those who come later and ask for as
+much do not slow it down. Of those who always have something waiting each gets as many tokens as any other,
+and who asks for less than that never waits behind them.
 
-Where a device is behind, and callers come who have nothing waiting, a batch takes one sequence of each,
-and of the rest no more than makes it worth its start: for whatever it takes beyond that, all who come
-meanwhile would wait.
+Every caller has a start: the tokens that have been computed for it, counted from where it joined, which is
+where virtual time then was: nobody saves up. Of one caller's own sequences the oldest goes first, priorities
+counted in; they are nobody else's concern.
+
+Where a device is behind, and callers come who have nothing waiting, a batch takes no more than makes it worth
+its start: for whatever it takes beyond that, all who come meanwhile would wait.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace, merge, nsmallest
+from heapq import heapify, heappop, heappush, merge, nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,6 +54,18 @@ class Ahead(NamedTuple):
     tokens: float
 
 
+def _by_age(sequence: QueuedSequence) -> tuple[int, str]:
+    return sequence.turn_ns, sequence.request.variant
+
+
+class Turn(NamedTuple):
+    """When a sequence is to run: the least first."""
+
+    at: float  # what its caller will have had when its request has run, or has had when that begins
+    number: int  # of the caller's flow
+    sequence: QueuedSequence
+
+
 @dataclass(slots=True)
 class Flow:
     """What one caller has waiting."""
@@ -58,20 +74,27 @@ class Flow:
     number: int  # which of those with the same start came first
     queues: dict[Kind, dict[QueuedSequence, None]] = field(default_factory=dict)
     tokens: Counter[Kind] = field(default_factory=Counter)
+    left: dict[Request, tuple[int, int]] = field(default_factory=dict)  # sequences and tokens that wait
     all_tokens: int = 0
     count: int = 0  # sequences
 
-    def turn(self) -> tuple[float, int]:
-        return self.start, self.number
+    @property
+    def end(self) -> float:
+        """What it will have had when all of it has run."""
+        return self.start + self.all_tokens
 
     def of_variant(self, variant: str) -> list[dict[QueuedSequence, None]]:
         return [queue for (name, _), queue in self.queues.items() if name == variant and queue]
 
     def oldest(self, may: May | None, not_of: Container[str]) -> QueuedSequence | None:
         """Of those that may run, and of other variants."""
-        queues = [queue for (variant, _), queue in self.queues.items() if variant not in not_of]
-        heads = [head for queue in queues if (head := next(filter(may, queue), None))]
-        return min(heads, key=lambda sequence: (sequence.turn_ns, sequence.request.variant), default=None)
+        found = None
+        for (variant, _), queue in self.queues.items():
+            if queue and variant not in not_of:
+                head = next(iter(queue) if may is None else filter(may, queue), None)
+                if head is not None and (found is None or _by_age(head) < _by_age(found)):
+                    found = head
+        return found
 
     def newest_first(self) -> Iterator[Request]:
         """Requests of which nothing has run, but for the one that is the oldest of all."""
@@ -82,27 +105,33 @@ class Flow:
             request = sequence.request
             if request not in seen:
                 seen.add(request)
-                queue = self.queues[request.variant, request.priority]
-                if all(each in queue for each in request.sequences):
+                if self.left[request][0] == len(request.sequences):
                     yield request
 
-    def in_order(self, variant: str, may: May | None) -> Iterable[QueuedSequence]:
-        """Oldest first."""
+    def in_order(self, variant: str, may: May | None) -> Iterator[Turn]:
+        """Oldest first, by when requests end."""
         queues = self.of_variant(variant)
         ordered = merge(*queues, key=lambda sequence: sequence.turn_ns) if len(queues) > 1 else queues[0]
-        return ordered if may is None else filter(may, ordered)
+        finish, request = self.start, None
+        for sequence in ordered if may is None else filter(may, ordered):
+            if sequence.request is not request:
+                request = sequence.request
+                finish += self.left[request][1]
+            yield Turn(finish, self.number, sequence)
 
 
 class FairQueue:
-    """Iterates over all sequences that wait. Not safe for threads: its batcher's lock guards it."""
+    """Iterates over all sequences that wait. Not safe for threads: its batcher's lock guards it. by_end:
+    whose turn it is goes by when requests would end; else by when they would begin."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_end: bool = True) -> None:
+        self._by_end = by_end
         self._flows: dict[str, Flow] = {}  # by caller, of those with something waiting
         self._remembered: dict[str, float] = {}  # starts of callers that have nothing waiting
         self._totals: dict[Kind, tuple[int, int]] = {}  # sequences and tokens, of all callers
         self._count = self._tokens = 0  # of all callers
         self._joined = 0
-        self._lowest = 0.0  # start, when something was last taken: where who comes joins
+        self._virtual = 0.0  # tokens; where who comes joins
         # Whether something was left waiting when a batch was last taken, or somebody has been refused since.
         self._is_behind = False
         self._others_until_ns = 0  # they may come until then, for whom a batch should be short
@@ -126,6 +155,10 @@ class FairQueue:
         """Sequences."""
         flow = self._flows.get(caller)
         return 0 if flow is None else flow.count
+
+    def left(self, request: Request) -> tuple[int, int]:
+        """Sequences and tokens of it that wait."""
+        return self._flows[request.caller].left[request]
 
     def came(self, caller: str, now_ns: int) -> None:
         """Somebody has asked for something, and was perhaps refused."""
@@ -164,6 +197,7 @@ class FairQueue:
             flow = self._flows[caller] = Flow(self._start_of(caller), self._joined)
             self._remembered.pop(caller, None)
         flow.queues.setdefault(kind, {}).update(dict.fromkeys(request.sequences))
+        flow.left[request] = len(request.sequences), request.tokens
         self._count_in(flow, kind, len(request.sequences), request.tokens)
 
     def remove(self, sequences: Iterable[QueuedSequence]) -> int:
@@ -176,6 +210,9 @@ class FairQueue:
             if flow is None or sequence not in flow.queues.get(kind, ()):
                 continue
             del flow.queues[kind][sequence]
+            left, tokens = flow.left.pop(request)
+            if left > 1:
+                flow.left[request] = left - 1, tokens - sequence.length
             removed += 1
             self._count_in(flow, kind, -1, -sequence.length)
             if not flow.count:
@@ -205,37 +242,15 @@ class FairQueue:
     ) -> QueuedSequence | None:
         """The oldest sequence of the caller whose turn it is; None where there is none. may: which ones;
         None: all of them, but for variants (not_of) and callers (not_for) that are left out."""
-        turns = [(flow.turn(), caller) for caller, flow in self._flows.items() if caller not in not_for]
-        heapify(turns)
-        while turns:
-            _, caller = heappop(turns)
-            oldest = self._flows[caller].oldest(may, not_of)
-            if oldest is not None:
-                return oldest
-        return None
+        first = min(self._turns(may, not_of, not_for), default=None)
+        return None if first is None else first[0].sequence
 
     def in_order(self, variant: str, most: int, may: May | None = None) -> list[QueuedSequence]:
-        """The first of a variant, as if each were computed for as many tokens as it has. may: which ones;
-        None: all of them."""
-        having = (
-            flow
-            for flow in self._flows.values()
-            if flow.of_variant(variant) and (may is None or any(map(may, flow.in_order(variant, None))))
-        )
-        flows = nsmallest(most, having, key=Flow.turn)  # no others' turn can come
-        if len(flows) == 1:
-            return list(islice(flows[0].in_order(variant, may), most))
-        # A heap, as it is in order.
-        turns = [(*flow.turn(), iter(flow.in_order(variant, may))) for flow in flows]
-        ordered: list[QueuedSequence] = []
-        while turns and len(ordered) < most:
-            start, number, rest = turns[0]
-            if (sequence := next(rest, None)) is None:
-                heappop(turns)
-            else:
-                ordered.append(sequence)
-                heapreplace(turns, (start + sequence.length, number, rest))
-        return ordered
+        """The first of a variant, by when their requests end. may: which ones; None: all of them."""
+        others = {name for name, _ in self._totals if name != variant}
+        firsts = nsmallest(most, self._turns(may, others))  # no others' turn can come
+        turns = [flow.in_order(variant, may) for _, flow in firsts]
+        return [turn.sequence for turn in islice(merge(*turns), most)]
 
     def shortened(
         self,
@@ -245,31 +260,27 @@ class FairQueue:
         short_tokens: float,
         now_ns: int,
     ) -> list[QueuedSequence]:
-        """A batch without what is too much of it where others may come. waiting: in whose order it is filled.
+        """A batch without what is too much of it where others may come. waiting: in whose order it is cut.
         short_tokens: of a batch that takes `SHORT_NS`."""
         if now_ns >= self._others_until_ns:
             return batch
         longest = max(sequence.length for sequence in batch)
         left = max(WORTH_A_START * cost.overhead_tokens, short_tokens)
-        callers, surplus, chosen = set[str](), set(), set(batch)
+        chosen, kept = set(batch), []
         for sequence in waiting:
-            if sequence in chosen:
-                if left <= 0 and sequence.request.caller in callers:
-                    surplus.add(sequence)
-                callers.add(sequence.request.caller)
+            if sequence in chosen and left > 0:
+                kept.append(sequence)
                 left -= sequence.length if cost.packs else longest
-        return [sequence for sequence in batch if sequence not in surplus]
+        return kept
 
     def take(self, batch: list[QueuedSequence], packs: bool) -> None:
         """Take out what runs now, and charge each caller what is computed for it, as far as is known."""
-        self._lowest = self._first().start
-        if self._remembered:
-            later = {name: start for name, start in self._remembered.items() if start > self._lowest}
-            self._remembered = later
         longest = max(sequence.length for sequence in batch)
         self.remove(batch)
-        for sequence in batch:
-            self._charge(sequence.request.caller, sequence.length if packs else longest)
+        computed = [sequence.length if packs else longest for sequence in batch]
+        for sequence, tokens in zip(batch, computed, strict=True):
+            self._charge(sequence.request.caller, tokens)
+        self._pass(sum(computed))
         self._is_behind = bool(self._flows)
         if not self._flows:  # nobody has to wait for what another has had
             self._remembered.clear()
@@ -309,14 +320,38 @@ class FairQueue:
         if self._is_behind and self._flows:
             self._others_until_ns = now_ns + COMES_AGAIN_NS
 
-    def _first(self) -> Flow:
-        return min(self._flows.values(), key=Flow.turn)
+    def _turns(
+        self, may: May | None, not_of: Container[str], not_for: Container[str] = ()
+    ) -> Iterator[tuple[Turn, Flow]]:
+        """Of each caller the first."""
+        for caller, flow in self._flows.items():
+            if caller not in not_for and (oldest := flow.oldest(may, not_of)) is not None:
+                at = flow.start + (flow.left[oldest.request][1] if self._by_end else 0)
+                yield Turn(at, flow.number, oldest), flow
+
+    def _pass(self, tokens: float) -> None:
+        """Virtual time passes, while so many tokens are computed: of all whose end is yet to come in it, each
+        would get as many of them."""
+        ends = [flow.end for flow in self._flows.values()]
+        ends += self._remembered.values()
+        ends = [end for end in ends if end > self._virtual]
+        heapify(ends)
+        while ends:
+            until = (ends[0] - self._virtual) * len(ends)
+            if tokens < until:
+                self._virtual += tokens / len(ends)
+                break
+            tokens -= until
+            self._virtual = heappop(ends)
+        passed = [caller for caller, start in self._remembered.items() if start <= self._virtual]
+        for caller in passed:
+            del self._remembered[caller]
 
     def _start_of(self, caller: str) -> float:
         """Where it goes on, or would join."""
         if (flow := self._flows.get(caller)) is not None:
             return flow.start
-        return max(self._lowest, self._remembered.get(caller, 0.0))
+        return max(self._virtual, self._remembered.get(caller, 0.0))
 
     def _charge(self, caller: str, tokens: float) -> None:
         if (flow := self._flows.get(caller)) is not None:

@@ -11,6 +11,8 @@ from wattserve_server.engine.policy import BatchCost, BatchLimits
 DECAY = 0.7
 MOST_TIMES = 10.0
 
+FRESH_NS = 5_000_000_000  # for so long a pace is believed without another batch
+
 MOST_REST_NS = 5_000_000  # who is back later has not come back at once
 BACK = 0.8  # so many of those who were answered must come back within a rest: a part of them saves nothing
 
@@ -27,10 +29,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._spent: dict[str, tuple[float, float]] = {}  # nanoseconds, for tokens; of the last batches
+        self._learned_ns: dict[str, int] = {}  # when each variant's last batch ended
         self.batch_ns = 0.0  # of one like the last ones
 
-    def learn(self, variant: str, tokens: int, cost: BatchCost, duration_ns: int) -> None:
-        """A batch of so many tokens took so long, from being taken to the next one's turn."""
+    def learn(self, variant: str, tokens: int, cost: BatchCost, duration_ns: int, now_ns: int) -> None:
+        """A batch of so many tokens took so long, from being taken to the next one's turn: now."""
+        self._learned_ns[variant] = now_ns
         counted = tokens + cost.overhead_tokens
         if variant in self._spent:
             foreseen_ns = max(self.batch_ns, self._tokens_ns(variant, counted))
@@ -47,6 +51,10 @@ class Pace:
             return 0.0
         batches = max(ceil(sequences / limits.max_sequences), ceil(tokens / limits.max_tokens))
         return self._tokens_ns(variant, tokens + batches * cost.overhead_tokens)
+
+    def is_fresh(self, variant: str, now_ns: int) -> bool:
+        """Whether one of its batches has ended a moment ago."""
+        return variant in self._learned_ns and now_ns < self._learned_ns[variant] + FRESH_NS
 
     def tokens(self, variant: str, duration_ns: float) -> float:
         """How many take so long; infinity where nothing is known yet."""

@@ -90,6 +90,7 @@ class CertificateFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.cert, self.key, password=_no_passphrase)
+            reason = _refused(context, self.cert)
         except (OSError, ValueError) as error:  # OpenSSL's is one, as that of a file that has just gone
             raise ConfigError(
                 f"--tls-cert {self.cert} and --tls-key {self.key}: not a certificate with its key, both in "
@@ -100,7 +101,7 @@ class CertificateFiles:
                 f"--tls-key {self.key}: gRPC serves RSA keys, and elliptic curves P-256 and P-384; this is "
                 "of another kind"
             )
-        if reason := _refused(context, self.cert):
+        if reason:
             log.warning("clients will refuse the certificate of --tls-cert %s: %s", self.cert, reason)
         if self.client_ca:
             try:

@@ -60,6 +60,7 @@ REACTIONS: dict[type[errors.WattserveError], Reaction] = {
     errors.ForbiddenError: Reaction(grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED"),
     errors.OverloadedError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", RETRY_AFTER_MS),
     errors.SpentError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "BUDGET_SPENT", RETRY_AFTER_MS),
+    errors.HopelessError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "DEADLINE_TOO_SHORT"),
     errors.ShortageError: Reaction(grpc.StatusCode.RESOURCE_EXHAUSTED, "SHORT_OF_MEMORY", SHORTAGE_MS),
     errors.UnavailableError: Reaction(grpc.StatusCode.UNAVAILABLE, "STARTING_OR_STOPPING"),
     errors.CutError: Reaction(grpc.StatusCode.UNAVAILABLE, "CUT_BY_SHUTDOWN"),
@@ -110,6 +111,7 @@ class Failure:
             retry = error_details_pb2.RetryInfo()
             retry.retry_delay.FromMilliseconds(self.retry_after_ms)
             status.details.add().Pack(retry)
+        if self.retry_after_ms or not self.in_time:
             is_soon = left_s is None or self.retry_after_ms < left_s * 1000
             may_wait = self.in_time and is_soon and not self.receipt_id  # what ran would be charged again
             push_back = (("grpc-retry-pushback-ms", str(self.retry_after_ms) if may_wait else "-1"),)

@@ -60,6 +60,8 @@ class PlacesBatcher(Batcher):
     pool_of: of a variant that is in memory. on_left: called with a member that left before its end: its
     caller had gone (None), its deadline had passed, or its lane was lost."""
 
+    by_end = False  # what they wait for is a place, however long their prompts are
+
     def __init__(
         self,
         limits: BatchLimits,

@@ -88,6 +88,52 @@ def test_a_flood_at_ten_times_capacity_costs_a_victim_little_and_none_of_its_cal
     assert sum(map(len, device.batches)) > 0.9 * rig.capacity * rig.seconds  # nothing is left undone for it
 
 
+@pytest.mark.parametrize("times", [4, 10])
+@pytest.mark.parametrize(("callers", "sequences", "deadline_s"), [(1, 64, 2), (6, 64, 2), (12, 16, 1)])
+def test_what_callers_have_accepted_with_deadlines_ends_in_time_however_many_they_are(
+    times: int, callers: int, sequences: int, deadline_s: int
+) -> None:
+    token_ns, seconds = 73_000, 60.0  # 64 sequences of 128 tokens take 0.6 s
+    device = SharedDevice(token_ns, 40.0, limits=BatchLimits(64, 8192))
+    capacity = 1e9 / token_ns / 128 / sequences  # requests a second
+    floods = (
+        calls_at_random(
+            f"caller {number}", times * capacity / callers, seconds, [128], deadline_s * 10**9, sequences
+        )
+        for number in range(callers)
+    )
+    device.serve(*floods)
+    in_time = device.in_time.total()
+    assert in_time >= 0.9 * device.tokens.total()
+    assert in_time * token_ns >= 0.8e9 * seconds
+    shares = device.in_time.values()
+    assert min(shares) > 0.6 * in_time / callers
+
+
+def test_who_asks_for_as_much_does_not_slow_down_who_came_before_and_who_asks_for_less_goes_first() -> None:
+    device = SharedDevice(limits=BATCH)
+    for number in range(3):
+        device.put(request([32] * 24, caller=f"large {number}"), 0)
+        device.run()
+    device.put(request([32], caller="small"), device.now_ns)
+    first = [each.request.caller for each in device.run()]
+    assert "small" in first
+    first.remove("small")
+    while len(device.queue):
+        first += sorted(each.request.caller for each in device.run())
+    assert first == sorted(first)
+
+
+def test_for_a_place_a_long_prompt_waits_its_turn_and_no_longer() -> None:
+    by_end, by_start = fair.FairQueue(), fair.FairQueue(by_end=False)
+    for queue in (by_end, by_start):
+        queue.put(request([8000], caller="long"), 0)
+        for number in range(3):
+            queue.put(request([50], caller=f"short {number}"), 0)
+    first = [queue.first() for queue in (by_end, by_start)]
+    assert [each and each.request.caller for each in first] == ["short 0", "long"]
+
+
 @pytest.mark.parametrize("packs", [False, True])
 def test_who_always_has_something_waiting_gets_as_many_computed_tokens_as_any_other(packs: bool) -> None:
     device = SharedDevice(packs=packs, limits=BATCH)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.fixtures.queued import request
 from wattserve_server.engine.batcher import HEADROOM, Batcher
+from wattserve_server.engine.pace import FRESH_NS
 from wattserve_server.engine.policy import (
     FIRST_PRIORITY,
     LAST_PRIORITY,
@@ -16,12 +17,13 @@ from wattserve_server.engine.policy import (
     BatchCost,
     BatchLimits,
 )
-from wattserve_server.errors import OverloadedError
+from wattserve_server.errors import HopelessError, OverloadedError
 
 TOKEN_NS = 1_000_000
 LIMITS = BatchLimits(max_sequences=4, max_tokens=400)
 LENGTH = 100
 BATCH_NS = (4 * LENGTH + 100) * TOKEN_NS
+ALONE_NS = (LENGTH + 100) * TOKEN_NS
 
 
 class Device:
@@ -110,8 +112,19 @@ def test_where_nothing_waits_nobodys_pace_is_believed() -> None:
     device = Device(max_queue_ns=1)
     device.put(4)
     device.begin()
-    device.put(1, left_ns=10)
+    device.put(1, left_ns=0.3 * ALONE_NS)
     assert device.refusal(1).limit == "time"
+
+
+def test_a_deadline_that_is_hopeless_even_alone_is_refused_while_the_pace_is_fresh() -> None:
+    device = Device()
+    with pytest.raises(HopelessError, match=r"takes 0.2 s by itself, and has 0.04 s; give it more time"):
+        device.put(1, left_ns=0.2 * ALONE_NS)
+    device.now_ns += FRESH_NS
+    device.put(1, left_ns=0.2 * ALONE_NS)
+    device.run()  # and is too late, or shows that the pace has become another
+    with pytest.raises(HopelessError):
+        device.put(1, left_ns=0.2 * ALONE_NS)
 
 
 def test_who_is_asked_before_anything_is_done_gets_the_answer_of_the_queue() -> None:
@@ -160,6 +173,18 @@ def test_who_cannot_be_in_time_any_more_is_not_computed() -> None:
     device.put(2)
     assert device.begin() == (2 * LENGTH + 100) * TOKEN_NS
     assert (gone, len(device.queue)) == ([2], 0)
+
+
+def test_of_a_request_that_cannot_end_in_time_any_more_nothing_is_begun() -> None:
+    gone: list[int] = []
+    device = Device()
+    device.queue._on_expired = lambda request, count: gone.append(count)
+    until_ns = device.now_ns + 3 * BATCH_NS // 2
+    late = request([LENGTH] * 8, at_ns=device.now_ns, deadline_ns=until_ns, caller="late")
+    device.queue.put(late, device.now_ns)  # it would take two batches
+    device.put(2)
+    assert device.begin() == (2 * LENGTH + 100) * TOKEN_NS
+    assert (gone, len(device.queue)) == ([8], 0)
 
 
 def test_where_nobody_would_be_in_time_the_batch_runs_all_the_same() -> None:

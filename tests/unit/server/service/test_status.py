@@ -54,6 +54,7 @@ def test_codes_and_reasons_are_those_that_clients_were_told() -> None:
         "NotPossibleHere": ("FAILED_PRECONDITION", "NOT_POSSIBLE_HERE"),
         "EnergyLimitError": ("FAILED_PRECONDITION", "ENERGY_LIMIT"),
         "LawUnknownError": ("FAILED_PRECONDITION", "LAW_UNKNOWN"),
+        "HopelessError": ("RESOURCE_EXHAUSTED", "DEADLINE_TOO_SHORT"),
         "SpentError": ("RESOURCE_EXHAUSTED", "BUDGET_SPENT"),
         "UnauthenticatedError": ("UNAUTHENTICATED", "NO_VALID_KEY"),
         "ForbiddenError": ("PERMISSION_DENIED", "NOT_ALLOWED"),
@@ -187,6 +188,9 @@ def test_grpc_is_not_told_to_wait_for_what_its_call_will_not_get_any_more() -> N
     late = failure_of(errors.OverloadedError("the deadline cannot be met", "deadline", 0.5))
     assert push_back(late, 30.0) == "-1"
     assert details(late, error_details_pb2.RetryInfo)[0].retry_delay.ToMilliseconds() == 500
+    hopeless = failure_of(errors.HopelessError("the deadline cannot be met, ever"))
+    assert push_back(hopeless, 30.0) == "-1"
+    assert not details(hopeless, error_details_pb2.RetryInfo)
 
 
 @pytest.mark.parametrize("wait_s", [5e6, 1e300, float("inf")])
