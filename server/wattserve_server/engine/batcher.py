@@ -210,7 +210,7 @@ class Batcher:
 
     def _refusal(self, wanted: Wanted, leaving: list[Request], now_ns: int) -> OverloadedError | None:
         waiting = self._waiting
-        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority), now_ns, wanted)
+        wait_ns = self._wait_ns(waiting.ahead(wanted.caller, wanted.priority, now_ns), now_ns, wanted)
         if self._lacks(wanted) > 0 and not leaving:
             own, part = waiting.waiting(wanted.caller), self._part(wanted)
             if own and (excess := own + wanted.sequences - part) > 0:
@@ -229,7 +229,7 @@ class Batcher:
         if wanted.deadline_ns is not None and wanted.deadline_ns > now_ns:  # else it expires in the queue
             left_ns = wanted.deadline_ns - now_ns
             # Others' requests as well that end before it would.
-            ahead = waiting.ahead(wanted.caller, wanted.priority, wanted.tokens)
+            ahead = waiting.ahead(wanted.caller, wanted.priority, now_ns, wanted.tokens)
             before_ns = self._wait_ns(ahead, now_ns, wanted)
             own_ns = self._own_ns(wanted, now_ns)
             late_ns = before_ns + own_ns - left_ns / HEADROOM
@@ -299,7 +299,7 @@ class Batcher:
 
     def _evict(self, request: Request, now_ns: int) -> Evicted:
         own = self._waiting.waiting(request.caller)
-        ahead = self._waiting.ahead(request.caller, request.priority)
+        ahead = self._waiting.ahead(request.caller, request.priority, now_ns)
         wait_ns = self._wait_ns(ahead, now_ns, Wanted.by(request))
         error = OverloadedError(
             f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, {own} of them "

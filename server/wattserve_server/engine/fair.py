@@ -24,10 +24,10 @@ from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterat
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, merge, nsmallest
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattserve_server.engine.policy import BatchCost
+from wattserve_server.engine.policy import BatchCost, turn_ns
 
 if TYPE_CHECKING:
     from wattserve_server.engine.queued import QueuedSequence, Request
@@ -47,11 +47,20 @@ May = Callable[["QueuedSequence"], bool]  # whether a lane may run it, of severa
 
 
 class Ahead(NamedTuple):
-    """What goes before a request, of one variant and priority."""
+    """What goes before a request, of one variant."""
 
     variant: str
     sequences: float
     tokens: float
+
+
+def _by_variant(parts: Iterable[Ahead]) -> list[Ahead]:
+    """Their sums."""
+    sums: dict[str, tuple[float, float]] = {}
+    for variant, sequences, tokens in parts:
+        before = sums.get(variant, (0, 0))
+        sums[variant] = before[0] + sequences, before[1] + tokens
+    return [Ahead(variant, *total) for variant, total in sums.items()]
 
 
 def _by_age(sequence: QueuedSequence) -> tuple[int, str]:
@@ -96,6 +105,22 @@ class Flow:
                     found = head
         return found
 
+    def requests(self) -> Iterable[Request]:
+        """In the order of their turns."""
+        if len({priority for (_, priority), queue in self.queues.items() if queue}) == 1:
+            return self.left  # as they came
+        return sorted(self.left, key=lambda request: request.sequences[0].turn_ns)
+
+    def before(self, priority: int, now_ns: int) -> Iterator[Ahead]:
+        """What has its turn before a request of its caller's that comes now."""
+        turn = turn_ns(now_ns, priority)
+        for (variant, level), queue in self.queues.items():
+            if level <= priority:
+                yield Ahead(variant, len(queue), self.tokens[variant, level])
+            else:
+                older = [each.length for each in takewhile(lambda each: each.turn_ns <= turn, queue)]
+                yield Ahead(variant, len(older), sum(older))
+
     def newest_first(self) -> Iterator[Request]:
         """Requests of which nothing has run, but for the one that is the oldest of all."""
         oldest = self.oldest(None, ())
@@ -129,7 +154,7 @@ class FairQueue:
         self._flows: dict[str, Flow] = {}  # by caller, of those with something waiting
         self._remembered: dict[str, float] = {}  # starts of callers that have nothing waiting
         self._totals: dict[Kind, tuple[int, int]] = {}  # sequences and tokens, of all callers
-        self._count = self._tokens = 0  # of all callers
+        self._count = 0  # of all callers
         self._joined = 0
         self._virtual = 0.0  # tokens; where who comes joins
         # Whether something was left waiting when a batch was last taken, or somebody has been refused since.
@@ -210,9 +235,10 @@ class FairQueue:
             if flow is None or sequence not in flow.queues.get(kind, ()):
                 continue
             del flow.queues[kind][sequence]
-            left, tokens = flow.left.pop(request)
-            if left > 1:
-                flow.left[request] = left - 1, tokens - sequence.length
+            left, tokens = flow.left[request]
+            flow.left[request] = left - 1, tokens - sequence.length
+            if left == 1:
+                del flow.left[request]
             removed += 1
             self._count_in(flow, kind, -1, -sequence.length)
             if not flow.count:
@@ -287,29 +313,28 @@ class FairQueue:
         while len(self._remembered) > MOST_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
 
-    def ahead(self, caller: str, priority: int, tokens: int = 0) -> list[Ahead]:
-        """What goes before the end of a request of so many tokens that comes now, its own left out. Of the
-        others' only what has its turn by then: in each of their queues as large a part as of all together."""
+    def ahead(self, caller: str, priority: int, now_ns: int, tokens: int = 0) -> list[Ahead]:
+        """What goes before a request of so many tokens that comes now: of its caller's own what has its turn
+        before, of others' the requests whose turn comes no later than its own."""
         own = self._flows.get(caller)
-        others = self._tokens - (0 if own is None else own.all_tokens)
-        part = 0.0
-        if others:
-            end = self._start_of(caller) + tokens
-            if own is not None:
-                end += sum(own.tokens[variant, level] for variant, level in own.tokens if level <= priority)
-            turns = (min(flow.all_tokens, end - flow.start) for flow in self._flows.values()
-                     if flow.start < end and flow is not own)  # fmt: skip
-            part = sum(turns) / others
-        found = []
-        for (variant, level), (sequences, total) in self._totals.items():
-            kind = (variant, level)
-            own_sequences = 0 if own is None else len(own.queues.get(kind, ()))
-            own_tokens = 0 if own is None else own.tokens[kind]
-            theirs = Ahead(variant, part * (sequences - own_sequences), part * (total - own_tokens))
-            if level <= priority:
-                theirs = Ahead(variant, theirs.sequences + own_sequences, theirs.tokens + own_tokens)
-            found.append(theirs)
-        return found
+        found = [] if own is None else [*own.before(priority, now_ns)]
+        end = self._start_of(caller) + tokens + sum([each.tokens for each in found])
+        for flow in self._flows.values():
+            if flow is own or flow.start >= end:
+                continue
+            if flow.end <= end:
+                found += [
+                    Ahead(kind[0], len(queue), flow.tokens[kind]) for kind, queue in flow.queues.items()
+                ]
+                continue
+            at = flow.start
+            for request in flow.requests():
+                sequences, left = flow.left[request]
+                if at + (left if self._by_end else 0) > end:
+                    break
+                found.append(Ahead(request.variant, sequences, left))
+                at += left
+        return _by_variant(found)
 
     def everything(self) -> list[Ahead]:
         """All that waits."""
@@ -363,7 +388,6 @@ class FairQueue:
         flow.tokens[kind] += tokens
         flow.all_tokens += tokens
         flow.count += sequences
-        self._tokens += tokens
         self._count += sequences
         before = self._totals.get(kind, (0, 0))
         self._totals[kind] = (before[0] + sequences, before[1] + tokens)

@@ -11,7 +11,7 @@ import pytest
 from tests.fixtures.queued import request
 from tests.fixtures.shared_device import Call, SharedDevice, calls_at_random, p99
 from wattserve_server.engine import fair
-from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, BatchLimits
+from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL_PRIORITY, BatchLimits
 from wattserve_server.errors import OverloadedError
 
 CAPACITY = 137.0  # of `SharedDevice`, in full batches of sequences of 32 tokens, per second
@@ -108,6 +108,38 @@ def test_what_callers_have_accepted_with_deadlines_ends_in_time_however_many_the
     assert in_time * token_ns >= 0.8e9 * seconds
     shares = device.in_time.values()
     assert min(shares) > 0.6 * in_time / callers
+
+
+def test_who_asks_for_little_is_not_refused_for_large_requests_that_run_after_his() -> None:
+    device = SharedDevice(73_000, 40.0, limits=BatchLimits(64, 8192))
+    large = (Call(0, f"large {number}", (128,) * 200) for number in range(4))  # 7.5 s of work
+    small = calls_at_random("small", 8, 7, [16], 1_000_000_000)
+    patient = calls_at_random("patient", 3, 7, [16])
+    device.serve(large, small, patient)
+    assert not device.refused.total()
+    assert not device.expired.total()
+    assert max(device.latencies_ns["patient"]) < 1_000_000_000
+
+
+def test_of_several_requests_that_wait_those_count_whose_turn_comes_before() -> None:
+    queue, second = fair.FairQueue(), 1_000_000_000
+    queue.put(request([128] * 10, caller="large"), 0)
+    queue.put(request([16], caller="mixed"), 0)
+    queue.put(request([128] * 10, caller="mixed"), 0)
+    queue.put(request([64, 64], "int8", caller="middle"), 0)
+    ahead = partial(queue.ahead, "small", NORMAL_PRIORITY, second)
+    assert sorted(ahead(32)) == [fair.Ahead("fp32", 1, 16)]
+    assert sorted(ahead(128)) == [fair.Ahead("fp32", 1, 16), fair.Ahead("int8", 2, 128)]
+    assert sorted(ahead(1280)) == [fair.Ahead("fp32", 11, 1296), fair.Ahead("int8", 2, 128)]
+    assert sorted(ahead(1296)) == [fair.Ahead("fp32", 21, 2576), fair.Ahead("int8", 2, 128)]
+
+
+def test_of_the_callers_own_what_has_waited_for_long_goes_before_a_higher_priority() -> None:
+    queue, second = fair.FairQueue(), 1_000_000_000
+    queue.put(request([128] * 10, priority=LAST_PRIORITY, caller="own"), 0)
+    assert not queue.ahead("own", LAST_PRIORITY - 2, 2 * second - 1)[0].sequences
+    assert queue.ahead("own", LAST_PRIORITY - 2, 2 * second) == [fair.Ahead("fp32", 10, 1280)]
+    assert queue.ahead("own", LAST_PRIORITY, 0) == [fair.Ahead("fp32", 10, 1280)]
 
 
 def test_who_asks_for_as_much_does_not_slow_down_who_came_before_and_who_asks_for_less_goes_first() -> None:
