@@ -80,7 +80,7 @@ class Flow:
     """What one caller has waiting."""
 
     start: float
-    number: int  # which of those with the same start came first
+    number: int  # which of those with the same turn came first
     queues: dict[Kind, dict[QueuedSequence, None]] = field(default_factory=dict)
     tokens: Counter[Kind] = field(default_factory=Counter)
     left: dict[Request, tuple[int, int]] = field(default_factory=dict)  # sequences and tokens that wait
@@ -357,9 +357,8 @@ class FairQueue:
     def _pass(self, tokens: float) -> None:
         """Virtual time passes, while so many tokens are computed: of all whose end is yet to come in it, each
         would get as many of them."""
-        ends = [flow.end for flow in self._flows.values()]
-        ends += self._remembered.values()
-        ends = [end for end in ends if end > self._virtual]
+        all_ends = chain((flow.end for flow in self._flows.values()), self._remembered.values())
+        ends = [end for end in all_ends if end > self._virtual]
         heapify(ends)
         while ends:
             until = (ends[0] - self._virtual) * len(ends)
@@ -368,9 +367,8 @@ class FairQueue:
                 break
             tokens -= until
             self._virtual = heappop(ends)
-        passed = [caller for caller, start in self._remembered.items() if start <= self._virtual]
-        for caller in passed:
-            del self._remembered[caller]
+        later = {name: start for name, start in self._remembered.items() if start > self._virtual}
+        self._remembered = later
 
     def _start_of(self, caller: str) -> float:
         """Where it goes on, or would join."""
