@@ -91,6 +91,8 @@ class ConnectionLimits:
         limits = [
             *message_sizes(received=self.message_bytes),
             ("grpc.max_concurrent_streams", self.calls),
+            # Else calls that have ended count until gRPC has freed them: who keeps to the limit is refused.
+            ("grpc.http.overload_protection", 0),
             ("grpc.per_message_decompression", 0),  # no limit of gRPC bounds that: `unpacked` does it
         ]
         if self.age_s:

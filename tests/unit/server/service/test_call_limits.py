@@ -256,6 +256,17 @@ async def test_more_calls_than_a_connection_may_have_wait_at_the_client() -> Non
         assert len(await asyncio.gather(*calls)) == 3
 
 
+async def test_none_of_the_calls_that_a_client_holds_back_is_refused_when_its_turn_comes() -> None:
+    async with rig(limits=ConnectionLimits(BYTES, calls=4)) as served:
+        served.servicer.may_end.set()
+
+        async def caller() -> None:
+            for _ in range(100):
+                await served.predict()
+
+        await asyncio.gather(*(caller() for _ in range(12)))
+
+
 async def test_a_client_does_not_notice_that_its_connection_was_too_old() -> None:
     async with rig(limits=ConnectionLimits(BYTES, age_s=0.05, grace_s=5.0)) as served:
         served.servicer.may_end.set()
