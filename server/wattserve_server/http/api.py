@@ -10,7 +10,7 @@ from functools import lru_cache
 from wattserve_server.engine.roster import HostedVariant
 from wattserve_server.errors import InvalidRequest, NotPossibleHere
 from wattserve_server.http import replies
-from wattserve_server.http.asked import AskedText, chat_asked, completion_asked, encoder_asked
+from wattserve_server.http.asked import AskedText, chat_asked, completion_asked, encoder_asked, told_sequences
 from wattserve_server.http.body import Body
 from wattserve_server.http.calls import Exchange
 from wattserve_server.http.errors import MODEL
@@ -129,7 +129,7 @@ class Api:
     async def _answered(self, exchange: Exchange, prediction: AcceptedRequest, *more: str) -> Answered:
         """more: as of `encoder_asked`."""
         host, body = prediction.host, exchange.body
-        prediction.choose(_hosted(body, host), body.priority())
+        prediction.choose(_hosted(body, host), body.priority(), told_sequences(body))
         return await prediction.answer(encoder_asked(body, exchange.wire.headers, host, *more))
 
 

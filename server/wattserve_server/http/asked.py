@@ -104,6 +104,12 @@ async def chat_asked(body: Body, headers: Mapping[str, str], host: Host) -> Aske
     return _asked(body, headers, host, prompt, "messages", given, _CHAT_PLACES, takes_what_fits)
 
 
+def told_sequences(body: Body) -> int:
+    """How many an encoder's request says it has, before it is looked at."""
+    value = body.get("input")
+    return len(value) if isinstance(value, list) and not all(isinstance(each, int) for each in value) else 1
+
+
 def encoder_asked(body: Body, headers: Mapping[str, str], host: Host, *more: str) -> Asked:
     """Of what takes texts or token ids, one or several. more: keys that its address knows beside."""
     body.check_keys(_ENCODER.union(more), _NO_ENCODING)

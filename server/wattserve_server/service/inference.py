@@ -97,11 +97,18 @@ class PredictMethods:
         with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
             check_predicts(host.engine.model)
-            priority, count = request.priority or NORMAL_PRIORITY, len(request.tokens.sequences)
-            count = max(1, min(count, host.engine.limits.max_request))
-            prediction.choose(host.engine.hosted(request.variant), priority, count)
+            priority = request.priority or NORMAL_PRIORITY
+            prediction.choose(host.engine.hosted(request.variant), priority, _told_sequences(request))
             answered = await prediction.answer(asked_of(request, host))
             write_response(message, request.request_id, host, answered)
+
+
+def _told_sequences(request: pb.PredictRequest) -> int:
+    """How many it says it has, before it is looked at; 0 where it does not say."""
+    tensors = request.tensors.tensors
+    if tensors:
+        return tensors[0].shape[0] if tensors[0].shape else 0
+    return len(request.tokens.sequences) or len(request.text.texts)
 
 
 def _stream_error(request_id: str, error: Exception) -> pb.PredictStreamResponse:

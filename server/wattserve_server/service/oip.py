@@ -220,7 +220,8 @@ class OipService:
         with self._predictor.accept(left_s, caller) as prediction:
             host = prediction.host
             first = FIRST_PRIORITY if "priority" in request.parameters else NORMAL_PRIORITY
-            prediction.choose(hosted_of(request, host.engine), first)
+            shape = request.inputs[0].shape if request.inputs else ()
+            prediction.choose(hosted_of(request, host.engine), first, shape[0] if shape else 0)
             return response(request, host, await prediction.answer(asked_of(request, host)))
 
 

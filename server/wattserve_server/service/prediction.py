@@ -234,12 +234,13 @@ class AcceptedRequest:
         return "" if self.hosted is None else self.hosted.choice.name
 
     def choose(self, hosted: HostedVariant, priority: int = NORMAL_PRIORITY, sequences: int = 1) -> None:
-        """Its variant is known, and that it has at least so many sequences. Raises OverloadedError, before
-        anything else is done for it."""
-        self.hosted, self._counted = hosted, sequences
+        """Its variant is known. sequences: how many it says it has. Raises OverloadedError, before anything
+        else is done for it."""
+        self.hosted = hosted
+        self._counted = max(1, min(sequences, self.host.engine.limits.max_request))
         if self.spending is not None:
             self.spending.check()
-        self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name, sequences)
+        self.host.engine.check_room(hosted, self.deadline_ns, priority, self.caller.name, self._counted)
 
     async def answer(self, asked: Asked) -> Answered:
         """Raises WattserveError."""

@@ -249,6 +249,23 @@ async def test_who_finds_no_room_is_told_when_to_come_again(desk: Desked) -> Non
 
 
 @pytest.mark.parametrize(
+    ("given", "count"),
+    [("a film", 1), (["one", "two", "three"], 3), ([1, 2], 1), ([[1], [2, 3]], 2), ([], 1)],
+)
+async def test_an_encoders_sequences_are_counted_before_they_are_looked_at(given: Any, count: int) -> None:
+    desk, asked_for = Desked(chatty_world(generates=False)), list[int]()
+
+    def full(*asked: Any) -> None:
+        asked_for.append(asked[4])
+        raise OverloadedError("the queue is full", "time", 2.5)
+
+    engine: Any = desk.of.host.engine
+    engine.check_room = full
+    reply = await desk.ask("/v1/embeddings", {"model": COMPLETION["model"], "input": given})
+    assert (reply.status, asked_for) == (429, [count])
+
+
+@pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
         (COMPLETION | {"stream": "x"}, {}, 400),

@@ -273,8 +273,46 @@ async def test_the_device_is_told_whose_share_a_request_takes(
     assert told == ["ipv4:10.1.2.3"] * 2
 
 
+def three_of(form: str) -> Any:
+    """A request of three sequences; of an empty form of one that does not say how many."""
+    if form == "oip":
+        shape = oip.ModelInferRequest.InferInputTensor(name="input_ids", datatype="INT64", shape=[3, 1])
+        return oip.ModelInferRequest(model_name=OIP.model_name, inputs=[shape])
+    if form == "oip without a shape":
+        nothing = oip.ModelInferRequest.InferInputTensor(name="input_ids")
+        return oip.ModelInferRequest(model_name=OIP.model_name, inputs=[nothing])
+    request = pb.PredictRequest()
+    for _ in range(3):
+        if form == "tokens":
+            request.tokens.sequences.add(ids=[2])
+        elif form == "texts":
+            request.text.texts.append("a film")
+    if form == "tensors":
+        request.tensors.tensors.add(name="input_ids", datatype="INT64", shape=[3, 1])
+    elif form == "tensors without a shape":
+        request.tensors.tensors.add(name="input_ids")
+    return request
+
+
+@pytest.mark.parametrize(
+    ("form", "count"),
+    [
+        ("tokens", 3),
+        ("texts", 3),
+        ("tensors", 3),
+        ("tensors without a shape", 1),
+        ("nothing", 1),
+        ("oip", 3),
+        ("oip without a shape", 1),
+    ],
+)
 async def test_many_sequences_are_counted_and_refused_before_they_are_looked_at(
-    host: Host, native: InferenceService, monkeypatch: pytest.MonkeyPatch
+    host: Host,
+    native: InferenceService,
+    open_inference: OipService,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    count: int,
 ) -> None:
     asked_for: list[int] = []
 
@@ -284,13 +322,12 @@ async def test_many_sequences_are_counted_and_refused_before_they_are_looked_at(
 
     looks = Mock()
     monkeypatch.setattr("wattserve_server.service.inference.asked_of", looks)
+    monkeypatch.setattr("wattserve_server.service.oip.asked_of", looks)
     cast(Any, host.engine).check_room = refuse
-    request = pb.PredictRequest()
-    for _ in range(3):
-        request.tokens.sequences.add(ids=[2])
+    call: Any = open_inference.ModelInfer if form.startswith("oip") else native.Predict
     with pytest.raises(OverloadedError):
-        await native.Predict(request, CONTEXT)
-    assert asked_for == [3]
+        await call(three_of(form), CONTEXT)
+    assert asked_for == [count]
     assert not looks.called
 
 
