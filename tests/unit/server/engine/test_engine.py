@@ -153,6 +153,8 @@ async def test_who_comes_behind_more_than_the_queue_holds_finds_it_full_at_once(
     engine, gate, _ = rig
     gate.is_open.clear()
     fp32 = engine.hosted("fp32")
+    running = asyncio.create_task(engine.predict([IDS], fp32))
+    await until_running(gate)  # the device takes nothing more
     asked = [asyncio.create_task(engine.predict([IDS] * 4, fp32)) for _ in range(3)]
 
     async def ask() -> None:
@@ -163,6 +165,7 @@ async def test_who_comes_behind_more_than_the_queue_holds_finds_it_full_at_once(
     gate.is_open.set()
     answers = await asyncio.gather(*asked, return_exceptions=True)
     assert [isinstance(answer, OverloadedError) for answer in answers] == [False, True, True]
+    await running
     await engine.until_idle()
 
 
