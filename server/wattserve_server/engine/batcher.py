@@ -17,9 +17,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattserve_server.engine.fair import SHORT_NS, Ahead, FairQueue, May
+from wattserve_server.engine.fair import SHORT_NS, Ahead, FairQueue, May, shortened, within
 from wattserve_server.engine.pace import Pace, Returns
 from wattserve_server.engine.policy import (
     BatchCost,
@@ -39,6 +40,10 @@ HEADROOM = 1.25
 # So many times as long as its deadline leaves it a request takes that is refused though nothing else waits.
 # One batch that was disturbed makes a pace 3.7 times as long: that refuses nobody who would be in time.
 HOPELESS = 4.0
+
+# While a request waits others come, for whom it waits longer, while more come: until that adds little.
+MOST_LOOKS = 10
+LITTLE = 1.02
 
 LOOKAHEAD = 2  # the policy looks at this many times a full batch of the oldest waiting sequences
 
@@ -195,7 +200,7 @@ class Batcher:
 
     def _check(self, wanted: Wanted, now_ns: int) -> list[Request]:
         """Who has to leave a full queue for its sake. Raises OverloadedError."""
-        self._waiting.came(wanted.caller, now_ns)
+        self._waiting.demand.came(wanted.caller, now_ns)
         self._check_hope(wanted, now_ns)
         if self._is_idle and wanted.sequences <= self._max_queue:
             return []
@@ -205,6 +210,8 @@ class Batcher:
         refusal = self._refusal(wanted, leaving, now_ns)
         if refusal is not None:
             self._waiting.refused(wanted.caller, now_ns)
+            if self._late_ns(wanted, 0.0, now_ns) <= 0:  # else none like it will be let in either
+                self._waiting.demand.asked(wanted.caller, wanted.variant, wanted.tokens, now_ns)
             raise refusal
         return leaving
 
@@ -214,10 +221,11 @@ class Batcher:
         if self._lacks(wanted) > 0 and not leaving:
             own, part = waiting.waiting(wanted.caller), self._part(wanted)
             if own and (excess := own + wanted.sequences - part) > 0:
-                until_ns = wait_ns * min(1.0, excess / own)
+                until_ns = self._until_ns(wait_ns, excess / own, wanted, now_ns)
             else:  # others make room
                 all_ns = self._wait_ns(waiting.everything(), now_ns, wanted)
-                until_ns = all_ns * min(1.0, self._lacks(wanted) / max(1, len(waiting)))
+                part_of_all = self._lacks(wanted) / max(1, len(waiting))
+                until_ns = self._until_ns(all_ns, part_of_all, wanted, now_ns)
             whose = "" if own == len(waiting) else f", {own} of them this caller's, whose part is {part}"
             return OverloadedError(
                 f"the queue is full: {len(waiting)} of {self._max_queue} sequences wait{whose}, and this "
@@ -225,14 +233,10 @@ class Batcher:
                 "sequences",
                 until_ns / 1e9 or None,
             )
-        late_ns = 0.0
+        before_ns = late_ns = 0.0
         if wanted.deadline_ns is not None and wanted.deadline_ns > now_ns:  # else it expires in the queue
-            left_ns = wanted.deadline_ns - now_ns
-            # Others' requests as well that end before it would.
-            ahead = waiting.ahead(wanted.caller, wanted.priority, now_ns, wanted.tokens)
-            before_ns = self._wait_ns(ahead, now_ns, wanted)
-            own_ns = self._own_ns(wanted, now_ns)
-            late_ns = before_ns + own_ns - left_ns / HEADROOM
+            before_ns = self._before_ns(wanted, now_ns)
+            late_ns = self._late_ns(wanted, before_ns, now_ns)
         if wait_ns > self._max_queue_ns:
             return OverloadedError(
                 f"the queue is full: what goes before it will take {wait_ns / 1e9:.2g} s, and no more than "
@@ -241,26 +245,47 @@ class Batcher:
                 max(wait_ns - self._max_queue_ns, late_ns) / 1e9,
             )
         if late_ns > 0 and before_ns:
+            own_s, left_s = self._own_ns(wanted, now_ns) / 1e9, ((wanted.deadline_ns or 0) - now_ns) / 1e9
             return OverloadedError(
-                f"the deadline cannot be met: what goes before it will take {before_ns / 1e9:.2g} s and it "
-                f"itself {own_ns / 1e9:.2g} s beside others, and the request has {left_ns / 1e9:.2g} s; try "
-                "again later, or with more time",
+                f"the deadline cannot be met: what goes before it, or is likely to, will take "
+                f"{before_ns / 1e9:.2g} s and it itself {own_s:.2g} s beside others, and the request has "
+                f"{left_s:.2g} s; try again later, or with more time",
                 "deadline",
                 late_ns / 1e9,
             )
         return None
 
-    def _has_room_behind(self, ahead: Iterable[Ahead], wanted: Wanted, now_ns: int) -> bool:
+    def _late_ns(self, wanted: Wanted, before_ns: float, now_ns: int) -> float:
+        """By how much it is expected to end too late; negative where it has time to spare."""
+        if wanted.deadline_ns is None:
+            return -inf
+        return before_ns + self._own_ns(wanted, now_ns) - (wanted.deadline_ns - now_ns) / HEADROOM
+
+    def _before_ns(self, wanted: Wanted, now_ns: int) -> float:
+        """For how long it will wait, with others' requests that end before it would, and with those that are
+        still to come while it waits."""
+        asked = wanted.caller, wanted.priority, now_ns, wanted.tokens
+        ahead, to_come = self._waiting.ahead(*asked), self._waiting.to_come(*asked)
+        before_ns, own_ns = self._wait_ns(ahead, now_ns, wanted), self._own_ns(wanted, now_ns)
+        for _ in range(MOST_LOOKS if to_come else 0):
+            ends_ns = before_ns + own_ns
+            before_ns = self._wait_ns([*ahead, *within(ends_ns, to_come)], now_ns, wanted)
+            if before_ns + own_ns <= LITTLE * ends_ns:
+                break
+        return before_ns
+
+    def _has_room_behind(self, ahead: list[Ahead], wanted: Wanted, now_ns: int) -> bool:
         """Whether it has, even if all of these went before it, which are no less than really do."""
         if len(self._waiting) + wanted.sequences > self._max_queue:
             return False
         wait_ns = self._wait_ns(ahead, now_ns, wanted)
         if wait_ns > self._max_queue_ns:
             return False
-        deadline_ns = wanted.deadline_ns
-        return (
-            deadline_ns is None or HEADROOM * (wait_ns + self._own_ns(wanted, now_ns)) <= deadline_ns - now_ns
-        )
+        if wanted.deadline_ns is None:
+            return True
+        if most := self._waiting.most_to_come(wanted.caller, now_ns, wanted.deadline_ns):
+            wait_ns = self._wait_ns([*ahead, Ahead(wanted.variant, 1, most)], now_ns, wanted)
+        return self._late_ns(wanted, wait_ns, now_ns) <= 0
 
     def _check_hope(self, wanted: Wanted, now_ns: int) -> None:
         """Raises HopelessError where it would be too late even alone and at a much better pace than that of a
@@ -300,12 +325,14 @@ class Batcher:
     def _evict(self, request: Request, now_ns: int) -> Evicted:
         own = self._waiting.waiting(request.caller)
         ahead = self._waiting.ahead(request.caller, request.priority, now_ns)
-        wait_ns = self._wait_ns(ahead, now_ns, Wanted.by(request))
+        wanted = Wanted.by(request)
+        wait_ns = self._wait_ns(ahead, now_ns, wanted)
+        until_ns = self._until_ns(wait_ns, len(request.sequences) / own, wanted, now_ns)
         error = OverloadedError(
             f"the queue is full: {len(self._waiting)} of {self._max_queue} sequences wait, {own} of them "
             "this caller's, and this request made room for another's; try again later",
             "sequences",
-            wait_ns * len(request.sequences) / own / 1e9 or None,
+            until_ns / 1e9 or None,
         )
         return Evicted(request, self._waiting.remove(request.sequences), error)
 
@@ -319,6 +346,11 @@ class Batcher:
             until_ns += rest_ns
             waits_ns.append(until_ns / lanes)
         return min(waits_ns)
+
+    def _until_ns(self, wait_ns: float, part: float, wanted: Wanted, now_ns: int) -> float:
+        """Until that part of what is waited for has left the queue: nothing does while a batch runs."""
+        rest_ns = self._wait_ns([], now_ns, wanted)
+        return rest_ns + max(0.0, wait_ns - rest_ns) * min(1.0, part)
 
     def _ns(self, variant: str, sequences: float, tokens: float) -> float:
         cost, limits = self._costs.get(variant, BatchCost()), self._learned.get(variant, self.limits)
@@ -398,37 +430,35 @@ class Batcher:
         if wake_ns > now_ns:
             return wake_ns
         batch = choose_batch(waiting, limits, cost)
-        short_tokens = self._pace.tokens(variant, SHORT_NS)
-        batch = self._waiting.shortened(batch, waiting, cost, short_tokens, now_ns)
+        if self._waiting.others_may_come(now_ns) or self._late(batch, now_ns):
+            batch = shortened(batch, waiting, cost, self._pace.tokens(variant, SHORT_NS))
         if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
             wake_ns = self._returns.rest_ends_ns(variant)
             if wake_ns > now_ns:
                 return wake_ns
-        batch = self._without_late(batch, now_ns)
+        late = self._late(batch, now_ns)
+        in_time = [sequence for sequence in batch if sequence.request not in late]
+        if late and in_time:  # else a pace that is wrong would stay so
+            for request in late:
+                self._on_expired(request, self._waiting.remove(request.sequences))
+            batch = in_time
         self._waiting.take(batch, cost.packs)
         return batch
 
-    def _without_late(self, batch: list[QueuedSequence], now_ns: int) -> list[QueuedSequence]:
-        """Every request leaves whose deadline passes before the batch ends, or before all of it could have
-        run: nobody would be there for it. Where that is all of them the batch runs all the same: else a pace
-        that is wrong would stay so."""
+    def _late(self, batch: list[QueuedSequence], now_ns: int) -> dict[Request, None]:
+        """Every request whose deadline passes before the batch ends, or before all of it could have run:
+        nobody would be there for it."""
         variant = batch[0].request.variant
         batch_ns = self._ns(variant, len(batch), sum(each.length for each in batch))
 
         def least_ns(request: Request) -> float:
             return max(batch_ns, self._ns(variant, *self._waiting.left(request)))
 
-        late = {
+        return {
             request: None
             for request in dict.fromkeys(each.request for each in batch)
             if request.deadline_ns is not None and request.deadline_ns < now_ns + least_ns(request)
         }
-        in_time = [sequence for sequence in batch if sequence.request not in late]
-        if not late or not in_time:
-            return batch
-        for request in late:
-            self._on_expired(request, self._waiting.remove(request.sequences))
-        return in_time
 
     def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
         """It runs from now on. Called as `take`."""

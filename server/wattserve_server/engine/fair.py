@@ -27,6 +27,7 @@ from heapq import heapify, heappop, heappush, merge, nsmallest
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+from wattserve_server.engine.demand import COMES_AGAIN_NS, MOST_REMEMBERED, Demand, Expected
 from wattserve_server.engine.policy import BatchCost, turn_ns
 
 if TYPE_CHECKING:
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
 WORTH_A_START = 9
 SHORT_NS = 20_000_000
 
-COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on is taken to come again
-
-MOST_REMEMBERED = 4096  # callers without anything waiting, whose start is not yet everybody's
 
 Kind = tuple[str, int]  # a variant and a priority
 May = Callable[["QueuedSequence"], bool]  # whether a lane may run it, of several that draw on the queue
@@ -54,6 +52,13 @@ class Ahead(NamedTuple):
     tokens: float
 
 
+class ToCome(NamedTuple):
+    """What a caller is expected to ask for, that goes before a request."""
+
+    expected: Expected
+    most: float  # tokens that are its part
+
+
 def _by_variant(parts: Iterable[Ahead]) -> list[Ahead]:
     """Their sums."""
     sums: dict[str, tuple[float, float]] = {}
@@ -61,6 +66,12 @@ def _by_variant(parts: Iterable[Ahead]) -> list[Ahead]:
         before = sums.get(variant, (0, 0))
         sums[variant] = before[0] + sequences, before[1] + tokens
     return [Ahead(variant, *total) for variant, total in sums.items()]
+
+
+def within(duration_ns: float, to_come: Iterable[ToCome]) -> list[Ahead]:
+    """Of that, what is expected to come so soon."""
+    amounts = [(each, min(most, each.rate * duration_ns)) for each, most in to_come]
+    return _by_variant(Ahead(each.variant, tokens / each.size, tokens) for each, tokens in amounts)
 
 
 def _by_age(sequence: QueuedSequence) -> tuple[int, str]:
@@ -145,12 +156,28 @@ class Flow:
             yield Turn(finish, self.number, sequence)
 
 
+def shortened(
+    batch: list[QueuedSequence], waiting: list[QueuedSequence], cost: BatchCost, short_tokens: float
+) -> list[QueuedSequence]:
+    """A batch without what is more than worth its start. waiting: in whose order it is cut. short_tokens: of
+    a batch that takes `SHORT_NS`."""
+    longest = max(sequence.length for sequence in batch)
+    left = max(WORTH_A_START * cost.overhead_tokens, short_tokens)
+    chosen, kept = set(batch), []
+    for sequence in waiting:
+        if sequence in chosen and left > 0:
+            kept.append(sequence)
+            left -= sequence.length if cost.packs else longest
+    return kept
+
+
 class FairQueue:
     """Iterates over all sequences that wait. Not safe for threads: its batcher's lock guards it. by_end:
     whose turn it is goes by when requests would end; else by when they would begin."""
 
     def __init__(self, by_end: bool = True) -> None:
         self._by_end = by_end
+        self.demand = Demand()
         self._flows: dict[str, Flow] = {}  # by caller, of those with something waiting
         self._remembered: dict[str, float] = {}  # starts of callers that have nothing waiting
         self._totals: dict[Kind, tuple[int, int]] = {}  # sequences and tokens, of all callers
@@ -160,8 +187,6 @@ class FairQueue:
         # Whether something was left waiting when a batch was last taken, or somebody has been refused since.
         self._is_behind = False
         self._others_until_ns = 0  # they may come until then, for whom a batch should be short
-        # Who comes: since when, and when last; in the order of the latter.
-        self._lately: dict[str, tuple[int, int]] = {}
         self.first_leaves_ns: int | None = None  # no request that waits leaves the queue earlier
 
     def __len__(self) -> int:
@@ -185,16 +210,6 @@ class FairQueue:
         """Sequences and tokens of it that wait."""
         return self._flows[request.caller].left[request]
 
-    def came(self, caller: str, now_ns: int) -> None:
-        """Somebody has asked for something, and was perhaps refused."""
-        since_ns, _ = self._lately.pop(caller, (now_ns, now_ns))
-        self._lately[caller] = since_ns, now_ns
-        while True:
-            earliest, (_, last_ns) = next(iter(self._lately.items()))
-            if len(self._lately) <= MOST_REMEMBERED and now_ns < last_ns + COMES_AGAIN_NS:
-                return
-            del self._lately[earliest]
-
     def refused(self, caller: str, now_ns: int) -> None:
         """It has come, and would have had to wait for too long."""
         self._is_behind = True
@@ -202,19 +217,13 @@ class FairQueue:
             self._has_come(now_ns)
 
     def others_come(self, caller: str, now_ns: int) -> bool:
-        """Whether anybody else waits, or is taken to come again: who has come since this caller began to, not
-        who only came before."""
-        if len(self._flows) > (caller in self._flows):
-            return True
-        after_ns = now_ns - COMES_AGAIN_NS
-        if caller in self._lately:
-            after_ns = max(after_ns, self._lately[caller][0])
-        latest = (last_ns for name, (_, last_ns) in reversed(self._lately.items()) if name != caller)
-        return next(latest, after_ns) > after_ns
+        """Whether anybody else waits, or is taken to come again."""
+        return len(self._flows) > (caller in self._flows) or self.demand.others_come(caller, now_ns)
 
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)
-        self.came(caller, now_ns)
+        self.demand.came(caller, now_ns)
+        self.demand.asked(caller, request.variant, request.tokens, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
             self._has_come(now_ns)
@@ -278,26 +287,9 @@ class FairQueue:
         turns = [flow.in_order(variant, may) for _, flow in firsts]
         return [turn.sequence for turn in islice(merge(*turns), most)]
 
-    def shortened(
-        self,
-        batch: list[QueuedSequence],
-        waiting: list[QueuedSequence],
-        cost: BatchCost,
-        short_tokens: float,
-        now_ns: int,
-    ) -> list[QueuedSequence]:
-        """A batch without what is too much of it where others may come. waiting: in whose order it is cut.
-        short_tokens: of a batch that takes `SHORT_NS`."""
-        if now_ns >= self._others_until_ns:
-            return batch
-        longest = max(sequence.length for sequence in batch)
-        left = max(WORTH_A_START * cost.overhead_tokens, short_tokens)
-        chosen, kept = set(batch), []
-        for sequence in waiting:
-            if sequence in chosen and left > 0:
-                kept.append(sequence)
-                left -= sequence.length if cost.packs else longest
-        return kept
+    def others_may_come(self, now_ns: int) -> bool:
+        """While the device is behind: for whom a batch should be short."""
+        return now_ns < self._others_until_ns
 
     def take(self, batch: list[QueuedSequence], packs: bool) -> None:
         """Take out what runs now, and charge each caller what is computed for it, as far as is known."""
@@ -335,6 +327,28 @@ class FairQueue:
                 found.append(Ahead(request.variant, sequences, left))
                 at += left
         return _by_variant(found)
+
+    def to_come(self, caller: str, priority: int, now_ns: int, tokens: int) -> list[ToCome]:
+        """What others are expected to ask for that would go before a request of so many tokens which comes
+        now."""
+        if not self._by_end:
+            return []
+        own = self._flows.get(caller)
+        own_tokens = 0.0 if own is None else sum([each.tokens for each in own.before(priority, now_ns)])
+        end, found = self._start_of(caller) + own_tokens + tokens, []
+        for name, expected in self.demand.expected(now_ns).items():
+            flow = self._flows.get(name)
+            part = end - (self._start_of(name) if flow is None else flow.end)
+            if expected.size + 1 <= part and name != caller:
+                found.append(ToCome(expected, part))
+        return found
+
+    def most_to_come(self, caller: str, now_ns: int, until_ns: int) -> float:
+        """Tokens: no more than all that others are expected to ask for until then."""
+        if not self._by_end:
+            return 0.0
+        expected = self.demand.expected(now_ns).items()
+        return sum([each.rate for name, each in expected if name != caller]) * (until_ns - now_ns)
 
     def everything(self) -> list[Ahead]:
         """All that waits."""

@@ -34,7 +34,7 @@ def test_a_deadline_before_a_place_is_free_is_refused_though_nobody_waits() -> N
     error = refused(world, world.now_ns + 100 * MS)
     assert error is not None
     assert error.limit == "deadline"
-    assert "what goes before it will take 0.18 s" in str(error)
+    assert "what goes before it, or is likely to, will take 0.18 s" in str(error)
     assert refused(world, world.now_ns + 300 * MS) is None
 
 
