@@ -134,10 +134,12 @@ class Batcher:
         """Whether nothing goes before who comes now: then nobody's pace has to be believed."""
         return not self._waiting
 
-    def set_cost(self, variant: str, cost: BatchCost) -> None:
-        """What a variant's batches cost, as measured at warm-up."""
+    def set_cost(self, variant: str, cost: BatchCost, tokens: int = 0, duration_ns: int = 0) -> None:
+        """What a variant's batches cost, as measured at warm-up, where one of so many tokens took so long."""
         with self._changed:
             self._costs[variant] = cost
+            if tokens:
+                self._pace.begin(variant, tokens, cost, duration_ns)
 
     def limit_tokens(self, variant: str, tokens: int) -> None:
         """From now on no batch of a variant computes more tokens than that, as it has been found not to fit
@@ -210,7 +212,7 @@ class Batcher:
         refusal = self._refusal(wanted, leaving, now_ns)
         if refusal is not None:
             self._waiting.refused(wanted.caller, now_ns)
-            if self._late_ns(wanted, 0.0, now_ns) <= 0:  # else none like it will be let in either
+            if self.by_end and self._late_ns(wanted, 0.0, now_ns) <= 0:  # else none like it is ever let in
                 self._waiting.demand.asked(wanted.caller, wanted.variant, wanted.tokens, now_ns)
             raise refusal
         return leaving
@@ -430,8 +432,11 @@ class Batcher:
         if wake_ns > now_ns:
             return wake_ns
         batch = choose_batch(waiting, limits, cost)
-        if self._waiting.others_may_come(now_ns) or self._late(batch, now_ns):
-            batch = shortened(batch, waiting, cost, self._pace.tokens(variant, SHORT_NS))
+        late, others_come = self._late(batch, now_ns), self._waiting.others_may_come(now_ns)
+        if late or others_come:
+            short = shortened(batch, waiting, cost, self._pace.tokens(variant, SHORT_NS))
+            if others_come or self._late(short, now_ns) != late:  # for some it is in time
+                batch = short
         if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
             wake_ns = self._returns.rest_ends_ns(variant)
             if wake_ns > now_ns:

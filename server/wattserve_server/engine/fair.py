@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 WORTH_A_START = 9
 SHORT_NS = 20_000_000
 
-
 Kind = tuple[str, int]  # a variant and a priority
 May = Callable[["QueuedSequence"], bool]  # whether a lane may run it, of several that draw on the queue
 

@@ -43,6 +43,10 @@ class Pace:
         spent_ns, of_tokens = self._spent.get(variant, (0.0, 0.0))
         self._spent[variant] = DECAY * spent_ns + duration_ns, DECAY * of_tokens + counted
 
+    def begin(self, variant: str, tokens: int, cost: BatchCost, duration_ns: int) -> None:
+        """What to go by until its first batch has ended: one of so many tokens took so long."""
+        self._spent.setdefault(variant, (duration_ns / (tokens + cost.overhead_tokens), 1.0))
+
     def ns(
         self, variant: str, sequences: float, tokens: float, cost: BatchCost, limits: BatchLimits
     ) -> float:

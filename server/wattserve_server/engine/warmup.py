@@ -78,7 +78,11 @@ async def warm_up(lane: Lane, variant: Variant) -> None:
         row_tokens=0 if packing is None else packing.limit,
         width=0 if packing is None else packing.width,
     )
-    lane.batcher.set_cost(variant.name, cost)
+    tokens, duration_s = max(
+        ((count * length, took_s) for (count, length), took_s in zip(shapes, seconds, strict=True)),
+        default=(0, 0.0),
+    )
+    lane.batcher.set_cost(variant.name, cost, tokens, round(duration_s * 1e9))
     variant.warmup_seconds = time.monotonic() - begun
     variant.warmup_shapes = len(shapes)
 

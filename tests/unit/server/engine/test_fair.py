@@ -145,6 +145,17 @@ def test_a_batch_ends_before_the_deadlines_of_those_in_it_though_more_would_wait
     assert not device.late.total()
 
 
+def test_a_batch_is_not_short_for_who_cannot_be_in_time_in_a_short_one_either() -> None:
+    device = SharedDevice(limits=BatchLimits(64, 8192))
+    device.serve(at_once("only", 8))
+    late = request([512], at_ns=device.now_ns, deadline_ns=device.now_ns + 512 * 224_000 // 2)
+    assert device.put(late, device.now_ns)
+    for _ in range(20):
+        assert device.put(request([32], at_ns=device.now_ns), device.now_ns)
+    assert len(device.run()) == 20
+    assert device.late.total() == 1
+
+
 def test_who_asks_for_little_is_not_refused_for_large_requests_that_run_after_his() -> None:
     device = SharedDevice(73_000, 40.0, limits=BatchLimits(64, 8192))
     large = (Call(0, f"large {number}", (128,) * 200) for number in range(4))  # 7.5 s of work

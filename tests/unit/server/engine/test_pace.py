@@ -81,6 +81,19 @@ def test_a_request_whose_deadline_cannot_be_met_is_refused_and_one_that_can_is_n
     device.put(1, 1.01 * HEADROOM * done_ns)
 
 
+def test_until_a_batch_has_ended_a_wait_is_foreseen_from_the_warm_up() -> None:
+    queue = Batcher(LIMITS, 1024, lambda *gone: None)
+    cost = BatchCost(overhead_tokens=100.0, packs=True)
+    queue.set_cost("fp32", cost, 4 * LENGTH, 10 * BATCH_NS)
+    queue.set_cost("int8", cost)
+    for variant in ("fp32", "int8"):
+        for _ in range(2):
+            queue.put(request([LENGTH] * 4, variant))
+    assert queue.wait_ns(0) == pytest.approx(20 * BATCH_NS)
+    with pytest.raises(OverloadedError, match="the deadline cannot be met"):
+        queue.put(request([LENGTH], at_ns=1, deadline_ns=20 * BATCH_NS), 1)
+
+
 @pytest.mark.parametrize("limit", ["deadline", "time", "sequences"])
 def test_who_comes_back_when_he_was_told_is_taken_and_who_comes_at_half_of_it_is_not(limit: str) -> None:
     limits = {"time": {"max_queue_ns": 6 * BATCH_NS}, "sequences": {"max_queue": 40}}

@@ -53,7 +53,8 @@ async def test_a_request_that_comes_meanwhile_waits_for_one_batch_at_most() -> N
         return Ran(window, np.zeros((len(items), 2), np.float32), None)
 
     limits = BatchLimits(max_sequences=4, max_tokens=64)
-    batcher = SimpleNamespace(limits=limits, set_cost=lambda name, cost: None)
+    told: list[tuple[Any, ...]] = []
+    batcher = SimpleNamespace(limits=limits, set_cost=lambda *given: told.append(given))
     log = SimpleNamespace(finish=lambda window: None)
     lane: Any = SimpleNamespace(do=do, run=run, batcher=batcher, run_log=log)
     task = SimpleNamespace(example=lambda facts, tokenizer, length, seed: np.zeros(length))
@@ -63,6 +64,8 @@ async def test_a_request_that_comes_meanwhile_waits_for_one_batch_at_most() -> N
     shapes = warmup_shapes(32, limits)
     assert ran == [shape for shape in shapes for _ in range(2)]
     assert chores == [1] * len(ran)
+    ((name, _, tokens, duration_ns),) = told
+    assert (name, tokens, duration_ns) == ("fp32", max(count * length for count, length in ran), 1_000)
 
 
 def test_the_fixed_cost_of_a_batch_is_found_in_tokens() -> None:
