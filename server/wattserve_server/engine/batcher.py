@@ -212,8 +212,7 @@ class Batcher:
         refusal = self._refusal(wanted, leaving, now_ns)
         if refusal is not None:
             self._waiting.refused(wanted.caller, now_ns)
-            if self.by_end and self._late_ns(wanted, 0.0, now_ns) <= 0:  # else none like it is ever let in
-                self._waiting.demand.asked(wanted.caller, wanted.variant, wanted.tokens, now_ns)
+            self._waiting.demand.refused(wanted.caller, wanted.tokens, now_ns)
             raise refusal
         return leaving
 
@@ -253,7 +252,7 @@ class Batcher:
                 f"{before_ns / 1e9:.2g} s and it itself {own_s:.2g} s beside others, and the request has "
                 f"{left_s:.2g} s; try again later, or with more time",
                 "deadline",
-                late_ns / 1e9,
+                max(late_ns, self._drained_ns(wanted, now_ns)) / 1e9,
             )
         return None
 
@@ -262,6 +261,18 @@ class Batcher:
         if wanted.deadline_ns is None:
             return -inf
         return before_ns + self._own_ns(wanted, now_ns) - (wanted.deadline_ns - now_ns) / HEADROOM
+
+    def _drained_ns(self, wanted: Wanted, now_ns: int) -> float:
+        """Until so little waits that it would be in time, if nobody else comes; 0 where its caller has
+        something waiting: then time alone does away with what goes before."""
+        waiting = self._waiting
+        if not self.by_end or waiting.waiting(wanted.caller):
+            return 0.0
+        rest_ns = self._wait_ns([], now_ns, wanted)
+        all_ns = self._wait_ns(waiting.everything(), now_ns, wanted) - rest_ns
+        token_ns = all_ns / sum([each.tokens for each in waiting.everything()])
+        spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns))  # another one will run then
+        return rest_ns + token_ns * waiting.tokens_until(wanted.tokens, spare_ns / token_ns)
 
     def _before_ns(self, wanted: Wanted, now_ns: int) -> float:
         """For how long it will wait, with others' requests that end before it would, and with those that are
@@ -361,7 +372,14 @@ class Batcher:
     def withdraw(self, request: Request) -> int:
         """Take a request's waiting sequences out of the queue; how many there were."""
         with self._changed:
-            return self._waiting.remove(request.sequences)
+            return self._left(request)
+
+    def _left(self, request: Request) -> int:
+        """It waits no longer, and nobody refused it; how many sequences of it waited."""
+        count = self._waiting.remove(request.sequences)
+        if count == len(request.sequences):
+            self._waiting.demand.left(request.caller, request.tokens, request.sequences[0].queued_ns)
+        return count
 
     def add_chore(self, chore: Chore) -> None:
         """Have the lane's thread call it. Not called any more once the batcher is closed."""
@@ -445,7 +463,7 @@ class Batcher:
         in_time = [sequence for sequence in batch if sequence.request not in late]
         if late and in_time:  # else a pace that is wrong would stay so
             for request in late:
-                self._on_expired(request, self._waiting.remove(request.sequences))
+                self._on_expired(request, self._left(request))
             batch = in_time
         self._waiting.take(batch, cost.packs)
         return batch
@@ -506,6 +524,6 @@ class Batcher:
         }
         expired = [request for request, leaves_ns in timed.items() if leaves_ns <= now_ns]
         for request in expired:
-            self._on_expired(request, self._waiting.remove(request.sequences))
+            self._on_expired(request, self._left(request))
             del timed[request]
         self._waiting.first_leaves_ns = min(timed.values(), default=None)

@@ -13,6 +13,10 @@ COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on i
 HALF_NS = 2_000_000_000  # what was asked for so long ago counts half
 SEEN_NS = HALF_NS // 4  # what comes within less than that tells of no higher rate
 
+# Of who asks for more than so many times what he has lately been let in with no more is expected: what is
+# refused costs nothing, and might keep others away for nothing.
+MOST_TIMES = 4.0
+
 LOOK_NS = 100_000_000  # for so long what is expected is not reckoned anew
 
 MOST_REMEMBERED = 4096  # callers
@@ -41,6 +45,12 @@ class Asked:
         self.requests = kept * self.requests + 1
         self._at_ns = now_ns
 
+    def take_back(self, tokens: float, at_ns: int) -> None:
+        """What was added then."""
+        kept = math.exp2((at_ns - self._at_ns) / HALF_NS)
+        self.tokens = max(0.0, self.tokens - kept * tokens)
+        self.requests = max(0.0, self.requests - kept)
+
     @property
     def size(self) -> float:
         """Tokens of a request, on the average; 0 where none has come."""
@@ -57,12 +67,14 @@ class Comer:
 
     since_ns: int
     last_ns: int
-    variant: str = ""  # that it asked for last
+    variant: str = ""  # that it was let in for last
     asked: Asked = field(default_factory=Asked)
+    let_in: Asked = field(default_factory=Asked)  # of that
 
     def expected(self, now_ns: int) -> Expected:
         """One request tells of no others: it may be the last."""
         tokens = self.asked.kept(now_ns) * self.asked.tokens - self.asked.size
+        tokens = min(tokens, MOST_TIMES * self.let_in.kept(now_ns) * self.let_in.tokens)
         seen_ns = max(SEEN_NS, now_ns - self.since_ns)
         counted_ns = HALF_NS / math.log(2) * (1 - math.exp2(-seen_ns / HALF_NS))
         return Expected(self.variant, self.asked.size, max(0.0, tokens) / counted_ns)
@@ -89,12 +101,25 @@ class Demand:
                 return
             del self._comers[earliest]
 
-    def asked(self, caller: str, variant: str, tokens: int, now_ns: int) -> None:
-        """Once for each request, after `came`. tokens: no fewer; of one that was refused before it was
-        looked at as many as the caller's others have is likelier."""
+    def let_in(self, caller: str, variant: str, tokens: int, now_ns: int) -> None:
+        """A request, after it `came`."""
         comer = self._comers[caller]
         comer.variant = variant
-        comer.asked.add(max(float(tokens), comer.asked.size), now_ns)
+        comer.asked.add(tokens, now_ns)
+        comer.let_in.add(tokens, now_ns)
+
+    def refused(self, caller: str, tokens: int, now_ns: int) -> None:
+        """As `let_in`. tokens: no fewer; of one that was not looked at as many as the caller's others have is
+        likelier."""
+        asked = self._comers[caller].asked
+        asked.add(max(float(tokens), asked.size), now_ns)
+
+    def left(self, caller: str, tokens: int, asked_ns: int) -> None:
+        """A request has left without having run: it took nothing of the device, and might keep others from
+        it for nothing."""
+        if (comer := self._comers.get(caller)) is not None:
+            comer.asked.take_back(tokens, asked_ns)
+            comer.let_in.take_back(tokens, asked_ns)
 
     def others_come(self, caller: str, now_ns: int) -> bool:
         """Whether anybody else is taken to come again: who has come since this caller began to, not who only

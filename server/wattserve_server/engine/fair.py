@@ -222,7 +222,7 @@ class FairQueue:
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)
         self.demand.came(caller, now_ns)
-        self.demand.asked(caller, request.variant, request.tokens, now_ns)
+        self.demand.let_in(caller, request.variant, request.tokens, now_ns)
         flow = self._flows.get(caller)
         if flow is None:
             self._has_come(now_ns)
@@ -348,6 +348,23 @@ class FairQueue:
             return 0.0
         expected = self.demand.expected(now_ns).items()
         return sum([each.rate for name, each in expected if name != caller]) * (until_ns - now_ns)
+
+    def tokens_until(self, tokens: int, most_ahead: float) -> float:
+        """How many will have run, if nobody else comes, until no more than so many go before a request of so
+        many tokens by who has nothing waiting. Of each caller who has more waiting than that request has as
+        many go before it, however many have run: who comes later joins at a later virtual time."""
+        backlogs = [flow.end - self._virtual for flow in self._flows.values()]
+        ahead = sum([min(tokens, each) for each in backlogs])
+        passed, falling = 0.0, 0  # of virtual time; callers of whom fewer go before it as that passes
+        begins, ends = [(each - tokens, 1) for each in backlogs], [(each, -1) for each in backlogs]
+        for at, change in sorted(begins + ends):
+            if ahead - falling * max(0.0, at - passed) <= most_ahead:
+                break
+            ahead -= falling * max(0.0, at - passed)
+            passed, falling = max(passed, at), falling + change
+        if falling and ahead > most_ahead:
+            passed += (ahead - most_ahead) / falling
+        return sum([min(each, passed) for each in backlogs])
 
     def everything(self) -> list[Ahead]:
         """All that waits."""

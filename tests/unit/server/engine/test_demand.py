@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures.queued import request
 from tests.fixtures.shared_device import Call, SharedDevice
-from wattserve_server.engine.demand import HALF_NS, LOOK_NS, MOST_EXPECTED, Demand, Expected
+from wattserve_server.engine.demand import HALF_NS, LOOK_NS, MOST_EXPECTED, MOST_TIMES, Demand, Expected
 from wattserve_server.engine.fair import Ahead, FairQueue, ToCome, within
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 
@@ -25,7 +25,7 @@ class Asking:
     def ask(self, caller: str, count: int, tokens: int = 100, every_ns: int = SECOND_NS // 10) -> None:
         for _ in range(count):
             self.demand.came(caller, self.now_ns)
-            self.demand.asked(caller, "fp32", tokens, self.now_ns)
+            self.demand.let_in(caller, "fp32", tokens, self.now_ns)
             self.now_ns += every_ns
 
     def expected_tokens_s(self) -> dict[str, float]:
@@ -68,7 +68,7 @@ def test_what_is_expected_of_the_caller_itself_does_not_go_before_it() -> None:
     for number in range(20):
         for caller in ("who asks", "other"):
             queue.demand.came(caller, number * SECOND_NS // 10)
-            queue.demand.asked(caller, "fp32", 100, number * SECOND_NS // 10)
+            queue.demand.let_in(caller, "fp32", 100, number * SECOND_NS // 10)
     (to_come,) = queue.to_come("who asks", NORMAL_PRIORITY, 2 * SECOND_NS, 1000)
     assert to_come.most == 1000
     most = queue.most_to_come("who asks", 2 * SECOND_NS, 3 * SECOND_NS)
@@ -80,7 +80,7 @@ def test_who_asks_for_less_than_others_do_at_a_time_has_none_of_them_before_it()
     queue = FairQueue()
     for number in range(20):
         queue.demand.came("large", number)
-        queue.demand.asked("large", "fp32", 100, number)
+        queue.demand.let_in("large", "fp32", 100, number)
     assert queue.to_come("small", NORMAL_PRIORITY, 20, 101)
     assert not queue.to_come("small", NORMAL_PRIORITY, 20, 100)
 
@@ -88,8 +88,23 @@ def test_who_asks_for_less_than_others_do_at_a_time_has_none_of_them_before_it()
 def test_of_a_request_that_was_refused_before_it_was_looked_at_the_size_is_the_callers_others() -> None:
     asking = Asking()
     asking.ask("flood", 20, tokens=500)
-    asking.ask("flood", 20, tokens=1)
+    for _ in range(20):
+        asking.demand.refused("flood", 1, asking.now_ns)
     assert asking.demand.expected(asking.now_ns)["flood"].size == pytest.approx(500)
+
+
+def test_who_is_refused_asks_again_and_who_is_let_in_with_little_of_it_for_no_more_than_his_part() -> None:
+    asking = Asking()
+    asking.ask("flood", 50)
+    all_let_in = asking.expected_tokens_s()["flood"]
+    for factor, refused in ((2.0, 50), (MOST_TIMES, 1000)):
+        other = Asking()
+        for _ in range(50):
+            for _ in range(refused // 50):
+                other.demand.came("flood", other.now_ns)
+                other.demand.refused("flood", 100, other.now_ns)
+            other.ask("flood", 1)
+        assert other.expected_tokens_s()["flood"] == pytest.approx(factor * all_let_in, rel=0.1)
 
 
 def test_of_very_many_callers_the_last_ones_are_expected() -> None:
@@ -118,14 +133,41 @@ def test_no_more_is_expected_than_what_is_its_part() -> None:
     assert within(10 * SECOND_NS, to_come) == [Ahead("int8", 16.0, 800.0)]
 
 
-@pytest.mark.parametrize("deadline_ns", [3_000_000, None])
-def test_who_asks_for_what_could_not_be_in_time_even_alone_is_not_expected(deadline_ns: int | None) -> None:
+def test_nothing_is_expected_of_who_is_never_let_in() -> None:
     device = SharedDevice(max_queue=1)
-    device.serve([Call(0, "before", (32,))])
-    assert device.put(request([32], at_ns=device.now_ns), device.now_ns)
+    assert device.put(request([32], at_ns=0), 0)
     for _ in range(3):
-        limit_ns = None if deadline_ns is None else device.now_ns + deadline_ns  # alone it takes 10 ms
-        made = request([32, 32], at_ns=device.now_ns, caller="asks", deadline_ns=limit_ns)
-        assert not device.put(made, device.now_ns)
-    expected = device.queue._waiting.demand.expected(device.now_ns)
-    assert ("asks" in expected) is (deadline_ns is None)
+        assert not device.put(request([32, 32], at_ns=device.now_ns, caller="asks"), device.now_ns)
+    assert not device.queue._waiting.demand.expected(device.now_ns)
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "late"])
+def test_what_leaves_without_having_run_is_not_expected_again(leaves: str) -> None:
+    device = SharedDevice(max_queue=100)
+    device.serve([Call(0, "before", (32,))])
+    device.put(request([32] * 40, at_ns=device.now_ns, caller="others"), device.now_ns)
+    device.run()
+    for _ in range(20):
+        limit_ns = None if leaves == "cancelled" else device.now_ns + 500_000_000
+        made = request([32], at_ns=device.now_ns, caller="ghost", deadline_ns=limit_ns)
+        assert device.put(made, device.now_ns)
+        if leaves == "cancelled":
+            assert device.queue.withdraw(made) == 1
+        device.now_ns += 50_000_000
+    assert "ghost" in device.queue._waiting.demand._comers
+    if leaves == "late":
+        device.now_ns += 500_000_000
+        device.run()
+        assert device.late["ghost"] == 20
+    device.now_ns += LOOK_NS
+    assert not device.queue._waiting.demand.expected(device.now_ns)
+
+
+def test_what_has_begun_to_run_is_expected_again_though_the_rest_is_withdrawn() -> None:
+    device = SharedDevice(max_queue=100)
+    made = [request([32] * 40, at_ns=0, caller="leaves") for _ in range(2)]
+    for each in made:
+        device.put(each, 0)
+        device.run()
+        device.queue.withdraw(each)
+    assert device.queue._waiting.demand.expected(device.now_ns)["leaves"].size == pytest.approx(32 * 40)

@@ -392,6 +392,63 @@ def test_no_room_is_promised_before_the_batch_that_runs_has_ended(caller: str, s
     assert device.put(made, device.now_ns)
 
 
+@pytest.mark.parametrize(
+    ("backlogs", "most_ahead", "tokens"),
+    [
+        ((100,), 5, 95),
+        ((100,), 10, 0),  # no more than that goes before it
+        ((100,), 0, 100),
+        ((1000, 100), 18, 184),  # until the one has 8 left
+        ((1000, 100), 20, 0),
+        ((1000, 100), 5, 1095),
+        ((4, 4, 4), 9, 3),
+        ((40, 40, 40), 9, 111),
+    ],
+)
+def test_when_less_goes_before_a_newcomer_is_told_by_how_others_share_the_device(
+    backlogs: tuple[int, ...], most_ahead: int, tokens: float
+) -> None:
+    queue = fair.FairQueue()
+    for number, backlog in enumerate(backlogs):
+        queue.put(request([1] * backlog, caller=f"caller {number}"), 0)
+    assert queue.tokens_until(10, most_ahead) == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(
+    ("others", "each", "sequences", "deadline_ns"),
+    [(1, 80, 16, 1_000_000_000), (2, 40, 4, 600_000_000), (1, 80, 4, 200_000_000)],
+)
+def test_who_was_refused_for_his_deadline_is_in_time_when_he_comes_back_as_told(
+    others: int, each: int, sequences: int, deadline_ns: int
+) -> None:
+    device = SharedDevice(435_000, limits=BatchLimits(32, 8192))
+    device.serve(at_once("before", 8))
+    for number in range(each * others):
+        device.put(request([32], at_ns=device.now_ns, caller=f"other {number % others}"), device.now_ns)
+
+    def comes_back_ns() -> int | None:
+        """None: it is let in."""
+        limit_ns = device.now_ns + deadline_ns
+        made = request([32] * sequences, at_ns=device.now_ns, caller="comes", deadline_ns=limit_ns)
+        try:
+            device.queue.put(made, device.now_ns)
+        except OverloadedError as error:
+            return device.now_ns + round((error.retry_after_s or 0) * 1e9)
+        return None
+
+    batch, refused = device.begin(), 0
+    while (back_ns := comes_back_ns()) is not None:
+        refused += 1
+        device.end(batch)
+        while device.now_ns < back_ns:
+            device.run()
+        batch = device.begin()
+    assert 1 <= refused <= others  # batches get shorter meanwhile
+    device.end(batch)
+    device.serve()
+    assert not device.late.total()
+
+
 @pytest.mark.parametrize("others", [1, 6])
 def test_who_has_nothing_waiting_may_have_more_than_his_part_of_a_full_queue(others: int) -> None:
     device = SharedDevice(limits=BATCH, max_queue=60)
