@@ -263,8 +263,8 @@ class Batcher:
         return before_ns + self._own_ns(wanted, now_ns) - (wanted.deadline_ns - now_ns) / HEADROOM
 
     def _drained_ns(self, wanted: Wanted, now_ns: int) -> float:
-        """Until so little waits that it would be in time, if nobody else comes; 0 where its caller has
-        something waiting: then time alone does away with what goes before."""
+        """Until so little waits that it would be in time; 0 where its caller has something waiting: then time
+        alone does away with what goes before."""
         waiting = self._waiting
         if not self.by_end or waiting.waiting(wanted.caller):
             return 0.0
@@ -272,7 +272,8 @@ class Batcher:
         all_ns = self._wait_ns(waiting.everything(), now_ns, wanted) - rest_ns
         token_ns = all_ns / sum([each.tokens for each in waiting.everything()])
         spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns))  # another one will run then
-        return rest_ns + token_ns * waiting.tokens_until(wanted.tokens, spare_ns / token_ns)
+        left_ns = (wanted.deadline_ns or now_ns) - now_ns
+        return rest_ns + token_ns * waiting.tokens_until(wanted.tokens, spare_ns / token_ns, now_ns, left_ns)
 
     def _before_ns(self, wanted: Wanted, now_ns: int) -> float:
         """For how long it will wait, with others' requests that end before it would, and with those that are

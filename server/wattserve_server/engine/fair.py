@@ -25,6 +25,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, merge, nsmallest
 from itertools import chain, islice, takewhile
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattserve_server.engine.demand import COMES_AGAIN_NS, MOST_REMEMBERED, Demand, Expected
@@ -349,22 +350,29 @@ class FairQueue:
         expected = self.demand.expected(now_ns).items()
         return sum([each.rate for name, each in expected if name != caller]) * (until_ns - now_ns)
 
-    def tokens_until(self, tokens: int, most_ahead: float) -> float:
-        """How many will have run, if nobody else comes, until no more than so many go before a request of so
-        many tokens by who has nothing waiting. Of each caller who has more waiting than that request has as
-        many go before it, however many have run: who comes later joins at a later virtual time."""
-        backlogs = [flow.end - self._virtual for flow in self._flows.values()]
-        ahead = sum([min(tokens, each) for each in backlogs])
+    def tokens_until(self, tokens: int, most_ahead: float, now_ns: int, left_ns: int) -> float:
+        """How many will have run until no more than so many go before a request of so many tokens by who has
+        nothing waiting, or nothing waits. Of each caller who has more waiting than that request has as many
+        go before it, however many have run: who comes later joins at a later virtual time. left_ns: what
+        others are expected to ask for within that goes before it then, too."""
+        expected = self.demand.expected(now_ns)
+        ahead, turns = -most_ahead, []
+        for name, flow in self._flows.items():
+            backlog, again = flow.end - self._virtual, 0.0
+            if name in expected and expected[name].size + 1 <= tokens:
+                again = min(tokens, backlog, expected[name].rate * left_ns)
+            ahead += min(tokens, backlog)
+            turns += [(backlog - tokens, 1), (backlog - again, -1)]
         passed, falling = 0.0, 0  # of virtual time; callers of whom fewer go before it as that passes
-        begins, ends = [(each - tokens, 1) for each in backlogs], [(each, -1) for each in backlogs]
-        for at, change in sorted(begins + ends):
-            if ahead - falling * max(0.0, at - passed) <= most_ahead:
+        for at, change in sorted(turns):
+            gone = falling * max(0.0, at - passed)
+            if ahead <= gone:
                 break
-            ahead -= falling * max(0.0, at - passed)
+            ahead -= gone
             passed, falling = max(passed, at), falling + change
-        if falling and ahead > most_ahead:
-            passed += (ahead - most_ahead) / falling
-        return sum([min(each, passed) for each in backlogs])
+        if ahead > 0:
+            passed = passed + ahead / falling if falling else inf
+        return sum([min(flow.end - self._virtual, passed) for flow in self._flows.values()])
 
     def everything(self) -> list[Ahead]:
         """All that waits."""
