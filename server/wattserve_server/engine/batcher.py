@@ -252,7 +252,7 @@ class Batcher:
                 f"{before_ns / 1e9:.2g} s and it itself {own_s:.2g} s beside others, and the request has "
                 f"{left_s:.2g} s; try again later, or with more time",
                 "deadline",
-                max(late_ns, self._drained_ns(wanted, now_ns)) / 1e9,
+                max(late_ns, self._drained_ns(wanted, now_ns) if self.by_end else 0.0) / 1e9,
             )
         return None
 
@@ -263,15 +263,15 @@ class Batcher:
         return before_ns + self._own_ns(wanted, now_ns) - (wanted.deadline_ns - now_ns) / HEADROOM
 
     def _drained_ns(self, wanted: Wanted, now_ns: int) -> float:
-        """Until so little waits that it would be in time; 0 where its caller has something waiting: then time
-        alone does away with what goes before."""
-        waiting = self._waiting
-        if not self.by_end or waiting.waiting(wanted.caller):
-            return 0.0
-        rest_ns = self._wait_ns([], now_ns, wanted)
+        """Until so little waits that it would be in time: not before the batch that runs has ended. Where its
+        caller has something waiting, time alone does away with what goes before."""
+        waiting, rest_ns = self._waiting, self._wait_ns([], now_ns, wanted)
         all_ns = self._wait_ns(waiting.everything(), now_ns, wanted) - rest_ns
+        if waiting.waiting(wanted.caller) or all_ns <= 0:
+            return rest_ns
         token_ns = all_ns / sum([each.tokens for each in waiting.everything()])
-        spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns))  # another one will run then
+        # Another batch will run then.
+        spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns)) / HEADROOM
         left_ns = (wanted.deadline_ns or now_ns) - now_ns
         return rest_ns + token_ns * waiting.tokens_until(wanted.tokens, spare_ns / token_ns, now_ns, left_ns)
 

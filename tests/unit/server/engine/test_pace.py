@@ -94,6 +94,17 @@ def test_until_a_batch_has_ended_a_wait_is_foreseen_from_the_warm_up() -> None:
         queue.put(request([LENGTH], at_ns=1, deadline_ns=20 * BATCH_NS), 1)
 
 
+def test_where_only_the_batch_that_runs_is_known_its_end_is_told() -> None:
+    device = Device()
+    device.put(4)
+    device.begin()
+    device.queue.put(request([LENGTH], "never seen", at_ns=device.now_ns, caller="other"), device.now_ns)
+    error = device.refusal(1, ALONE_NS * HEADROOM + 1)
+    assert error.limit == "deadline"
+    assert error.retry_after_s is not None
+    assert BATCH_NS / 1e9 <= error.retry_after_s < 2 * BATCH_NS / 1e9
+
+
 @pytest.mark.parametrize("limit", ["deadline", "time", "sequences"])
 def test_who_comes_back_when_he_was_told_is_taken_and_who_comes_at_half_of_it_is_not(limit: str) -> None:
     limits = {"time": {"max_queue_ns": 6 * BATCH_NS}, "sequences": {"max_queue": 40}}
