@@ -273,7 +273,8 @@ class Batcher:
         # Another batch will run then.
         spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns)) / HEADROOM
         left_ns = (wanted.deadline_ns or now_ns) - now_ns
-        return rest_ns + token_ns * waiting.tokens_until(wanted.tokens, spare_ns / token_ns, now_ns, left_ns)
+        asked = wanted.caller, wanted.tokens
+        return rest_ns + token_ns * waiting.tokens_until(*asked, spare_ns / token_ns, now_ns, left_ns)
 
     def _before_ns(self, wanted: Wanted, now_ns: int) -> float:
         """For how long it will wait, with others' requests that end before it would, and with those that are

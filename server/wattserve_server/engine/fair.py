@@ -350,19 +350,21 @@ class FairQueue:
         expected = self.demand.expected(now_ns).items()
         return sum([each.rate for name, each in expected if name != caller]) * (until_ns - now_ns)
 
-    def tokens_until(self, tokens: int, most_ahead: float, now_ns: int, left_ns: int) -> float:
+    def tokens_until(self, caller: str, tokens: int, most_ahead: float, now_ns: int, left_ns: int) -> float:
         """How many will have run until no more than so many go before a request of so many tokens by who has
         nothing waiting, or nothing waits. Of each caller who has more waiting than that request has as many
         go before it, however many have run: who comes later joins at a later virtual time. left_ns: what
         others are expected to ask for within that goes before it then, too."""
-        expected = self.demand.expected(now_ns)
-        ahead, turns = -most_ahead, []
+        again = {
+            name: min(float(tokens), each.rate * left_ns)
+            for name, each in self.demand.expected(now_ns).items()
+            if each.size + 1 <= tokens and name != caller
+        }
+        ahead, turns = sum(again.values()) - most_ahead, []
         for name, flow in self._flows.items():
-            backlog, again = flow.end - self._virtual, 0.0
-            if name in expected and expected[name].size + 1 <= tokens:
-                again = min(tokens, backlog, expected[name].rate * left_ns)
-            ahead += min(tokens, backlog)
-            turns += [(backlog - tokens, 1), (backlog - again, -1)]
+            backlog, comes = flow.end - self._virtual, again.get(name, 0.0)
+            ahead += max(0.0, min(tokens, backlog) - comes)
+            turns += [(backlog - tokens, 1), (backlog - min(backlog, comes), -1)]
         passed, falling = 0.0, 0  # of virtual time; callers of whom fewer go before it as that passes
         for at, change in sorted(turns):
             gone = falling * max(0.0, at - passed)

@@ -411,18 +411,25 @@ def test_when_less_goes_before_a_newcomer_is_told_by_how_others_share_the_device
     queue = fair.FairQueue()
     for number, backlog in enumerate(backlogs):
         queue.put(request([1] * backlog, caller=f"caller {number}"), 0)
-    assert queue.tokens_until(10, most_ahead, 0, 0) == pytest.approx(tokens)
+    assert queue.tokens_until("comes", 10, most_ahead, 0, 0) == pytest.approx(tokens)
 
 
 @pytest.mark.parametrize(("most_ahead", "tokens"), [(9, 40), (12, 36), (19, 22), (20, 0)])
+@pytest.mark.parametrize("left", [0, 1])
 def test_who_is_expected_to_ask_again_goes_before_a_newcomer_until_nothing_waits(
-    most_ahead: int, tokens: float
+    left: int, most_ahead: int, tokens: float
 ) -> None:
     queue = fair.FairQueue()
+    for number in range(left):  # callers who have nothing waiting now
+        for _ in range(20):
+            made = request([1], caller=f"had {number}")
+            queue.put(made, 0)
+            queue.remove(made.sequences)
+    most_ahead += 10 * left
     for _ in range(20):
         queue.put(request([1], caller="again"), 0)
     queue.put(request([1] * 20, caller="once"), 0)
-    assert queue.tokens_until(10, most_ahead, 0, 10_000_000_000) == pytest.approx(tokens)
+    assert queue.tokens_until("comes", 10, most_ahead, 0, 10_000_000_000) == pytest.approx(tokens)
 
 
 @pytest.mark.parametrize(
