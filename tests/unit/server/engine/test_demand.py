@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures.queued import request
 from tests.fixtures.shared_device import Call, SharedDevice
-from wattserve_server.engine.demand import HALF_NS, LOOK_NS, MOST_EXPECTED, MOST_TIMES, Demand, Expected
+from wattserve_server.engine.demand import LOOK_NS, MOST_EXPECTED, MOST_TIMES, Demand, Expected
 from wattserve_server.engine.fair import Ahead, FairQueue, ToCome, within
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 
@@ -38,11 +38,14 @@ def test_as_much_is_expected_as_was_asked_for_lately() -> None:
     assert asking.expected_tokens_s() == {"steady": pytest.approx(1000, rel=0.1)}
 
 
-def test_less_is_expected_of_who_has_not_come_for_a_while() -> None:
+@pytest.mark.parametrize("every_s", [0.2, 0.5])
+def test_who_stays_away_for_longer_than_between_his_requests_is_expected_no_more(every_s: float) -> None:
     asking = Asking()
-    asking.ask("steady", 200)
-    asking.now_ns += 2 * HALF_NS
-    assert asking.expected_tokens_s()["steady"] == pytest.approx(1000 / 4, rel=0.2)
+    asking.ask("steady", 50, every_ns=round(every_s * SECOND_NS))
+    asking.now_ns += round(3 * every_s * SECOND_NS)
+    assert 0.2 * 100 / every_s < asking.expected_tokens_s()["steady"] < 100 / every_s
+    asking.now_ns += round(3 * every_s * SECOND_NS)
+    assert not asking.expected_tokens_s()
 
 
 def test_nothing_is_expected_of_who_has_come_once() -> None:
