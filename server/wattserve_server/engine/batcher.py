@@ -379,7 +379,7 @@ class Batcher:
     def _left(self, request: Request) -> int:
         """It waits no longer, and nobody refused it; how many sequences of it waited."""
         count = self._waiting.remove(request.sequences)
-        if count == len(request.sequences):
+        if 0 < count == len(request.sequences):  # none: it has been answered
             self._waiting.demand.left(request.caller, request.tokens, request.sequences[0].queued_ns)
         return count
 

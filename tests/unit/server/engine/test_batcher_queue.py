@@ -166,3 +166,11 @@ def test_looking_at_all_that_waits_first_lets_nobody_in_or_out(
     assert answers == {True, False}
     monkeypatch.setattr(Batcher, "_has_room_behind", lambda *_: False)
     assert fates() == found
+
+
+def test_who_leaves_in_the_moment_in_which_his_request_was_answered_changes_nothing() -> None:
+    request = asked(5, 7)
+    queue = queue_of(request)
+    assert lengths_taken(queue) == [5, 7]
+    request.sequences.clear()  # as `end` does
+    assert queue.withdraw(request) == 0
