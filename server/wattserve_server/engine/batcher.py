@@ -252,7 +252,7 @@ class Batcher:
                 f"{before_ns / 1e9:.2g} s and it itself {own_s:.2g} s beside others, and the request has "
                 f"{left_s:.2g} s; try again later, or with more time",
                 "deadline",
-                max(late_ns, self._drained_ns(wanted, now_ns) if self.by_end else 0.0) / 1e9,
+                (self._drained_ns(wanted, late_ns, now_ns) if self.by_end else late_ns) / 1e9,
             )
         return None
 
@@ -262,19 +262,22 @@ class Batcher:
             return -inf
         return before_ns + self._own_ns(wanted, now_ns) - (wanted.deadline_ns - now_ns) / HEADROOM
 
-    def _drained_ns(self, wanted: Wanted, now_ns: int) -> float:
-        """Until so little waits that it would be in time: not before the batch that runs has ended. Where its
-        caller has something waiting, time alone does away with what goes before."""
+    def _drained_ns(self, wanted: Wanted, late_ns: float, now_ns: int) -> float:
+        """Until so little waits that it would be in time, or nothing does; not before the batch that runs has
+        ended. late_ns: after which it would be if time alone did away with what goes before, as where its
+        caller has something waiting."""
         waiting, rest_ns = self._waiting, self._wait_ns([], now_ns, wanted)
-        all_ns = self._wait_ns(waiting.everything(), now_ns, wanted) - rest_ns
-        if waiting.waiting(wanted.caller) or all_ns <= 0:
-            return rest_ns
-        token_ns = all_ns / sum([each.tokens for each in waiting.everything()])
-        # Another batch will run then.
-        spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns)) / HEADROOM
-        left_ns = (wanted.deadline_ns or now_ns) - now_ns
-        asked = wanted.caller, wanted.tokens
-        return rest_ns + token_ns * waiting.tokens_until(*asked, spare_ns / token_ns, now_ns, left_ns)
+        all_ns = self._wait_ns(waiting.everything(), now_ns, wanted)
+        if all_ns <= rest_ns:  # nothing is known of what waits
+            return max(rest_ns, late_ns)
+        if not waiting.waiting(wanted.caller):
+            token_ns = (all_ns - rest_ns) / sum([each.tokens for each in waiting.everything()])
+            # Another batch will run then.
+            spare_ns = max(0.0, -self._late_ns(wanted, self._pace.batch_ns, now_ns)) / HEADROOM
+            left_ns = (wanted.deadline_ns or now_ns) - now_ns
+            asked = wanted.caller, wanted.tokens, spare_ns / token_ns, now_ns, left_ns
+            late_ns = max(late_ns, rest_ns + token_ns * waiting.tokens_until(*asked))
+        return min(all_ns, max(rest_ns, late_ns))
 
     def _before_ns(self, wanted: Wanted, now_ns: int) -> float:
         """For how long it will wait, with others' requests that end before it would, and with those that are

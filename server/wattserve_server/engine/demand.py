@@ -13,7 +13,7 @@ COMES_AGAIN_NS = 10_000_000_000  # for so long who came while others waited on i
 HALF_NS = 2_000_000_000  # what was asked for so long ago counts half
 SEEN_NS = HALF_NS // 4  # what comes within less than that tells of no higher rate
 
-GONE = 6  # who has not come for so many times as long as is between two of his requests does not come again
+GONE = 10  # who has not come for so many times as long as is between two of his requests does not come again
 
 # Of who asks for more than so many times what he has lately been let in with no more is expected: what is
 # refused costs nothing, and might keep others away for nothing.
@@ -49,7 +49,7 @@ class Asked:
 
     def take_back(self, tokens: float, at_ns: int) -> None:
         """What was added then."""
-        kept = math.exp2((at_ns - self._at_ns) / HALF_NS)
+        kept = math.exp2(min(0, at_ns - self._at_ns) / HALF_NS)
         self.tokens = max(0.0, self.tokens - kept * tokens)
         self.requests = max(0.0, self.requests - kept)
 
@@ -78,15 +78,16 @@ class Comer:
         asked, let_in = self.asked, self.let_in
         between_ns = _counted_ns(self.last_ns - self.since_ns) / max(1.0, asked.requests - 1)
         tokens = 0.0
-        if now_ns - self.last_ns <= max(SEEN_NS, GONE * between_ns):
+        if now_ns - self.last_ns <= max(LOOK_NS, GONE * between_ns):
             tokens = asked.kept(now_ns) * asked.tokens - asked.size
             tokens = min(tokens, MOST_TIMES * let_in.kept(now_ns) * let_in.tokens)
-        return Expected(self.variant, asked.size, max(0.0, tokens) / _counted_ns(now_ns - self.since_ns))
+        seen_ns = max(SEEN_NS, now_ns - self.since_ns)
+        return Expected(self.variant, asked.size, max(0.0, tokens) / _counted_ns(seen_ns))
 
 
 def _counted_ns(seen_ns: int) -> float:
     """For how long as much at that pace comes to the sum that `Asked` has after so long."""
-    return HALF_NS / math.log(2) * (1 - math.exp2(-max(SEEN_NS, seen_ns) / HALF_NS))
+    return HALF_NS / math.log(2) * (1 - math.exp2(min(0, -seen_ns) / HALF_NS))
 
 
 class Demand:
