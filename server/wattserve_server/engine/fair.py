@@ -28,7 +28,7 @@ from itertools import chain, islice, takewhile
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattserve_server.engine.demand import COMES_AGAIN_NS, MOST_REMEMBERED, Demand, Expected
+from wattserve_server.engine.pace import COMES_AGAIN_NS, MOST_REMEMBERED, Demand, Expected
 from wattserve_server.engine.policy import BatchCost, turn_ns
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.fixtures.queued import request
 from tests.fixtures.shared_device import Call, SharedDevice
-from wattserve_server.engine.demand import LOOK_NS, MOST_EXPECTED, MOST_TIMES, Demand, Expected
 from wattserve_server.engine.fair import Ahead, FairQueue, ToCome, within
+from wattserve_server.engine.pace import LOOK_NS, MOST_ASKED, MOST_EXPECTED, Demand, Expected
 from wattserve_server.engine.policy import NORMAL_PRIORITY
 
 SECOND_NS = 1_000_000_000
@@ -108,7 +108,7 @@ def test_who_is_refused_asks_again_and_who_is_let_in_with_little_of_it_for_no_mo
     asking = Asking()
     asking.ask("flood", 50)
     all_let_in = asking.expected_tokens_s()["flood"]
-    for factor, refused in ((2.0, 50), (MOST_TIMES, 1000)):
+    for factor, refused in ((2.0, 50), (MOST_ASKED, 1000)):
         other = Asking()
         for _ in range(50):
             for _ in range(refused // 50):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fixtures.queued import request
 from tests.fixtures.shared_device import Call, SharedDevice, calls_at_random, p99
-from wattserve_server.engine import demand, fair
+from wattserve_server.engine import fair, pace
 from wattserve_server.engine.policy import FIRST_PRIORITY, LAST_PRIORITY, NORMAL_PRIORITY, BatchLimits
 from wattserve_server.errors import OverloadedError
 
@@ -575,12 +575,12 @@ def test_others_come_who_have_come_since_a_caller_began_to_and_not_who_only_came
 
 
 def test_of_those_who_came_lately_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "MOST_REMEMBERED", 10)
-    lately = demand.Demand()
+    monkeypatch.setattr(pace, "MOST_REMEMBERED", 10)
+    lately = pace.Demand()
     for number in range(50):
         lately.came(f"caller {number}", number)
     assert len(lately._comers) == 10
-    lately.came("caller 0", demand.COMES_AGAIN_NS + 50)
+    lately.came("caller 0", pace.COMES_AGAIN_NS + 50)
     assert [*lately._comers] == ["caller 0"]
 
 
