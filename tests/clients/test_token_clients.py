@@ -162,7 +162,7 @@ def test_aiperf_reads_the_energy_that_the_ledger_has(
     assert count_j[0] / 1e6 <= counts[0]
     assert counts[-1] <= count_j[-1] / 1e6
     early_j, late_j = np.array_split(count_j - measured_j, 2)
-    assert len(early_j) > 10
+    assert len(early_j) > 5
     assert np.min(early_j) == pytest.approx(np.min(late_j), abs=0.02 * (count_j[-1] - count_j[0]))
 
 

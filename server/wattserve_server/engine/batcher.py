@@ -76,6 +76,11 @@ class Evicted(NamedTuple):
     error: OverloadedError
 
 
+def _seconds(duration_ns: float) -> str:
+    """To two digits, or whole ones."""
+    return f"{duration_ns / 1e9:.2g}" if duration_ns < 99.5e9 else f"{duration_ns / 1e9:.0f}"
+
+
 class Batcher:
     """limits: of every variant's batches. max_queue: sequences that may wait, for each lane. on_expired:
     called by `take` with a request whose deadline passed while it waited, and how many sequences of it left
@@ -240,17 +245,17 @@ class Batcher:
             late_ns = self._late_ns(wanted, before_ns, now_ns)
         if wait_ns > self._max_queue_ns:
             return OverloadedError(
-                f"the queue is full: what goes before it will take {wait_ns / 1e9:.2g} s, and no more than "
+                f"the queue is full: what goes before it will take {_seconds(wait_ns)} s, and no more than "
                 f"{self._max_queue_ns / 1e9:g} s may wait; try again later",
                 "time",
                 max(wait_ns - self._max_queue_ns, late_ns) / 1e9,
             )
         if late_ns > 0 and before_ns:
-            own_s, left_s = self._own_ns(wanted, now_ns) / 1e9, ((wanted.deadline_ns or 0) - now_ns) / 1e9
+            own_ns, left_ns = self._own_ns(wanted, now_ns), (wanted.deadline_ns or 0) - now_ns
             return OverloadedError(
                 f"the deadline cannot be met: what goes before it, or is likely to, will take "
-                f"{before_ns / 1e9:.2g} s and it itself {own_s:.2g} s beside others, and the request has "
-                f"{left_s:.2g} s; try again later, or with more time",
+                f"{_seconds(before_ns)} s and it itself {_seconds(own_ns)} s beside others, and the request has "
+                f"{_seconds(left_ns)} s; try again later, or with more time",
                 "deadline",
                 (self._drained_ns(wanted, late_ns, now_ns) if self.by_end else late_ns) / 1e9,
             )
@@ -314,8 +319,8 @@ class Batcher:
         alone_ns = self._ns(wanted.variant, wanted.sequences, wanted.tokens)
         if 0 < left_ns < alone_ns / HOPELESS:
             raise HopelessError(
-                f"the deadline cannot be met: the request takes {alone_ns / 1e9:.2g} s by itself, and has "
-                f"{left_ns / 1e9:.2g} s; give it more time"
+                f"the deadline cannot be met: the request takes {_seconds(alone_ns)} s by itself, and has "
+                f"{_seconds(left_ns)} s; give it more time"
             )
 
     def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
@@ -334,11 +339,12 @@ class Batcher:
     def _to_evict(self, wanted: Wanted) -> list[Request]:
         """Who leaves a full queue for its sake: none where its caller has enough of it. Who has nothing
         waiting may have more than his part at once, else he might wait for ever."""
-        own = self._waiting.waiting(wanted.caller)
+        own, part = self._waiting.waiting(wanted.caller), self._part(wanted)
         then = own + wanted.sequences
-        if own and then > self._part(wanted):
+        if own and then > part:
             return []
-        return self._waiting.to_evict(self._lacks(wanted), wanted.caller, then if own else 0)
+        kept = self._max_queue // 2 if then <= part else self._max_queue
+        return self._waiting.to_evict(self._lacks(wanted), wanted.caller, then if own else 0, part, kept)
 
     def _evict(self, request: Request, now_ns: int) -> Evicted:
         own = self._waiting.waiting(request.caller)

@@ -144,6 +144,13 @@ class Flow:
                 if self.left[request][0] == len(request.sequences):
                     yield request
 
+    def oldest_if_whole(self) -> Request | None:
+        """The request that has waited for longest, if nothing of it has run."""
+        oldest = self.oldest(None, ())
+        if oldest is None or self.left[oldest.request][0] < len(oldest.request.sequences):
+            return None
+        return oldest.request
+
     def in_order(self, variant: str, may: May | None) -> Iterator[Turn]:
         """Oldest first, by when requests end."""
         queues = self.of_variant(variant)
@@ -255,10 +262,11 @@ class FairQueue:
                 self._remembered[request.caller] = flow.start
         return removed
 
-    def to_evict(self, count: int, caller: str, more_than: int) -> list[Request]:
+    def to_evict(self, count: int, caller: str, more_than: int, part: int, kept: int) -> list[Request]:
         """So that so many sequences leave, for that caller's sake: the newest requests of others, each of who
-        has most waiting then, and more than that, of which nothing has run. Nobody loses his oldest one. None
-        where they are not enough."""
+        has most waiting then, and more than that, of which nothing has run. Nobody loses his oldest one, but
+        where it is larger than everybody's part, and such ones hold more than `kept` without it: else few of
+        them would keep everybody out. None where they are not enough."""
         others = [flow for name, flow in self._flows.items() if name != caller]
         most = [(-flow.count, number) for number, flow in enumerate(others)]
         heapify(most)
@@ -270,6 +278,15 @@ class FairQueue:
                 found.append(request)
                 count -= len(request.sequences)
                 heappush(most, (minus_waiting + len(request.sequences), number))
+        oldest = [flow.oldest_if_whole() for flow in others]
+        large = [each for each in oldest if each is not None and len(each.sequences) > part]
+        held = sum([len(each.sequences) for each in large])
+        for request in sorted(large, key=lambda each: each.accepted_ns, reverse=True):
+            held -= len(request.sequences)
+            if count <= 0 or held < kept:
+                break
+            found.append(request)
+            count -= len(request.sequences)
         return found if count <= 0 else []
 
     def first(

@@ -487,6 +487,27 @@ def test_who_has_nothing_waiting_may_have_more_than_his_part_of_a_full_queue(oth
             device.queue.put(request([32], caller=f"flood {number}"))
 
 
+def test_requests_larger_than_everybodys_part_keep_no_more_than_half_of_a_queue_from_others() -> None:
+    device = SharedDevice(limits=BATCH, max_queue=80)
+    large = [request([64 - number] * 20, caller=f"large {number}", at_ns=number) for number in range(4)]
+    for each in large:
+        device.queue.put(each)
+    with pytest.raises(OverloadedError, match="the queue is full"):  # who wants as much sends nobody away
+        device.queue.put(request([32] * 20, caller="as large"))
+    for number, gone in enumerate((large[3], None)):
+        evicted = device.queue.put(request([32], caller=f"small {number}"))
+        assert [each.request for each in evicted] == ([] if gone is None else [gone])
+    for number in range(18):
+        device.queue.put(request([32], caller=f"other {number}"))
+    assert len(device.queue) == 80
+    assert [each.request for each in device.queue.put(request([32], caller="victim"))] == [large[2]]
+    for number in range(19):
+        device.queue.put(request([32], caller=f"more {number}"))
+    with pytest.raises(OverloadedError, match="the queue is full"):
+        device.queue.put(request([32], caller="too many"))
+    assert sum(each.request in large for each in device.queue._waiting) == 40
+
+
 def test_nobody_loses_his_only_request_to_one_who_wants_more_than_his_part() -> None:
     device = SharedDevice(limits=BATCH, max_queue=60)
     for number in range(59):
