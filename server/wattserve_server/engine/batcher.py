@@ -254,8 +254,8 @@ class Batcher:
             own_ns, left_ns = self._own_ns(wanted, now_ns), (wanted.deadline_ns or 0) - now_ns
             return OverloadedError(
                 f"the deadline cannot be met: what goes before it, or is likely to, will take "
-                f"{_seconds(before_ns)} s and it itself {_seconds(own_ns)} s beside others, and the request has "
-                f"{_seconds(left_ns)} s; try again later, or with more time",
+                f"{_seconds(before_ns)} s and it itself {_seconds(own_ns)} s beside others, and the request "
+                f"has {_seconds(left_ns)} s; try again later, or with more time",
                 "deadline",
                 (self._drained_ns(wanted, late_ns, now_ns) if self.by_end else late_ns) / 1e9,
             )
