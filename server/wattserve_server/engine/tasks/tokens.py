@@ -153,15 +153,44 @@ class Tokenizer:
         with self._waits(texts, who):
             for index, text in enumerate(texts if most is None else ()):
                 if len(text) > HEAD_CHARACTERS * self._longest:
-                    head = text[: HEAD_CHARACTERS * self._longest]
-                    await self._run(
-                        [head], who, self._check_head, head, len(text), f"{place}[{index}]", remedy
-                    )
+                    await self._check_long(text, who, f"{place}[{index}]", remedy)
             for part in _parts(texts):
-                more = await self._run(part, who, self._encode, part, most)
-                ids += more[0]
-                cut += more[1]
+                if most is not None and len(part[0]) > AT_A_TIME:
+                    kept, lost = await self._cut_long(part[0], most, who)
+                    ids.append(kept)
+                    cut.append(lost)
+                else:
+                    more = await self._run(part, who, self._encode, part, most)
+                    ids += more[0]
+                    cut += more[1]
         return ids, cut
+
+    async def _check_long(self, text: str, who: str, field: str, remedy: str) -> None:
+        """So that a text which cannot fit is not tokenised for nothing, to its end."""
+        count, end = 0, 0
+        for end, piece in _pieces(text, HEAD_CHARACTERS * self._longest):
+            count += await self._run([piece], who, self._count, piece)
+            if count > self._longest + SPECIAL:
+                raise InvalidRequest(
+                    f"of the text's {len(text)} characters the first {end} are {count} tokens already; "
+                    f"this model takes at most {self._longest}{remedy}",
+                    field,
+                )
+
+    async def _cut_long(self, text: str, most: int, who: str) -> tuple[NDArray[np.int64], int]:
+        """As `_encode` cuts it, but so that others have their turn: the head is cut, and the rest is counted,
+        to within a token for each piece that ends in a word."""
+        count, head = 0, 0
+        for end, piece in _pieces(text, HEAD_CHARACTERS * most):
+            count += await self._run([piece], who, self._count, piece)
+            if count > most + SPECIAL and not head:
+                head = end
+        if not head or getattr(self._tokenizer, "truncation_side", "right") != "right":
+            ids, cut = await self._run([text], who, self._encode, [text], most)
+            return ids[0], cut[0]
+        kept = await self._run([text[:head]], who, self._cut, text[:head], most)
+        whole = count + self._tokenizer.num_special_tokens_to_add(pair=False)
+        return np.array(kept, dtype=np.int64), whole - len(kept)
 
     async def encode_chat(
         self, messages: Sequence[Mapping[str, str]], place: str, who: str = ""
@@ -252,16 +281,9 @@ class Tokenizer:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
         return np.array(ids, dtype=np.int64)
 
-    def _check_head(self, head: str, characters: int, field: str, remedy: str) -> None:
-        """So that a text of so many characters which cannot fit is not tokenised for nothing, to its end."""
-        head = head.rpartition(" ")[0] or head
-        ids = self._tokenizer(head, truncation=False, padding=False, verbose=False)["input_ids"]
-        if len(ids) > self._longest + SPECIAL:
-            raise InvalidRequest(
-                f"of the text's {characters} characters the first {len(head)} are {len(ids)} tokens already; "
-                f"this model takes at most {self._longest}{remedy}",
-                field,
-            )
+    def _count(self, piece: str) -> int:
+        """Tokens, but for special ones."""
+        return len(self._tokenizer(piece, add_special_tokens=False, verbose=False)["input_ids"])
 
     def _cut(self, text: str, most: int) -> list[int]:
         """As `loadgen prepare` cuts it: the special tokens around a text stay."""
@@ -271,6 +293,19 @@ class Tokenizer:
 
 def _characters(texts: Sequence[str]) -> int:
     return sum(map(len, texts)) + EACH_TEXT * max(len(texts), 1)
+
+
+def _pieces(text: str, first: int) -> Iterator[tuple[int, str]]:
+    """Of so many characters, and then of as many as are tokenised at a time; between words where there are
+    any. Each with where it ends in the text."""
+    begin, most = 0, first
+    while begin < len(text):
+        piece = text[begin : begin + most]
+        if begin + most < len(text):
+            piece = piece[: piece.rfind(" ")] if piece.rfind(" ") > 0 else piece
+        begin += len(piece)
+        yield begin, piece
+        most = AT_A_TIME
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:

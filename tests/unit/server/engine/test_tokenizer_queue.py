@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from wattserve_server.engine.fair import Turns
 from wattserve_server.engine.tasks import tokens as tokenizing
 from wattserve_server.engine.tasks.tokens import (
+    AT_A_TIME,
     CHARACTERS_PER_S,
     EACH_TEXT,
     HEAD_CHARACTERS,
@@ -30,7 +32,8 @@ class Words:
 
     def __init__(self, tokens: Callable[[str], int] = lambda text: len(text.split())) -> None:
         self._tokens = tokens
-        self.read = 0
+        self.truncation_side = "right"
+        self.read = self.most_at_once = 0
         self.is_open = threading.Event()
         self.is_open.set()
 
@@ -38,9 +41,13 @@ class Words:
         assert self.is_open.wait(30)
         if isinstance(texts, str):
             self.read += len(texts)
+            self.most_at_once = max(self.most_at_once, len(texts))
             ids = [1] * self._tokens(texts)
             return {"input_ids": ids[: given.get("max_length", len(ids))]}
         return {"input_ids": [self(text)["input_ids"] for text in texts]}
+
+    def num_special_tokens_to_add(self, pair: bool) -> int:
+        return 0
 
 
 async def test_what_waits_is_counted_and_more_is_refused() -> None:
@@ -244,6 +251,57 @@ async def test_a_text_that_is_to_be_cut_is_not_refused() -> None:
     (ids,), cut = await tokenizer.encode(["a " * 5000], LONGEST)
     assert (len(ids), cut) == (LONGEST, [5000 - LONGEST])
     tokenizer.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a " * 50_000,
+        " " * 50_000 + "a " * 30_000,  # whose head has no tokens
+        "x" * 30_000 + " a" * 30_000,
+        "x" * 90_000 + " y",  # few tokens, though it is long
+    ],
+)
+async def test_a_long_text_is_cut_as_if_all_of_it_were_looked_at_at_once(text: str) -> None:
+    words = Words()
+    tokenizer = Tokenizer(words, LONGEST)
+    (ids,), (cut,) = await tokenizer.encode([text], LONGEST)
+    count = len(text.split())
+    assert len(ids) == min(count, LONGEST)
+    assert 0 <= cut - max(0, count - LONGEST) <= (2 if text.startswith("x") else 0)  # a word in three pieces
+    assert words.most_at_once <= (len(text) if count < LONGEST else 70_000)
+    tokenizer.close()
+
+
+@pytest.mark.parametrize("most", [LONGEST, None])
+async def test_others_have_their_turn_while_a_long_text_is_tokenised(most: int | None) -> None:
+    words, done = Words(lambda text: len(text.strip())), list[str]()
+    tokenizer = Tokenizer(words, LONGEST, most_waiting=10**9)
+    words.is_open.clear()
+
+    async def ask(who: str, text: str) -> None:
+        with suppress(InvalidRequest):  # where it is not cut
+            await tokenizer.encode([text], most, who=who)
+        done.append(who)
+
+    texts = {f"long {number}": " " * 10_000 + "\u5b57" * 180_000 for number in range(4)}
+    asked = [asyncio.create_task(ask(who, text)) for who, text in texts.items()]
+    await asyncio.sleep(0)
+    asked.append(asyncio.create_task(ask("short", "a film")))
+    await asyncio.sleep(0)
+    words.is_open.set()
+    await asyncio.gather(*asked)
+    assert done[0] == "short"
+    assert words.most_at_once <= 2 * AT_A_TIME
+    tokenizer.close()
+
+
+async def test_a_text_is_cut_at_its_beginning_where_its_tokenizer_does_so() -> None:
+    words = Words()
+    words.truncation_side = "left"
+    (ids,), cut = await Tokenizer(words, LONGEST).encode(["a " * 50_000], LONGEST)
+    assert (len(ids), cut) == (LONGEST, [50_000 - LONGEST])
+    assert words.most_at_once == 100_000, "all of it"
 
 
 async def test_a_chat_template_that_fails_on_a_message_refuses_it() -> None:
