@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from math import inf
@@ -464,8 +464,11 @@ class Batcher:
         late, others_come = self._late(batch, now_ns), self._waiting.others_may_come(now_ns)
         if late or others_come:
             short = shortened(batch, waiting, cost, self._pace.tokens(variant, SHORT_NS))
-            if others_come or self._late(short, now_ns) != late:  # for some it is in time
+            if others_come:
                 batch = short
+            elif (hopeless := self._late(short, now_ns)) != late:
+                chosen = set(batch)
+                batch = self._in_time(short, [each for each in waiting if each in chosen], hopeless, now_ns)
         if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
             wake_ns = self._returns.rest_ends_ns(variant)
             if wake_ns > now_ns:
@@ -493,6 +496,24 @@ class Batcher:
             for request in dict.fromkeys(each.request for each in batch)
             if request.deadline_ns is not None and request.deadline_ns < now_ns + least_ns(request)
         }
+
+    def _in_time(
+        self,
+        short: list[QueuedSequence],
+        batch: list[QueuedSequence],
+        hopeless: Container[Request],
+        now_ns: int,
+    ) -> list[QueuedSequence]:
+        """As much of a batch, beside a short one, as makes nobody in it late who is not anyway."""
+        variant, tokens, first_ns = batch[0].request.variant, 0, inf
+        for count, sequence in enumerate(batch, 1):
+            request = sequence.request
+            tokens += sequence.length
+            if request.deadline_ns is not None and request not in hopeless:
+                first_ns = min(first_ns, request.deadline_ns)
+            if count > len(short) and now_ns + HEADROOM * self._ns(variant, count, tokens) > first_ns:
+                return batch[: count - 1]
+        return batch
 
     def began(self, batch: list[QueuedSequence], now_ns: int) -> None:
         """It runs from now on. Called as `take`."""

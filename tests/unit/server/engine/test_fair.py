@@ -145,6 +145,16 @@ def test_a_batch_ends_before_the_deadlines_of_those_in_it_though_more_would_wait
     assert not device.late.total()
 
 
+@pytest.mark.parametrize("times", [1, 4, 10])
+def test_a_batch_is_as_long_as_the_deadlines_of_those_in_it_allow(times: int) -> None:
+    """Of one caller who floods: what starting a batch takes is a tenth of a short one."""
+    device, seconds = SharedDevice(820_000, limits=BatchLimits(64, 8192)), 60.0
+    device.serve(calls_at_random("flood", times / 32 / 820e-6, seconds, [32], 2_000_000_000))
+    assert not device.late.total()
+    assert device.in_time.total() * 820_000 >= 0.95e9 * seconds
+    assert sum(map(len, device.batches)) > 15 * len(device.batches)
+
+
 def test_a_batch_is_not_short_for_who_cannot_be_in_time_in_a_short_one_either() -> None:
     device = SharedDevice(limits=BatchLimits(64, 8192))
     device.serve(at_once("only", 8))
