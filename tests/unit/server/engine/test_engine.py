@@ -478,8 +478,9 @@ async def test_a_request_that_has_ended_leaves_nothing_behind(rig: Rig) -> None:
             failure_of(refused.value)  # where every error's way ends
             del refused
         waiting.cancel()
+        await asyncio.wait((waiting,))  # the device would take it meanwhile
         gate.is_open.set()
-        await asyncio.wait((waiting, running))
+        await running
 
     await each_end()
     with unreachable() as found:
