@@ -216,8 +216,7 @@ class Batcher:
         leaving = self._to_evict(wanted) if self._lacks(wanted) > 0 else []
         refusal = self._refusal(wanted, leaving, now_ns)
         if refusal is not None:
-            self._waiting.refused(wanted.caller, now_ns)
-            self._waiting.demand.refused(wanted.caller, wanted.tokens, now_ns)
+            self._waiting.refused(wanted.caller, wanted.tokens, now_ns)
             raise refusal
         return leaving
 
@@ -464,16 +463,17 @@ class Batcher:
         late, others_come = self._late(batch, now_ns), self._waiting.others_may_come(now_ns)
         if late or others_come:
             short = shortened(batch, waiting, cost, self._pace.tokens(variant, SHORT_NS))
+            hopeless = self._late(short, now_ns)
             if others_come:
-                batch = short
-            elif (hopeless := self._late(short, now_ns)) != late:
+                batch, late = short, hopeless
+            elif hopeless != late:
                 chosen = set(batch)
                 batch = self._in_time(short, [each for each in waiting if each in chosen], hopeless, now_ns)
+                late = self._late(batch, now_ns)
         if len(batch) == len(waiting) < limits.max_sequences and self._may_rest:
             wake_ns = self._returns.rest_ends_ns(variant)
             if wake_ns > now_ns:
                 return wake_ns
-        late = self._late(batch, now_ns)
         in_time = [sequence for sequence in batch if sequence.request not in late]
         if late and in_time:  # else a pace that is wrong would stay so
             for request in late:

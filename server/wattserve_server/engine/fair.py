@@ -217,8 +217,9 @@ class FairQueue:
         """Sequences and tokens of it that wait."""
         return self._flows[request.caller].left[request]
 
-    def refused(self, caller: str, now_ns: int) -> None:
-        """It has come, and would have had to wait for too long."""
+    def refused(self, caller: str, tokens: int, now_ns: int) -> None:
+        """It has come, and would have had to wait for too long. tokens: see `Demand.refused`."""
+        self.demand.refused(caller, tokens, now_ns)
         self._is_behind = True
         if caller not in self._flows:
             self._has_come(now_ns)
@@ -326,7 +327,7 @@ class FairQueue:
         """What goes before a request of so many tokens that comes now: of its caller's own what has its turn
         before, of others' the requests whose turn comes no later than its own."""
         own = self._flows.get(caller)
-        found = [] if own is None else [*own.before(priority, now_ns)]
+        found = self._own_ahead(caller, priority, now_ns)
         end = self._start_of(caller) + tokens + sum([each.tokens for each in found])
         for flow in self._flows.values():
             if flow is own or flow.start >= end:
@@ -350,8 +351,7 @@ class FairQueue:
         now."""
         if not self._by_end:
             return []
-        own = self._flows.get(caller)
-        own_tokens = 0.0 if own is None else sum([each.tokens for each in own.before(priority, now_ns)])
+        own_tokens = sum([each.tokens for each in self._own_ahead(caller, priority, now_ns)])
         end, found = self._start_of(caller) + own_tokens + tokens, []
         for name, expected in self.demand.expected(now_ns).items():
             flow = self._flows.get(name)
@@ -396,6 +396,11 @@ class FairQueue:
     def everything(self) -> list[Ahead]:
         """All that waits."""
         return [Ahead(variant, *total) for (variant, _), total in self._totals.items()]
+
+    def _own_ahead(self, caller: str, priority: int, now_ns: int) -> list[Ahead]:
+        """What goes before a request of its caller's own that comes now."""
+        own = self._flows.get(caller)
+        return [] if own is None else [*own.before(priority, now_ns)]
 
     def _has_come(self, now_ns: int) -> None:
         """Somebody who has nothing waiting."""

@@ -167,7 +167,7 @@ class Tokenizer:
 
     async def _check_long(self, text: str, who: str, field: str, remedy: str) -> None:
         """So that a text which cannot fit is not tokenised for nothing, to its end."""
-        count, end = 0, 0
+        count = 0
         for end, piece in _pieces(text, HEAD_CHARACTERS * self._longest):
             count += await self._run([piece], who, self._count, piece)
             if count > self._longest + SPECIAL:
@@ -181,11 +181,12 @@ class Tokenizer:
         """As `_encode` cuts it, but so that others have their turn: the head is cut, and the rest is counted,
         to within a token for each piece that ends in a word."""
         count, head = 0, 0
-        for end, piece in _pieces(text, HEAD_CHARACTERS * most):
+        cuts_the_end = getattr(self._tokenizer, "truncation_side", "right") == "right"
+        for end, piece in _pieces(text, HEAD_CHARACTERS * most) if cuts_the_end else ():
             count += await self._run([piece], who, self._count, piece)
             if count > most + SPECIAL and not head:
                 head = end
-        if not head or getattr(self._tokenizer, "truncation_side", "right") != "right":
+        if not head:
             ids, cut = await self._run([text], who, self._encode, [text], most)
             return ids[0], cut[0]
         kept = await self._run([text[:head]], who, self._cut, text[:head], most)
@@ -301,8 +302,8 @@ def _pieces(text: str, first: int) -> Iterator[tuple[int, str]]:
     begin, most = 0, first
     while begin < len(text):
         piece = text[begin : begin + most]
-        if begin + most < len(text):
-            piece = piece[: piece.rfind(" ")] if piece.rfind(" ") > 0 else piece
+        if begin + most < len(text) and (end := piece.rfind(" ")) > 0:
+            piece = piece[:end]
         begin += len(piece)
         yield begin, piece
         most = AT_A_TIME
