@@ -19,12 +19,12 @@ its start: for whatever it takes beyond that, all who come meanwhile would wait.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, merge, nsmallest
-from itertools import chain, islice, takewhile
+from itertools import chain, count, islice, takewhile
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 # lane does between two batches takes a millisecond or two, of which `BatchCost` says nothing.
 WORTH_A_START = 9
 SHORT_NS = 20_000_000
+
+# Callers that share the tokeniser's time, at most: an endless row of new ones would halt it for the others.
+MOST_SHARE = 16
 
 Kind = tuple[str, int]  # a variant and a priority
 May = Callable[["QueuedSequence"], bool]  # whether a lane may run it, of several that draw on the queue
@@ -454,20 +457,30 @@ class FairQueue:
 
 
 class Turns:
-    """One at a time, by turns of the callers who wait; belongs to the event loop."""
+    """One at a time, in the order in which the turns would end if all callers who wait shared the time. Who
+    takes little of it waits for one turn of who takes much, however many those are. It belongs to the
+    event loop.
+    """
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # whose turn is next, first
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap: when it would end
+        self._count = count()
+        self._shared_s = 0.0  # that one who waited all the while would have had by now
+        self._last_s: dict[str, float] = {}  # when a caller's last turn would end, where that is yet to come
 
     @asynccontextmanager
-    async def of(self, who: str) -> AsyncIterator[None]:
+    async def of(self, who: str, likely_s: float) -> AsyncIterator[None]:
+        """likely_s: that it takes."""
+        ends_s = self._last_s[who] = max(self._last_s.get(who, 0.0), self._shared_s) + likely_s
         if self._is_taken:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(who, deque()).append(turn)
+            heappush(self._waiting, (ends_s, next(self._count), turn))
             try:
                 await turn
             except asyncio.CancelledError:
+                if who in self._last_s:
+                    self._last_s[who] -= likely_s
                 if not turn.cancelled():  # it has just come
                     self._pass_on()
                 raise
@@ -475,16 +488,15 @@ class Turns:
         try:
             yield
         finally:
+            self._shared_s += likely_s / min(max(len(self._last_s), 1), MOST_SHARE)
             self._pass_on()
 
     def _pass_on(self) -> None:
         self._is_taken = False
         while self._waiting and not self._is_taken:
-            who = next(iter(self._waiting))
-            turns = self._waiting.pop(who)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[who] = turns
+            *_, turn = heappop(self._waiting)
             if not turn.cancelled():
                 self._is_taken = True
                 turn.set_result(None)
+        is_idle = not self._is_taken
+        self._last_s = {who: s for who, s in self._last_s.items() if s > self._shared_s and not is_idle}

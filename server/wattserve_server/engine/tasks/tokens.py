@@ -154,8 +154,9 @@ class Tokenizer:
             for index, text in enumerate(texts if most is None else ()):
                 if len(text) > HEAD_CHARACTERS * self._longest:
                     await self._check_long(text, who, f"{place}[{index}]", remedy)
-            for part in _parts(texts):
-                if most is not None and len(part[0]) > AT_A_TIME:
+            most_whole = AT_A_TIME if most is None else HEAD_CHARACTERS * most
+            for part in _parts(texts, most_whole):
+                if most is not None and len(part[0]) > most_whole:
                     kept, lost = await self._cut_long(part[0], most, who)
                     ids.append(kept)
                     cut.append(lost)
@@ -244,9 +245,11 @@ class Tokenizer:
                 done = error
             return done, time.perf_counter() - begun_s
 
-        async with self._turns.of(who):
+        characters = _characters(texts)
+        likely_s = characters * self._slowness.get(who, 1.0) / CHARACTERS_PER_S
+        async with self._turns.of(who, likely_s):
             done, took_s = await asyncio.get_running_loop().run_in_executor(self._thread, timed)
-        self._learn(who, _characters(texts), took_s)
+        self._learn(who, characters, took_s)
         if isinstance(done, Exception):
             raise done
         return done
@@ -309,15 +312,18 @@ def _pieces(text: str, first: int) -> Iterator[tuple[int, str]]:
         most = AT_A_TIME
 
 
-def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Each of about so many characters as are tokenised at a time; of a longer text that text alone."""
+def _parts(texts: Sequence[str], most_whole: int) -> Iterator[list[str]]:
+    """Each of about so many characters as are tokenised at a time; of a longer text, or of one of more
+    characters than most_whole, that text alone."""
     part, characters = list[str](), 0
     for text in texts:
-        if part and characters + len(text) + EACH_TEXT > AT_A_TIME:
+        if part and (characters + len(text) + EACH_TEXT > AT_A_TIME or len(text) > most_whole):
             yield part
             part, characters = [], 0
         part.append(text)
         characters += len(text) + EACH_TEXT
+        if len(text) > most_whole:
+            characters = AT_A_TIME
     if part:
         yield part
 
