@@ -28,8 +28,8 @@ T = TypeVar("T")
 MEAN, FIRST, LAST = "mean", "cls", "lasttoken"  # of a text's tokens; as sentence-transformers calls them
 
 # Characters of one caller's texts that may wait, the ones under way included: about a second's work. Of all
-# callers' so many times that.
-MOST_WAITING, MOST_CALLERS = 2_000_000, 4
+# callers' so many times that; but nobody may have more than he leaves to others, so that few cannot fill it.
+MOST_WAITING, MOST_CALLERS = 2_000_000, 8
 CHARACTERS_PER_S = 2_500_000  # of DistilBERT's tokenizer on one core of 2026, of plain text
 EACH_TEXT = 100  # characters that take as long as a text does, however short: 40 us
 AT_A_TIME = 20_000  # characters of a request, after which others have their turn
@@ -215,16 +215,17 @@ class Tokenizer:
     def _waits(self, texts: Sequence[str], who: str) -> Iterator[None]:
         slowness, own = self._slowness.get(who, 1.0), self._of_caller[who]
         characters = round(_characters(texts) * slowness)
-        waiting, most = own, self._most_waiting
-        if not own or own + characters <= most:
-            waiting, most = self.waiting, MOST_CALLERS * self._most_waiting
-        if waiting and waiting + characters > most:
+        most = max(0, MOST_CALLERS * self._most_waiting - self.waiting - characters)
+        if own:  # else one request may be longer
+            most = min(most, self._most_waiting)
+        if self.waiting and own + characters > most:
             slow = f" and counted {slowness:.1f} times, for they take so long" if slowness > 1.05 else ""
             raise OverloadedError(
-                f"the tokeniser's queue is full: {waiting} of {most} characters wait, and this request has "
-                f"{characters}, {EACH_TEXT} of them for each text{slow}; try again later, or send token ids",
+                f"the tokeniser's queue is full: {self.waiting} characters wait, {own} of them this caller's, "
+                f"who may have {most} with this request; it has {characters}, {EACH_TEXT} of them for each "
+                f"text{slow}; try again later, or send token ids",
                 "tokenizer",
-                waiting / CHARACTERS_PER_S,
+                (own or self.waiting) / CHARACTERS_PER_S,
             )
         self.waiting += characters
         self._of_caller[who] += characters

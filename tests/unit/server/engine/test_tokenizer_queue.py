@@ -59,7 +59,8 @@ async def test_what_waits_is_counted_and_more_is_refused() -> None:
     await asyncio.sleep(0)
     assert tokenizer.waiting == 3 * one
     with pytest.raises(
-        OverloadedError, match="330 of 330 characters wait, and this request has 101, 100 of them for each"
+        OverloadedError,
+        match="330 of them this caller's, who may have 330 with this request; it has 101, 100 of them for each",
     ) as caught:
         await tokenizer.encode(["x"])
     assert caught.value.limit == "tokenizer"
@@ -132,16 +133,35 @@ async def test_texts_that_take_long_count_for_so_many_more_and_for_their_caller_
     tokenizer.close()
 
 
-async def test_all_callers_have_four_times_what_one_has() -> None:
+async def test_few_callers_cannot_fill_the_queue() -> None:
     words = Words()
-    tokenizer = Tokenizer(words, LONGEST, most_waiting=2 * (10 + EACH_TEXT))
+    one = 10 + EACH_TEXT
+    tokenizer = Tokenizer(words, LONGEST, most_waiting=100 * one)
     words.is_open.clear()
-    waiting = [asyncio.create_task(tokenizer.encode(["x" * 10], who=f"{at // 2}")) for at in range(8)]
-    await asyncio.sleep(0)
-    with pytest.raises(OverloadedError, match="880 of 880 characters wait"):
-        await tokenizer.encode(["x"], who="another")
+    waiting = list[asyncio.Task[Any]]()
+
+    async def ask(who: str) -> bool:
+        """Whether it was let in."""
+        task = asyncio.create_task(tokenizer.encode(["x" * 10], who=who))
+        await asyncio.sleep(0)
+        if task.done():
+            with pytest.raises(OverloadedError, match="characters wait, .* who may have"):
+                await task
+            return False
+        waiting.append(task)
+        return True
+
+    for round_ in range(110):
+        for hog in range(8):
+            assert await ask(f"hog {hog}") or round_ > 85
+    assert not await ask("hog 0")
+    assert tokenizer.waiting < 800 * one, "what all may have"
+    victim = [await ask("victim") for _ in range(110)]
+    assert all(victim[:40])
+    assert not victim[-1]
     words.is_open.set()
     await asyncio.gather(*waiting)
+    assert tokenizer.waiting == 0
     tokenizer.close()
 
 
