@@ -221,9 +221,9 @@ class Tokenizer:
         if self.waiting and own + characters > most:
             slow = f" and counted {slowness:.1f} times, for they take so long" if slowness > 1.05 else ""
             raise OverloadedError(
-                f"the tokeniser's queue is full: {self.waiting} characters wait, {own} of them this caller's, "
-                f"who may have {most} with this request; it has {characters}, {EACH_TEXT} of them for each "
-                f"text{slow}; try again later, or send token ids",
+                f"the tokeniser's queue is full: {self.waiting} characters wait, {own} of them this "
+                f"caller's, who may have {most} with this request; it has {characters}, {EACH_TEXT} of them "
+                f"for each text{slow}; try again later, or send token ids",
                 "tokenizer",
                 (own or self.waiting) / CHARACTERS_PER_S,
             )

@@ -60,7 +60,7 @@ async def test_what_waits_is_counted_and_more_is_refused() -> None:
     assert tokenizer.waiting == 3 * one
     with pytest.raises(
         OverloadedError,
-        match="330 of them this caller's, who may have 330 with this request; it has 101, 100 of them for each",
+        match="330 of them this caller's, who may have 330 with this request; it has 101, 100 of",
     ) as caught:
         await tokenizer.encode(["x"])
     assert caught.value.limit == "tokenizer"
@@ -145,7 +145,7 @@ async def test_few_callers_cannot_fill_the_queue() -> None:
         task = asyncio.create_task(tokenizer.encode(["x" * 10], who=who))
         await asyncio.sleep(0)
         if task.done():
-            with pytest.raises(OverloadedError, match="characters wait, .* who may have"):
+            with pytest.raises(OverloadedError, match="caller's, who may have"):
                 await task
             return False
         waiting.append(task)
