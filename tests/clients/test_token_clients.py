@@ -135,7 +135,7 @@ def test_aiperf_reads_the_energy_that_the_ledger_has(
                 *(aiperf, "profile", "--model", "demo-llm"),
                 *("--url", gpu_model.openai_url.removesuffix("/v1")),
                 *("--endpoint-type", "completions", "--streaming", "--tokenizer", str(demo_llm_folder())),
-                *("--concurrency", str(IN_FLIGHT), "--request-count", "120"),
+                *("--concurrency", str(IN_FLIGHT), "--benchmark-duration", "25"),  # a page a second
                 *("--synthetic-input-tokens-mean", str(PROMPT), "--output-tokens-mean", "64"),
                 *("--extra-inputs", "ignore_eos:true", "--use-server-token-count"),
                 *("--gpu-telemetry", gpu_model.metrics_url),
