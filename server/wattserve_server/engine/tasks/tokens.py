@@ -318,13 +318,12 @@ def _parts(texts: Sequence[str], most_whole: int) -> Iterator[list[str]]:
     characters than most_whole, that text alone."""
     part, characters = list[str](), 0
     for text in texts:
-        if part and (characters + len(text) + EACH_TEXT > AT_A_TIME or len(text) > most_whole):
+        size = AT_A_TIME if len(text) > most_whole else len(text) + EACH_TEXT
+        if part and characters + size > AT_A_TIME:
             yield part
             part, characters = [], 0
         part.append(text)
-        characters += len(text) + EACH_TEXT
-        if len(text) > most_whole:
-            characters = AT_A_TIME
+        characters += size
     if part:
         yield part
 
