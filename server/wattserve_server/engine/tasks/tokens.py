@@ -215,9 +215,9 @@ class Tokenizer:
     def _waits(self, texts: Sequence[str], who: str) -> Iterator[None]:
         slowness, own = self._slowness.get(who, 1.0), self._of_caller[who]
         characters = round(_characters(texts) * slowness)
-        most = max(0, MOST_CALLERS * self._most_waiting - self.waiting - characters)
-        if own:  # else one request may be longer
-            most = min(most, self._most_waiting)
+        waiting, most = self.waiting, max(0, MOST_CALLERS * self._most_waiting - self.waiting - characters)
+        if own and most > self._most_waiting:  # without any, one request may be longer
+            waiting, most = own, self._most_waiting
         if self.waiting and own + characters > most:
             slow = f" and counted {slowness:.1f} times, for they take so long" if slowness > 1.05 else ""
             raise OverloadedError(
@@ -225,7 +225,7 @@ class Tokenizer:
                 f"caller's, who may have {most} with this request; it has {characters}, {EACH_TEXT} of them "
                 f"for each text{slow}; try again later, or send token ids",
                 "tokenizer",
-                (own or self.waiting) / CHARACTERS_PER_S,
+                waiting / CHARACTERS_PER_S,
             )
         self.waiting += characters
         self._of_caller[who] += characters

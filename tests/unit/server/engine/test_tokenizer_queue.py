@@ -145,8 +145,9 @@ async def test_few_callers_cannot_fill_the_queue() -> None:
         task = asyncio.create_task(tokenizer.encode(["x" * 10], who=who))
         await asyncio.sleep(0)
         if task.done():
-            with pytest.raises(OverloadedError, match="caller's, who may have"):
+            with pytest.raises(OverloadedError, match="caller's, who may have") as caught:
                 await task
+            assert caught.value.retry_after_s == tokenizer.waiting / CHARACTERS_PER_S
             return False
         waiting.append(task)
         return True
