@@ -40,6 +40,7 @@ MOST_SLOWNESS, HICCUP_S, REMEMBERED = 100.0, 0.005, 1000
 
 HEAD_CHARACTERS = 32  # per token that the model takes, after which a text is looked at
 SPECIAL = 8  # tokens around a text, which may fall away with its end
+PARTED = 0.25  # of the tokens wanted: more than pieces of a text have above what the whole text has
 
 REMEDY = "; shorten it, or ask for truncate"
 
@@ -152,9 +153,8 @@ class Tokenizer:
         ids, cut = list[NDArray[np.int64]](), list[int]()
         with self._waits(texts, who):
             for index, text in enumerate(texts if most is None else ()):
-                if len(text) > HEAD_CHARACTERS * self._longest:
-                    await self._check_long(text, who, f"{place}[{index}]", remedy)
-            most_whole = AT_A_TIME if most is None else HEAD_CHARACTERS * most
+                await self._check_long(text, who, f"{place}[{index}]", remedy)
+            most_whole = AT_A_TIME if most is None else _head(most)
             for part in _parts(texts, most_whole):
                 if most is not None and len(part[0]) > most_whole:
                     kept, lost = await self._cut_long(part[0], most, who)
@@ -168,12 +168,12 @@ class Tokenizer:
 
     async def _check_long(self, text: str, who: str, field: str, remedy: str) -> None:
         """So that a text which cannot fit is not tokenised for nothing, to its end."""
-        count = 0
-        for end, piece in _pieces(text, HEAD_CHARACTERS * self._longest):
+        count, head = 0, _head(self._longest)
+        for end, piece in _pieces(text, head) if len(text) > head else ():
             count += await self._run([piece], who, self._count, piece)
-            if count > self._longest + SPECIAL:
+            if _are_more(count, self._longest):
                 raise InvalidRequest(
-                    f"of the text's {len(text)} characters the first {end} are {count} tokens already; "
+                    f"of {len(text)} characters the first {end} are {count} tokens already; "
                     f"this model takes at most {self._longest}{remedy}",
                     field,
                 )
@@ -183,9 +183,9 @@ class Tokenizer:
         to within a token for each piece that ends in a word."""
         count, head = 0, 0
         cuts_the_end = getattr(self._tokenizer, "truncation_side", "right") == "right"
-        for end, piece in _pieces(text, HEAD_CHARACTERS * most) if cuts_the_end else ():
+        for end, piece in _pieces(text, _head(most)) if cuts_the_end else ():
             count += await self._run([piece], who, self._count, piece)
-            if count > most + SPECIAL and not head:
+            if not head and _are_more(count, most):
                 head = end
         if not head:
             ids, cut = await self._run([text], who, self._encode, [text], most)
@@ -209,7 +209,10 @@ class Tokenizer:
             )
         contents = [message["content"] for message in messages]
         with self._waits(contents, who):
-            return await self._run(contents, who, self._encode_chat, list(messages), place)
+            if sum(map(len, contents)) > _head(self._longest):
+                rendered = await self._run((), who, self._rendered, messages, place)
+                await self._check_long(rendered, who, place, "; send fewer messages, or shorter ones")
+            return await self._run(contents, who, self._encode_chat, messages, place)
 
     @contextmanager
     def _waits(self, texts: Sequence[str], who: str) -> Iterator[None]:
@@ -277,14 +280,19 @@ class Tokenizer:
         cut = [len(ids) - len(left) for ids, left in zip(whole, kept, strict=True)]
         return [np.array(ids, dtype=np.int64) for ids in kept], cut
 
-    def _encode_chat(self, messages: list[Mapping[str, str]], place: str) -> NDArray[np.int64]:
+    def _rendered(self, messages: Sequence[Mapping[str, str]], place: str) -> str:
+        rendered: str = self._by_template(messages, place, tokenize=False)
+        return rendered
+
+    def _encode_chat(self, messages: Sequence[Mapping[str, str]], place: str) -> NDArray[np.int64]:
+        ids = self._by_template(messages, place, return_dict=False, sanitize_control_tokens=True)
+        return np.array(ids, dtype=np.int64)
+
+    def _by_template(self, messages: Sequence[Mapping[str, str]], place: str, **how: bool) -> Any:
         try:
-            ids = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
-            )
+            return self._tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, **how)
         except (TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
             raise InvalidRequest(f"the model's chat template refuses this: {error}", place) from error
-        return np.array(ids, dtype=np.int64)
 
     def _count(self, piece: str) -> int:
         """Tokens, but for special ones."""
@@ -298,6 +306,16 @@ class Tokenizer:
 
 def _characters(texts: Sequence[str]) -> int:
     return sum(map(len, texts)) + EACH_TEXT * max(len(texts), 1)
+
+
+def _head(most: int) -> int:
+    """Characters after which a text is looked at, of which so many tokens are wanted."""
+    return min(HEAD_CHARACTERS * most, AT_A_TIME)
+
+
+def _are_more(count: int, most: int) -> bool:
+    """Whether a text whose pieces have so many tokens has surely more than that as a whole."""
+    return count > (1 + PARTED) * most + SPECIAL
 
 
 def _pieces(text: str, first: int) -> Iterator[tuple[int, str]]:

@@ -283,6 +283,54 @@ async def test_a_text_without_spaces_has_a_head_too() -> None:
     tokenizer.close()
 
 
+class Chats(Words):
+    """With a template that writes a message's last line, as some leave out what a model has thought."""
+
+    chat_template = "{{ messages[0].content }}"
+
+    def apply_chat_template(self, messages: Any, *, tokenize: bool = True, **_: Any) -> Any:
+        rendered = "".join(message["content"].rpartition("\n")[2] for message in messages)
+        return self(rendered)["input_ids"] if tokenize else rendered
+
+
+async def test_a_conversation_that_cannot_fit_is_refused_by_its_head() -> None:
+    words = Chats(len)
+    tokenizer = Tokenizer(words, 8192)
+    with pytest.raises(InvalidRequest, match="takes at most 8192; send fewer messages") as caught:
+        await tokenizer.encode_chat([{"role": "user", "content": "\u5b57" * 20_000}] * 10, "messages")
+    assert caught.value.field == "messages"
+    assert words.read <= AT_A_TIME
+    tokenizer.close()
+
+
+async def test_a_long_conversation_that_its_template_shortens_is_answered() -> None:
+    tokenizer = Tokenizer(Chats(len), LONGEST)
+    ids = await tokenizer.encode_chat([{"role": "user", "content": "\u5b57" * 9000 + "\nhi"}], "messages")
+    assert len(ids) == 2
+    tokenizer.close()
+
+
+async def test_a_text_for_a_model_that_takes_many_tokens_has_a_head_as_short() -> None:
+    words = Words(len)
+    tokenizer = Tokenizer(words, 8192)
+    with pytest.raises(InvalidRequest, match="takes at most 8192"):
+        await tokenizer.encode(["\u5b57" * 200_000])
+    assert words.read <= AT_A_TIME
+    (ids,), (cut,) = await tokenizer.encode(["\u5b57" * 200_000], 8192)
+    assert (len(ids), cut) == (8192, 200_000 - 8192)
+    assert words.most_at_once <= AT_A_TIME
+    tokenizer.close()
+
+
+async def test_a_text_of_which_pieces_have_more_tokens_than_the_whole_is_not_refused() -> None:
+    def tokens(text: str) -> int:  # a word of more than a hundred signs is one unknown token
+        return sum(1 if len(word) > 100 else len(word) for word in text.split())
+
+    text = "x" * (HEAD_CHARACTERS * 512 + AT_A_TIME + 99) + " a" * 480
+    (ids,), _ = await Tokenizer(Words(tokens), 512).encode([text])
+    assert len(ids) == 481
+
+
 @pytest.mark.parametrize("text", ["a " * (LONGEST + SPECIAL) + " " * 5000, "x" * 5000, "x" * 5000 + " y"])
 async def test_a_long_text_that_may_fit_is_tokenised(text: str) -> None:
     tokenizer = Tokenizer(Words(), LONGEST)
