@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, merge, nsmallest
@@ -227,9 +227,12 @@ class FairQueue:
         if caller not in self._flows:
             self._has_come(now_ns)
 
-    def others_come(self, caller: str, now_ns: int) -> bool:
-        """Whether anybody else waits, or is taken to come again."""
-        return len(self._flows) > (caller in self._flows) or self.demand.others_come(caller, now_ns)
+    def with_more(self, held_by: Mapping[str, int], now_ns: int) -> dict[str, int]:
+        """Of these, who hold so many places, who hold more than somebody who waits, or is taken to come
+        again."""
+        least = min((held_by.get(caller, 0) for caller in self._flows), default=inf)
+        come = {*self.demand.with_more(held_by, now_ns)}
+        return {name: held for name, held in held_by.items() if held > least or name in come}
 
     def put(self, request: Request, now_ns: int) -> None:
         caller, kind = request.caller, (request.variant, request.priority)

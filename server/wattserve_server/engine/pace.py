@@ -3,6 +3,8 @@ come. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, exp2, inf, log
@@ -234,14 +236,23 @@ class Demand:
             comer.asked.take_back(tokens, asked_ns)
             comer.let_in.take_back(tokens, asked_ns)
 
-    def others_come(self, caller: str, now_ns: int) -> bool:
-        """Whether anybody else is taken to come again: who has come since this caller began to, not who only
-        came before."""
+    def with_more(self, held_by: Mapping[str, int], now_ns: int) -> list[str]:
+        """Of these, who hold so many places, who hold more than somebody who is taken to come again: who has
+        come since they began to, not who only came before."""
         after_ns = now_ns - COMES_AGAIN_NS
-        if (own := self._comers.get(caller)) is not None:
-            after_ns = max(after_ns, own.since_ns)
-        latest = (comer.last_ns for name, comer in reversed(self._comers.items()) if name != caller)
-        return next(latest, after_ns) > after_ns
+        ago_ns, least = [], list[float]()  # of those who came so lately, the fewest that one of them holds
+        for name, comer in reversed(self._comers.items()):
+            if comer.last_ns <= after_ns:
+                break
+            ago_ns.append(now_ns - comer.last_ns)
+            least.append(min(held_by.get(name, 0), least[-1] if least else inf))
+        found = []
+        for name, held in held_by.items():
+            since_ns = self._comers[name].since_ns if name in self._comers else after_ns
+            count = bisect_left(ago_ns, now_ns - max(after_ns, since_ns))
+            if count and held > least[count - 1]:
+                found.append(name)
+        return found
 
     def expected(self, now_ns: int) -> dict[str, Expected]:
         """Of each caller that is likely to ask for more, as it was when somebody last looked, or a moment

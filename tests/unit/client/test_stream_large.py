@@ -143,5 +143,6 @@ async def test_closing_the_async_client_ends_large_inputs_and_leaves_no_task(ser
     await client.close()
     with suppress(Cancelled):  # the shared stream's, where it had not ended
         assert [type(answer.error) async for answer in answers] == [Cancelled]
-    await asyncio.sleep(0)
+    if ending := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(ending, timeout=30)
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -2,8 +2,8 @@
 
 What waits, waits for places; or, where the cache of its variant has no room, for what runs of that variant to
 end. For how long each is held is reckoned from the last steps and answers. The last of the places are for
-callers who hold few: else one caller's long answers would hold them all, and who comes then would wait until
-the first of them has ended.
+callers who hold few, the very last for who holds none: else long answers of others would hold them all, and
+who comes then would wait until the first of them has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import QueuedSequence, Request
 from wattserve_server.errors import WattserveError
 
-# One of so many places is for callers who hold less than that part of them, while several callers come.
+# Of so many places one is kept while several callers come: who holds some leaves as many of those free.
 KEPT_PART = 8
 
 OnLeft = Callable[[Member, WattserveError | None], object]
@@ -48,11 +48,11 @@ class Outlook:
     """What goes before who comes, as it was when somebody last asked about it in this step."""
 
     held_until_ns: dict[Member, float]  # when each will have ended, the first one first
-    large: dict[str, int]  # see `_large`
+    held_by: dict[str, int]  # see `_held_by`
     read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
     turns: Turns
     waiting: int = 0  # of how many that wait what follows was told
-    hold_steps: dict[str, float] = field(default_factory=dict)  # see `_hold_steps`
+    hold_steps: dict[tuple[str, frozenset[str]], float] = field(default_factory=dict)  # see `_hold_steps`
 
 
 class PlacesBatcher(Batcher):
@@ -98,23 +98,37 @@ class PlacesBatcher(Batcher):
 
     @property
     def _kept(self) -> int:
-        """Places that are for callers who hold fewer than that."""
+        """Places that not everybody may have."""
         return self.limits.max_sequences // KEPT_PART
 
-    def _large(self) -> dict[str, int]:
-        """Callers who do not hold fewer, and how many places each holds."""
-        if not self._kept:
-            return {}
-        held = Counter(member.request.caller for member in self._admitted)
-        return {caller: count for caller, count in held.items() if count >= self._kept}
+    def _held_by(self) -> dict[str, int]:
+        """How many places each caller holds, where some are kept."""
+        return Counter(member.request.caller for member in self._admitted) if self._kept else {}
 
-    def _served(self, large: dict[str, int], now_ns: int) -> dict[str, int]:
-        """Of these, for whom the last places are not, as others come."""
-        return {name: count for name, count in large.items() if self._waiting.others_come(name, now_ns)}
+    def _served(self, held_by: dict[str, int], now_ns: int) -> dict[str, int]:
+        """Of these, from whom some places are kept, as others come who hold fewer."""
+        return self._waiting.with_more(held_by, now_ns) if held_by else {}
 
-    def _to_give_back(self, served: dict[str, int]) -> int:
-        """Of the places that are not for them, how many they hold: from when nobody else came."""
-        return max(0, sum(served.values()) - (self.limits.max_sequences - self._kept))
+    def _kept_from(self, held: int) -> int:
+        """Of who is served and holds so many places: those that he leaves free."""
+        return min(held, self._kept)
+
+    def _to_give_back(self, served: dict[str, int]) -> list[int]:
+        """How many places who holds none gets of those who hold more than he would have then; who holds one;
+        and so on. They have those from when nobody else came: who holds more than one has the last place,
+        and who holds more than two one of the last two. Where none is free, who holds none gets one of
+        whoever holds more than one."""
+        counts, more = Counter(served.values()), sum(served.values())
+        beyond = [0]
+        for held in range(1, self._kept + 1):
+            more -= held * counts[held]  # what those hold who hold more than that
+            beyond.append(more - (self.limits.max_sequences - held))
+        given = [0]
+        for over in reversed(beyond[1:]):
+            given.append(max(given[-1], over))
+        if len(self._admitted) == self.limits.max_sequences:
+            given[-1] = max(given[-1], sum(served.values()) - len(served))
+        return given[::-1]
 
     def _turns_now(self) -> Turns:
         reading = [each.finish_tag - each.pending for each in self._admitted if not each.is_decoding]
@@ -137,23 +151,31 @@ class PlacesBatcher(Batcher):
         again = [member.request for lane in lanes for member in lane._again]
         again = [request for request in again if _is_in(line, request.variant, full)]
         turn_ns = self._turn_ns()
-        hold_ns = self._hold_steps(first, now_ns, line, full) * turn_ns
-        served = [lane._served(lane._outlook_of(now_ns).large, now_ns) for lane in lanes]
+        hold_ns = self._hold_steps(first, now_ns, line, full, frozenset()) * turn_ns
+        served = [lane._served(lane._outlook_of(now_ns).held_by, now_ns) for lane in lanes]
 
-        def until_ns(ahead: float, keeps: bool) -> float:
+        def until_ns(ahead: float, hold_ns: float, held: int | None) -> float:
+            """hold_ns: of those ahead. held: that its caller does then; None: as many as anybody."""
             free_ns: list[float] = []
-            for lane, large, lacks_room in zip(lanes, served, lack_room, strict=True):
-                more = -lane._kept if keeps else lane._to_give_back(large)
+            for lane, held_by, lacks_room in zip(lanes, served, lack_room, strict=True):
+                if held is None:
+                    more = -lane._kept_from(max(held_by.values(), default=0))
+                else:
+                    kept = lane._kept_from(held if wanted.caller in held_by else 0)
+                    more = lane._to_give_back(held_by)[held] - kept
                 free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
             return place_free_ns(free_ns, ceil(ahead), hold_ns)
 
-        found_ns = until_ns(ahead_count + len(again), keeps=any(served))
-        callers = {caller for large in served for caller in large}
-        if callers and wanted.caller and wanted.caller not in callers and found_ns > now_ns:
-            # Those do not wait for the last places.
+        found_ns = until_ns(ahead_count + len(again), hold_ns, None)
+        own = sum(lane._outlook_of(now_ns).held_by.get(wanted.caller, 0) for lane in lanes)
+        if wanted.caller and own < self._kept and found_ns > now_ns:
+            # Who holds more does not wait for the same places.
+            own = min(own + self._waiting.waiting(wanted.caller), self._kept - 1)
+            callers = frozenset(name for held_by in served for name, held in held_by.items() if held > own)
             of_others = 1 - sum(map(self._waiting.waiting, callers)) / max(1, len(self._waiting))
             others_again = sum(request.caller not in callers for request in again)
-            found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, keeps=False))
+            hold_ns = self._hold_steps(first, now_ns, line, full, callers) * turn_ns
+            found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, hold_ns, own))
         return max(0.0, found_ns - now_ns)
 
     def _lacks_room(self, wanted: Wanted) -> bool:
@@ -224,7 +246,7 @@ class PlacesBatcher(Batcher):
                 until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
                 held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
             first_first = sorted(held_until_ns.items(), key=lambda held: held[1])
-            self._outlook = Outlook(dict(first_first), self._large(), read_after, self._turns_now())
+            self._outlook = Outlook(dict(first_first), self._held_by(), read_after, self._turns_now())
         return self._outlook
 
     def _read_after(self) -> dict[Member, float]:
@@ -237,25 +259,31 @@ class PlacesBatcher(Batcher):
                     read_after[member] = tokens / self.limits.max_tokens
         return read_after
 
-    def _hold_steps(self, ahead: Sequence[Ahead], now_ns: int, line: str, full: set[str]) -> float:
-        """For how many steps one of those who wait for the same will hold its place, in the mean. Where
-        prompts are what takes the time, each waits for those of all other places. ahead: what is known where
-        nobody waits yet."""
+    def _hold_steps(
+        self, ahead: Sequence[Ahead], now_ns: int, line: str, full: set[str], not_of: frozenset[str]
+    ) -> float:
+        """For how many steps one of those who wait for the same will hold its place, in the mean; but for
+        those callers. Where prompts are what takes the time, each waits for those of all other places. ahead:
+        what is known where nobody waits yet."""
         outlook = self._outlook_of(now_ns)
         count = len(self._waiting) + sum([len(lane._again) for lane in self._lanes])
         if outlook.waiting != count:
             outlook.waiting = count
             outlook.hold_steps.clear()
-        if line not in outlook.hold_steps:
+        if (line, not_of) not in outlook.hold_steps:
             waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
-            waiting = [member for member in waiting if _is_in(line, member.request.variant, full)]
+            waiting = [
+                member
+                for member in waiting
+                if _is_in(line, member.request.variant, full) and member.request.caller not in not_of
+            ]
             if not waiting:
                 return sum(each.tokens for each in ahead) / max(1.0, sum(each.sequences for each in ahead))
             reading = _prompt_tokens(waiting) / self.limits.max_tokens / len(waiting)
             answer = fmean(map(self._held_for, waiting))
             places = len(self._members.get(line, ())) if line else self.limits.max_sequences
-            outlook.hold_steps[line] = max(_steps(reading, answer), reading * places)
-        return outlook.hold_steps[line]
+            outlook.hold_steps[line, not_of] = max(_steps(reading, answer), reading * places)
+        return outlook.hold_steps[line, not_of]
 
     def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
         """From one step of a member to its next one, once those who wait have places too, and who comes."""

@@ -173,8 +173,7 @@ class StepBatcher(PlacesBatcher):
             if not cache.reserve(member.total + 1):
                 self._full.add(member.request.variant)
                 continue
-            if len(self._admitted) == self.limits.max_sequences:
-                self._take_back(self._served(self._large(), now_ns))
+            self._take_back(member.request.caller, now_ns)
             if member in self._again:
                 self._again.remove(member)
             else:
@@ -188,21 +187,35 @@ class StepBatcher(PlacesBatcher):
 
     def _next_member(self, now_ns: int) -> Member | None:
         """Who is to be admitted; nobody of a variant whose cache has been found full."""
-        free = self.limits.max_sequences - len(self._admitted)
-        served = self._served(self._large(), now_ns) if free <= self._kept else {}
-        if not free and not self._to_give_back(served):
+        free, held_by, served = self._places(now_ns)
+        given = self._to_give_back(served)
+        if not free and not given[0]:
             return None
+        blocked = {
+            caller
+            for caller, held in held_by.items()
+            if free <= self._kept_from(served.get(caller, 0)) and not given[self._kept_from(held)]
+        }
         for lost in self._again:
-            if lost.request.variant not in self._full and lost.request.caller not in served:
+            if lost.request.variant not in self._full and lost.request.caller not in blocked:
                 return lost
-        first = self._waiting.first(self._may, self._full, served)
+        first = self._waiting.first(self._may, self._full, blocked)
         assert first is None or isinstance(first, Member)
         return first
 
-    def _take_back(self, served: dict[str, int]) -> None:
-        """A place of who holds most; of his members the newest has least to lose."""
-        whose = max(served, key=lambda caller: served[caller])
-        self._preempt(next(each for each in reversed(self._admitted) if each.request.caller == whose))
+    def _places(self, now_ns: int) -> tuple[int, dict[str, int], dict[str, int]]:
+        """How many are free; where few are, who holds how many, and of these those that are served."""
+        free = self.limits.max_sequences - len(self._admitted)
+        held_by = self._held_by() if free <= self._kept else {}
+        return free, held_by, self._served(held_by, now_ns)
+
+    def _take_back(self, caller: str, now_ns: int) -> None:
+        """Where too few places are free for that caller, one of who holds most; of his members the newest has
+        least to lose."""
+        free, _, served = self._places(now_ns)
+        if free <= self._kept_from(served.get(caller, 0)):
+            whose = max(served, key=lambda name: served[name])
+            self._preempt(next(each for each in reversed(self._admitted) if each.request.caller == whose))
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""

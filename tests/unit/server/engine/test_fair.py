@@ -593,16 +593,22 @@ def test_for_a_batch_that_is_soon_done_nobody_minds_to_wait(token_ns: int) -> No
 
 def test_others_come_who_have_come_since_a_caller_began_to_and_not_who_only_came_before() -> None:
     queue, second = fair.FairQueue(), 1_000_000_000
+
+    def others_come(caller: str, now_ns: int, **held: int) -> bool:
+        return caller in queue.with_more({caller: 2, **held}, now_ns)
+
     queue.demand.came("sweep's first connection", 0)
     for at in range(1, 8):
         queue.demand.came("its second", at * second)
-        assert not queue.others_come("its second", at * second)
+        assert not others_come("its second", at * second)
     queue.demand.came("somebody", 8 * second)
     queue.demand.came("its second", 9 * second)
-    assert queue.others_come("its second", 17 * second)
-    assert queue.others_come("somebody", 17 * second)
-    assert queue.others_come("who has long held a place", 17 * second)
-    assert not queue.others_come("its second", 18 * second), "ten seconds after somebody came"
+    assert others_come("its second", 17 * second)
+    assert others_come("somebody", 17 * second)
+    assert others_come("who has long held a place", 17 * second)
+    assert not others_come("its second", 17 * second, somebody=2), "who holds as many"
+    assert others_come("its second", 17 * second, somebody=1)
+    assert not others_come("its second", 18 * second), "ten seconds after somebody came"
 
 
 def test_of_those_who_came_lately_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

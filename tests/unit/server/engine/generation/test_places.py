@@ -262,6 +262,110 @@ def test_places_are_kept_while_another_caller_comes_and_taken_back_where_they_ar
     assert sum(member.request.caller == "night batch" for member in world.answered) == 64
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        [26, 3, 3],
+        [8] * 8,
+        [3] * 11,
+        [2] * 16,
+        [30, 1, 1],
+        [28, 1, 1, 1, 1],
+        [7, 7, 7, 7, 1, 1, 1, 1],
+        [40, 40],
+    ],
+)
+def test_whoever_holds_the_places_a_caller_of_little_is_answered(held: list[int]) -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000, most_wait_ns=10_000 * MS, step_ns=busier)
+    asked = [world.ask(8, 900, caller=f"long {who}") for who, count in enumerate(held) for _ in range(count)]
+    for _ in range(100):
+        world.step()
+    short = []
+    for _ in range(20):
+        short.append(world.ask(8, 8, caller="short", deadline_ns=world.now_ns + 1000 * MS))
+        for _ in range(30):
+            world.step()
+        assert short[-1] in world.answered
+    assert world.queue.preemptions <= 4
+    assert world.queue.members >= 27
+    world.run()
+    assert not world.left
+    assert {*world.answered} == {*asked, *short}
+
+
+def test_who_comes_where_many_hold_few_places_is_answered_in_his_turn() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000)
+    for who in range(12):
+        for _ in range(8):
+            world.ask(8, 900, caller=f"early {who}")
+    world.step()
+    late = [world.ask(8, 8, caller=f"late {who}") for who in range(2)]
+    for _ in range(30):
+        world.step()
+    assert {*world.answered} == {*late}
+    assert world.queue.preemptions == 2
+
+
+def test_who_holds_one_of_few_places_keeps_it() -> None:
+    """Nine callers for eight places: none of them has one to give."""
+    world = StepWorld(members=8, step_tokens=64)
+    for who in range(8):
+        world.ask(8, 40, caller=f"early {who}")
+    world.step()
+    world.ask(8, 8, caller="late")
+    world.run()
+    assert len(world.answered) == 9
+    assert world.queue.preemptions == 0
+
+
+def test_nobody_leaves_places_free_for_who_holds_as_many() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000)
+    for who in range(4):
+        for _ in range(12):
+            world.ask(8, 100, caller=f"caller {who}")
+    for _ in range(20):
+        world.step()
+    assert world.queue.members == 32
+    assert world.queue.preemptions == 0
+
+
+@pytest.mark.parametrize("seed", [4, 7, 21, 26])
+def test_whoever_comes_and_goes_places_change_hands_to_an_end(seed: int) -> None:
+    """Of three of these seeds callers once took a place from each other for ever, within a step."""
+    chance = random.Random(seed)
+    world = StepWorld(
+        members=chance.choice([4, 8, 16, 32, 64]),
+        step_tokens=chance.choice([16, 64, 512]),
+        blocks=chance.choice([60, 200, 4000]),
+        most_wait_ns=chance.choice([1e18, 10_000 * MS]),
+        step_ns=lambda members: 2 * MS,
+    )
+    callers, asked = chance.choice([2, 3, 5, 9, 20, 70]), list[Member]()
+    for _ in range(chance.choice([100, 400, 900])):
+        for _ in range(chance.choice([0, 0, 1, 1, 2, 6])):
+            caller = min(callers - 1, int(chance.expovariate(1 / max(1, callers / 3))))
+            with contextlib.suppress(OverloadedError):
+                asked.append(
+                    world.ask(
+                        chance.choice([2, 8, 30]),
+                        chance.choice([1, 4, 20, 120]),
+                        variant=chance.choice(["fp32", "fp32", "bf16"]),
+                        caller=str(caller),
+                        deadline_ns=None
+                        if chance.random() < 0.6
+                        else world.now_ns + chance.choice([50, 500, 5000]) * MS,
+                    )
+                )
+        if chance.random() < 0.05 and asked:
+            world.queue.leave(chance.choice(asked))
+        world.step()
+        if chance.random() < 0.01:
+            world.now_ns += chance.choice([1000, 12_000]) * MS
+    world.run()
+    assert not world.queue.is_wanted
+    assert world.answered
+
+
 def test_what_is_believed_of_more_members_does_not_keep_them_out_for_ever() -> None:
     world = StepWorld(members=32, step_tokens=512, blocks=500, step_ns=busier)
     for members in (1, 32) * 30:  # as if all of a step were work for each member
