@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heapreplace
+from itertools import islice
 from math import expm1
 
 from wattserve_server.engine.pace import believed_ns
@@ -22,12 +23,12 @@ UNSEEN = 0.1
 # less with each that follows it: one with a prompt is not forgotten until the next.
 LONGEST_LATELY = 0.99
 
-# An answer counts for so much less with each that follows it: about the last ten tell.
+# An answer counts for so much less with each that follows it: about the last ten tell. So does a caller.
 ANSWERS_LATELY = 0.9
 # Until answers have told, one token in so many ends one that may end by itself, and nobody leaves.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
-EVERYBODY = ""
+CALLERS_LATELY = 20  # that tell something of one of whom nothing is known
 MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
 
@@ -83,32 +84,42 @@ class StepPace:
 
 class Chances:
     """How soon something befalls answers: as if it had the same chance at each token. One that ended
-    otherwise tells, too, that it has befallen none of its tokens. A caller's own answers tell, and
-    everybody's while none of his are known.
+    otherwise tells, too, that it has befallen none of its tokens, and so does one that runs. A caller's own
+    answers tell, and while none of his are known those of others: of each caller as much as one answer, so
+    that nobody's many answers tell of everybody.
 
     at_first: the chance, until answers have told."""
 
     def __init__(self, at_first: float) -> None:
-        tokens = FIRST_IDEA_TOKENS
-        self._told = {EVERYBODY: (1.0, tokens, at_first * tokens)}  # answers, tokens, how often; by caller
+        self._at_first = at_first
+        self._told: dict[str, tuple[float, float, float]] = {}  # answers, tokens, how often; by caller
 
     def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
-        for whose in {EVERYBODY, caller}:
-            before = self._told.pop(whose) if whose in self._told else self._first_idea()
-            told = zip(before, (1.0, tokens, has_befallen), strict=True)
-            answers, all_tokens, often = (ANSWERS_LATELY * old + new for old, new in told)
-            self._told[whose] = answers, all_tokens, often
+        before = self._told.pop(caller) if caller in self._told else self._first_idea()
+        told = zip(before, (1.0, tokens, has_befallen), strict=True)
+        answers, all_tokens, often = (ANSWERS_LATELY * old + new for old, new in told)
+        self._told[caller] = answers, all_tokens, often
         while len(self._told) > MOST_CALLERS:
             del self._told[next(iter(self._told))]
 
-    def of(self, caller: str) -> float:
+    def of(self, caller: str, so_far: int = 0) -> float:
+        """so_far: tokens of an answer of his that it has not befallen yet."""
         _, tokens, often = self._told.get(caller) or self._first_idea()
-        return often / tokens
+        return often / (tokens + so_far)
 
     def _first_idea(self) -> tuple[float, float, float]:
-        """As much as one answer of everybody's tells."""
-        answers, tokens, often = self._told[EVERYBODY]
-        return 1.0, tokens / answers, often / answers
+        """As much as one answer tells."""
+        weight = 1.0
+        callers = all_tokens = all_often = 0.0
+        for answers, tokens, often in islice(reversed(self._told.values()), CALLERS_LATELY):
+            callers += weight
+            all_tokens += weight * tokens / answers
+            all_often += weight * often / answers
+            weight *= ANSWERS_LATELY
+        callers += weight
+        all_tokens += weight * FIRST_IDEA_TOKENS
+        all_often += weight * self._at_first * FIRST_IDEA_TOKENS
+        return 1.0, all_tokens / callers, all_often / callers
 
 
 class Told:

@@ -211,11 +211,13 @@ class PlacesBatcher(Batcher):
         return _steps(reading, max(answers, default=0.0)) * self._turn_ns(wanted)
 
     def _end_chance(self, member: Member) -> float:
-        return self._told.ends.of(member.request.caller) if member.may_end else 0.0
+        so_far = len(member.produced)
+        return self._told.ends.of(member.request.caller, so_far) if member.may_end else 0.0
 
     def _held_for(self, member: Member) -> float:
         """Tokens until its place is another's, as far as is known: who leaves gives it back as well."""
-        chance = self._end_chance(member) + self._told.leaves.of(member.request.caller)
+        leaves = self._told.leaves.of(member.request.caller, len(member.produced))
+        chance = self._end_chance(member) + leaves
         return expected_tokens(member.most_left, chance)
 
     def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:

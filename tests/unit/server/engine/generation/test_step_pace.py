@@ -105,6 +105,18 @@ def test_nobody_is_taken_to_leave_until_some_have_and_a_new_ones_first_answers_t
     assert leaves.of("stays") == 0
 
 
+def test_a_caller_who_leaves_again_and_again_tells_little_of_the_others() -> None:
+    leaves = Chances(0.0)
+    for _ in range(200):
+        leaves.learn("leaves", 1, True)
+    assert expected_tokens(900, leaves.of("leaves")) < 2
+    assert expected_tokens(900, leaves.of("new")) > 120
+    assert expected_tokens(900, leaves.of("new", so_far=300)) > 300, "it has not left so far"
+    for number in range(40):
+        leaves.learn(f"leaves {number}", 1, True)
+    assert expected_tokens(900, leaves.of("new")) < 40
+
+
 @given(
     held=st.lists(st.integers(0, 1000), min_size=1, max_size=8),
     ahead=st.integers(0, 40),
