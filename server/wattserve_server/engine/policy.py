@@ -136,9 +136,11 @@ def _apart(lengths: list[int], cost: BatchCost) -> list[int]:
     order = _by_length(lengths)[::-1]
     descending = [lengths[index] for index in order]
     _, count = fill(descending, range(len(descending)), cost.row_tokens)
-    # At the least, if they could be spread evenly.
-    whole = _rows_cost(count, max(descending[0], sum(descending) / count), cost)
-    if whole - sum(descending) - 2 * cost.overhead_tokens < PACKED_GAIN * whole:
+    # At the least, if they could be spread evenly: over more rows, too, which are shorter then.
+    longest, total = descending[0], sum(descending)
+    counts = {count, max(count, total // longest), max(count, total // longest + 1)}
+    whole = min(_rows_cost(rows, max(longest, total / rows), cost) for rows in counts)
+    if whole - total - 2 * cost.overhead_tokens < PACKED_GAIN * whole:
         return []
     long = sum(2 * length > cost.row_tokens for length in lengths)
     cheapest, cut = min(
