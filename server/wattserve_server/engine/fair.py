@@ -231,7 +231,7 @@ class FairQueue:
         """Of these, who hold so many places, who hold more than somebody who waits, or is taken to come
         again."""
         least = min((held_by.get(caller, 0) for caller in self._flows), default=inf)
-        come = {*self.demand.with_more(held_by, now_ns)}
+        come = self.demand.with_more(held_by, now_ns)
         return {name: held for name, held in held_by.items() if held > least or name in come}
 
     def put(self, request: Request, now_ns: int) -> None:

@@ -236,7 +236,7 @@ class Demand:
             comer.asked.take_back(tokens, asked_ns)
             comer.let_in.take_back(tokens, asked_ns)
 
-    def with_more(self, held_by: Mapping[str, int], now_ns: int) -> list[str]:
+    def with_more(self, held_by: Mapping[str, int], now_ns: int) -> set[str]:
         """Of these, who hold so many places, who hold more than somebody who is taken to come again: who has
         come since they began to, not who only came before."""
         after_ns = now_ns - COMES_AGAIN_NS
@@ -246,12 +246,12 @@ class Demand:
                 break
             ago_ns.append(now_ns - comer.last_ns)
             least.append(min(held_by.get(name, 0), least[-1] if least else inf))
-        found = []
+        found = set()
         for name, held in held_by.items():
             since_ns = self._comers[name].since_ns if name in self._comers else after_ns
             count = bisect_left(ago_ns, now_ns - max(after_ns, since_ns))
             if count and held > least[count - 1]:
-                found.append(name)
+                found.add(name)
         return found
 
     def expected(self, now_ns: int) -> dict[str, Expected]:

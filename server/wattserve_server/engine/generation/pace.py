@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import heapify, heapreplace
-from itertools import islice
+from itertools import chain, islice
 from math import expm1
 
 from wattserve_server.engine.pace import believed_ns
@@ -91,11 +91,11 @@ class Chances:
     at_first: the chance, until answers have told."""
 
     def __init__(self, at_first: float) -> None:
-        self._at_first = at_first
+        self._at_first = (1.0, FIRST_IDEA_TOKENS, at_first * FIRST_IDEA_TOKENS)  # as of a caller
         self._told: dict[str, tuple[float, float, float]] = {}  # answers, tokens, how often; by caller
 
     def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
-        before = self._told.pop(caller) if caller in self._told else self._first_idea()
+        before = self._told.pop(caller, None) or self._first_idea()
         told = zip(before, (1.0, tokens, has_befallen), strict=True)
         answers, all_tokens, often = (ANSWERS_LATELY * old + new for old, new in told)
         self._told[caller] = answers, all_tokens, often
@@ -111,14 +111,12 @@ class Chances:
         """As much as one answer tells."""
         weight = 1.0
         callers = all_tokens = all_often = 0.0
-        for answers, tokens, often in islice(reversed(self._told.values()), CALLERS_LATELY):
+        lately = islice(reversed(self._told.values()), CALLERS_LATELY)
+        for answers, tokens, often in chain(lately, [self._at_first]):
             callers += weight
             all_tokens += weight * tokens / answers
             all_often += weight * often / answers
             weight *= ANSWERS_LATELY
-        callers += weight
-        all_tokens += weight * FIRST_IDEA_TOKENS
-        all_often += weight * self._at_first * FIRST_IDEA_TOKENS
         return 1.0, all_tokens / callers, all_often / callers
 
 

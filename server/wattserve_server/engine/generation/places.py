@@ -119,12 +119,12 @@ class PlacesBatcher(Batcher):
         and who holds more than two one of the last two. Where none is free, who holds none gets one of
         whoever holds more than one."""
         counts, more = Counter(served.values()), sum(served.values())
-        beyond = [0]
+        beyond = []
         for held in range(1, self._kept + 1):
             more -= held * counts[held]  # what those hold who hold more than that
             beyond.append(more - (self.limits.max_sequences - held))
         given = [0]
-        for over in reversed(beyond[1:]):
+        for over in reversed(beyond):
             given.append(max(given[-1], over))
         if len(self._admitted) == self.limits.max_sequences:
             given[-1] = max(given[-1], sum(served.values()) - len(served))
@@ -151,11 +151,10 @@ class PlacesBatcher(Batcher):
         again = [member.request for lane in lanes for member in lane._again]
         again = [request for request in again if _is_in(line, request.variant, full)]
         turn_ns = self._turn_ns()
-        hold_ns = self._hold_steps(first, now_ns, line, full, frozenset()) * turn_ns
         served = [lane._served(lane._outlook_of(now_ns).held_by, now_ns) for lane in lanes]
 
-        def until_ns(ahead: float, hold_ns: float, held: int | None) -> float:
-            """hold_ns: of those ahead. held: that its caller does then; None: as many as anybody."""
+        def until_ns(ahead: float, not_of: frozenset[str], held: int | None) -> float:
+            """not_of: whose those ahead are not. held: that its caller does then; None: as many as any."""
             free_ns: list[float] = []
             for lane, held_by, lacks_room in zip(lanes, served, lack_room, strict=True):
                 if held is None:
@@ -164,18 +163,18 @@ class PlacesBatcher(Batcher):
                     kept = lane._kept_from(held if wanted.caller in held_by else 0)
                     more = lane._to_give_back(held_by)[held] - kept
                 free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
+            hold_ns = self._hold_steps(first, now_ns, line, full, not_of) * turn_ns
             return place_free_ns(free_ns, ceil(ahead), hold_ns)
 
-        found_ns = until_ns(ahead_count + len(again), hold_ns, None)
+        found_ns = until_ns(ahead_count + len(again), frozenset(), None)
         own = sum(lane._outlook_of(now_ns).held_by.get(wanted.caller, 0) for lane in lanes)
         if wanted.caller and own < self._kept and found_ns > now_ns:
             # Who holds more does not wait for the same places.
-            own = min(own + self._waiting.waiting(wanted.caller), self._kept - 1)
-            callers = frozenset(name for held_by in served for name, held in held_by.items() if held > own)
+            level = min(own + self._waiting.waiting(wanted.caller), self._kept - 1)
+            callers = frozenset(name for held_by in served for name, held in held_by.items() if held > level)
             of_others = 1 - sum(map(self._waiting.waiting, callers)) / max(1, len(self._waiting))
             others_again = sum(request.caller not in callers for request in again)
-            hold_ns = self._hold_steps(first, now_ns, line, full, callers) * turn_ns
-            found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, hold_ns, own))
+            found_ns = min(found_ns, until_ns(ahead_count * of_others + others_again, callers, level))
         return max(0.0, found_ns - now_ns)
 
     def _lacks_room(self, wanted: Wanted) -> bool:

@@ -161,7 +161,7 @@ class StepBatcher(PlacesBatcher):
         has_its_part = False
         self._full.clear()
         while not has_its_part:
-            member = self._next_member(now_ns)
+            member, gives = self._next_member(now_ns)
             if member is None:
                 return
             if not member.request.is_bound:
@@ -173,7 +173,8 @@ class StepBatcher(PlacesBatcher):
             if not cache.reserve(member.total + 1):
                 self._full.add(member.request.variant)
                 continue
-            self._take_back(member.request.caller, now_ns)
+            if gives is not None:
+                self._preempt(gives)
             if member in self._again:
                 self._again.remove(member)
             else:
@@ -185,37 +186,32 @@ class StepBatcher(PlacesBatcher):
             self._members.setdefault(member.request.variant, []).append(member)
             self._admitted[member] = None
 
-    def _next_member(self, now_ns: int) -> Member | None:
-        """Who is to be admitted; nobody of a variant whose cache has been found full."""
-        free, held_by, served = self._places(now_ns)
+    def _next_member(self, now_ns: int) -> tuple[Member | None, Member | None]:
+        """Who is to be admitted, nobody of a variant whose cache has been found full; and who gives it a
+        place, where too few are free for its caller."""
+        free = self.limits.max_sequences - len(self._admitted)
+        held_by = self._held_by() if free <= self._kept else {}
+        served = self._served(held_by, now_ns)
         given = self._to_give_back(served)
         if not free and not given[0]:
-            return None
+            return None, None
         blocked = {
             caller
             for caller, held in held_by.items()
             if free <= self._kept_from(served.get(caller, 0)) and not given[self._kept_from(held)]
         }
-        for lost in self._again:
-            if lost.request.variant not in self._full and lost.request.caller not in blocked:
-                return lost
-        first = self._waiting.first(self._may, self._full, blocked)
+        lost = (
+            each
+            for each in self._again
+            if each.request.variant not in self._full and each.request.caller not in blocked
+        )
+        first = next(lost, None) or self._waiting.first(self._may, self._full, blocked)
         assert first is None or isinstance(first, Member)
-        return first
-
-    def _places(self, now_ns: int) -> tuple[int, dict[str, int], dict[str, int]]:
-        """How many are free; where few are, who holds how many, and of these those that are served."""
-        free = self.limits.max_sequences - len(self._admitted)
-        held_by = self._held_by() if free <= self._kept else {}
-        return free, held_by, self._served(held_by, now_ns)
-
-    def _take_back(self, caller: str, now_ns: int) -> None:
-        """Where too few places are free for that caller, one of who holds most; of his members the newest has
-        least to lose."""
-        free, _, served = self._places(now_ns)
-        if free <= self._kept_from(served.get(caller, 0)):
-            whose = max(served, key=lambda name: served[name])
-            self._preempt(next(each for each in reversed(self._admitted) if each.request.caller == whose))
+        if first is None or free > self._kept_from(served.get(first.request.caller, 0)):
+            return first, None
+        # One of who holds most; of his members the newest has least to lose.
+        whose = max(served, key=lambda name: served[name])
+        return first, next(each for each in reversed(self._admitted) if each.request.caller == whose)
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""
