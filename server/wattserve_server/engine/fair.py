@@ -333,7 +333,7 @@ class FairQueue:
         """What goes before a request of so many tokens that comes now: of its caller's own what has its turn
         before, of others' the requests whose turn comes no later than its own."""
         own = self._flows.get(caller)
-        found = self._own_ahead(caller, priority, now_ns)
+        found = self.own_ahead(caller, priority, now_ns)
         end = self._start_of(caller) + tokens + sum([each.tokens for each in found])
         for flow in self._flows.values():
             if flow is own or flow.start >= end:
@@ -357,7 +357,7 @@ class FairQueue:
         now."""
         if not self._by_end:
             return []
-        own_tokens = sum([each.tokens for each in self._own_ahead(caller, priority, now_ns)])
+        own_tokens = sum([each.tokens for each in self.own_ahead(caller, priority, now_ns)])
         end, found = self._start_of(caller) + own_tokens + tokens, []
         for name, expected in self.demand.expected(now_ns).items():
             flow = self._flows.get(name)
@@ -403,7 +403,7 @@ class FairQueue:
         """All that waits."""
         return [Ahead(variant, *total) for (variant, _), total in self._totals.items()]
 
-    def _own_ahead(self, caller: str, priority: int, now_ns: int) -> list[Ahead]:
+    def own_ahead(self, caller: str, priority: int, now_ns: int) -> list[Ahead]:
         """What goes before a request of its caller's own that comes now."""
         own = self._flows.get(caller)
         return [] if own is None else [*own.before(priority, now_ns)]

@@ -93,6 +93,13 @@ class Member(QueuedSequence):
         lost = self._computed - self.cache.length
         return min(self.pending, lost) if lost > 0 else self.pending
 
+    @property
+    def has_made_up(self) -> bool:
+        """Whether it has chosen as many tokens as lost places have made it compute again."""
+        assert self.cache is not None
+        lost = 0 if self.again is None else self.again.tokens
+        return lost + self._computed - self.cache.length <= len(self.produced)
+
     def tokens(self, count: int) -> TokenIds:
         """The next so many to be computed."""
         assert self.cache is not None

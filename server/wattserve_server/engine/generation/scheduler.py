@@ -18,13 +18,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from wattserve_server.energy.receipt import Line
 from wattserve_server.engine.batcher import Chore
 from wattserve_server.engine.generation.members import Member
-from wattserve_server.engine.generation.places import PlacesBatcher, by_turns
+from wattserve_server.engine.generation.places import STAYS_KEPT_NS, by_turns
 from wattserve_server.engine.generation.port import FinishReason
+from wattserve_server.engine.generation.waits import WaitsBatcher
 from wattserve_server.errors import ExpiredError, WattserveError
 
 HAD_TIME = 0.9  # of that before its deadline: who leaves by then leaves of his own accord
@@ -48,7 +50,7 @@ class Step:
     parts: list[Part]
 
 
-class StepBatcher(PlacesBatcher):
+class StepBatcher(WaitsBatcher):
     """The queue of a lane that generates."""
 
     preemptions = 0
@@ -160,6 +162,8 @@ class StepBatcher(PlacesBatcher):
         last_ns, self._admitting_ns = self._admitting_ns, now_ns
         has_its_part = False
         self._full.clear()
+        while self._given_ns and self._given_ns[0] <= now_ns - STAYS_KEPT_NS:
+            self._given_ns.popleft()
         while not has_its_part:
             member, gives = self._next_member(now_ns)
             if member is None:
@@ -175,6 +179,8 @@ class StepBatcher(PlacesBatcher):
                 continue
             if gives is not None:
                 self._preempt(gives)
+                if member.request.caller not in self._held_by():
+                    self._given_ns.append(now_ns)
             if member in self._again:
                 self._again.remove(member)
             else:
@@ -192,7 +198,8 @@ class StepBatcher(PlacesBatcher):
         free = self.limits.max_sequences - len(self._admitted)
         held_by = self._held_by() if free <= self._kept else {}
         served = self._served(held_by, now_ns)
-        given = self._to_give_back(served)
+        gives = self._gives(served)
+        given = self._to_give_back(served) if gives is not None else [0] * (self._kept + 1)
         if not free and not given[0]:
             return None, None
         blocked = {
@@ -208,10 +215,19 @@ class StepBatcher(PlacesBatcher):
         first = next(lost, None) or self._waiting.first(self._may, self._full, blocked)
         assert first is None or isinstance(first, Member)
         if first is None or free > self._kept_from(served.get(first.request.caller, 0)):
-            return first, None
-        # One of who holds most; of his members the newest has least to lose.
-        whose = max(served, key=lambda name: served[name])
-        return first, next(each for each in reversed(self._admitted) if each.request.caller == whose)
+            gives = None
+        return first, gives
+
+    def _gives(self, served: dict[str, int]) -> Member | None:
+        """Whose place who comes gets, where it needs one: of who holds most, the newest has least to lose;
+        but one that has no deadline first, and none that has not made up for the last time."""
+        most = max(served.values(), default=0)
+        newest = [
+            each
+            for each in reversed(self._admitted)
+            if served.get(each.request.caller) == most and each.has_made_up
+        ]
+        return max(newest, key=lambda each: each.request.deadline_ns or inf, default=None)
 
     def _give_turn(self, member: Member) -> None:
         """To the prompt of one that is being admitted; at once to one that comes back."""

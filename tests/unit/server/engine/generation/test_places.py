@@ -293,6 +293,78 @@ def test_whoever_holds_the_places_a_caller_of_little_is_answered(held: list[int]
     assert {*world.answered} == {*asked, *short}
 
 
+class Comers:
+    """Callers, each of whom always has so many requests, of which it leaves those that have a token: what has
+    ended is asked for again after a while."""
+
+    def __init__(self, world: StepWorld, callers: int, each: int, again_ns: int = 0) -> None:
+        self._world, self._again_ns = world, again_ns
+        self._asked: list[tuple[str, Member | None, int]] = [
+            (f"comer {who}", None, 0) for who in range(callers) for _ in range(each)
+        ]
+
+    def come(self) -> None:
+        world = self._world
+        for place, (caller, asked, since_ns) in enumerate(self._asked):
+            if asked is not None and asked.produced:
+                world.queue.leave(asked)
+                self._asked[place] = caller, None, world.now_ns
+            elif asked is None and world.now_ns >= since_ns + self._again_ns:
+                with contextlib.suppress(OverloadedError):
+                    self._asked[place] = caller, world.ask(8, 900, caller=caller), world.now_ns
+
+
+@pytest.mark.parametrize(("leavers", "seconds"), [(0, 4), (2, 4), (2, 5), (2, 6)])
+def test_of_a_burst_beside_long_answers_as_many_are_let_in_as_are_in_time(
+    leavers: int, seconds: float
+) -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000, most_wait_ns=10_000 * MS, step_ns=busier)
+    for who in range(6):
+        for _ in range(4):
+            world.ask(8, 900, caller=f"long {who}")
+    comers = Comers(world, leavers, 8, again_ns=100 * MS)
+    burst: list[Member] = []
+    for _ in range(3):
+        for _ in range(50):
+            world.step()
+            comers.come()
+        deadline_ns = world.now_ns + int(seconds * 1000) * MS
+        with contextlib.suppress(OverloadedError):
+            for _ in range(16):
+                burst.append(world.ask(8, 80, caller="burst", deadline_ns=deadline_ns))
+        while world.now_ns < deadline_ns:
+            world.step()
+            comers.come()
+    in_time = [member for member in burst if member in world.answered]
+    assert len(in_time) >= 3 * 4
+    assert len(in_time) >= 0.95 * len(burst)
+
+
+@pytest.mark.parametrize("held", [[32], [16, 16], [4] * 6])
+def test_however_many_come_and_go_no_answer_is_read_again_more_than_twice(held: list[int]) -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000, step_ns=busier)
+    asked = [world.ask(8, 400, caller=f"long {who}") for who, count in enumerate(held) for _ in range(count)]
+    comers = Comers(world, 20, 1, again_ns=100 * MS)
+    while any(member not in world.answered for member in asked):
+        world.step()
+        comers.come()
+    again = [0 if member.again is None else member.again.tokens for member in asked]
+    assert sum(again) > 0
+    assert max(again) <= 2 * 408
+
+
+def test_who_has_a_deadline_gives_his_place_after_who_has_none() -> None:
+    world = StepWorld(members=8, step_tokens=64)
+    urgent = [world.ask(8, 100, caller="urgent", deadline_ns=world.now_ns + 150 * MS) for _ in range(4)]
+    patient = [world.ask(8, 100, caller="patient") for _ in range(4)]
+    for _ in range(20):
+        world.step()
+    world.ask(8, 20, caller="late")
+    world.run()
+    assert not world.left
+    assert [member.preemptions for member in (*patient, *urgent)] == [0, 0, 0, 1] + [0] * 4
+
+
 def test_who_comes_where_many_hold_few_places_is_answered_in_his_turn() -> None:
     world = StepWorld(members=32, step_tokens=512, blocks=4000)
     for who in range(12):

@@ -13,6 +13,7 @@ from tests.fixtures.step_world import StepWorld
 from wattserve_server.energy.receipt import Role
 from wattserve_server.engine.generation.cache import BLOCK
 from wattserve_server.engine.generation.members import Member, member_of
+from wattserve_server.engine.generation.places import STAYS_KEPT_NS
 from wattserve_server.engine.generation.port import Wish
 from wattserve_server.errors import WattserveError
 
@@ -130,6 +131,9 @@ def test_the_last_places_are_for_callers_who_hold_few_while_several_come() -> No
     assert world.ask(8, 1, caller="other") not in world.answered
     for _ in range(23):
         world.step()
+    assert world.queue.members == 13  # one had to be given
+    world.now_ns += STAYS_KEPT_NS
+    world.step()
     assert world.queue.members == 14
     for caller in ("other", "other", "another"):
         world.ask(8, 40, caller=caller)

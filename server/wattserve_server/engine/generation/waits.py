@@ -1,0 +1,296 @@
+"""For how long who comes will wait for a place, in the steps of a device that generates.
+
+What waits, waits for places; or, where the cache of its variant has no room, for what runs of that variant to
+end. For how long each is held is reckoned from the last steps and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from math import ceil, inf
+from typing import cast
+
+from wattserve_server.engine.batcher import Wanted
+from wattserve_server.engine.fair import Ahead
+from wattserve_server.engine.generation.members import Member
+from wattserve_server.engine.generation.pace import expected_tokens, place_free_ns
+from wattserve_server.engine.generation.places import PlacesBatcher, Turns, by_turns
+from wattserve_server.engine.queued import QueuedSequence
+
+NOBODY = Wanted("", "", 0, 0, 0, None)
+
+
+@dataclass(slots=True)
+class ToHold:
+    """For what so many that wait will hold their places: tokens."""
+
+    members: int = 0
+    answers: float = 0.0
+    prompts: int = 0
+
+    def add(self, members: int, answers: float, prompts: int) -> None:
+        self.members += members
+        self.answers += answers
+        self.prompts += prompts
+
+    def steps(self, step_tokens: int, places: int) -> float:
+        """For how many one of them will, in the mean. Where prompts are what takes the time, each waits for
+        those of all other places."""
+        if not self.members:
+            return 0.0
+        reading = self.prompts / step_tokens / self.members
+        return max(_steps(reading, self.answers / self.members), reading * places)
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What goes before who comes, as it was when somebody last asked about it in this step."""
+
+    held_until_ns: dict[Member, float]  # when each will have ended, the first one first
+    held_by: dict[str, int]  # see `_held_by`
+    read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
+    turns: Turns
+    waiting: int = 0  # of how many that wait what follows was told
+    to_hold: dict[str, dict[str, ToHold]] = field(default_factory=dict)  # by line and caller
+
+
+class WaitsBatcher(PlacesBatcher):
+    """What is foreseen of the places of a lane."""
+
+    _outlook: Outlook | None = None
+
+    @property
+    def _lanes(self) -> list[WaitsBatcher]:
+        """All that draw on the queue."""
+        return [each for each in self._together if isinstance(each, WaitsBatcher)]
+
+    def _wait_ns(self, ahead: Iterable[Ahead], now_ns: int, wanted: Wanted | None = None) -> float:
+        lanes, first = self._lanes, [*ahead]
+        full = set.intersection(*(lane._full for lane in lanes))
+        if wanted is None:  # the longest of all waits
+            each_ns = [self._wait_ns(first, now_ns, NOBODY._replace(variant=name)) for name in ("", *full)]
+            return max(each_ns)
+        # It waits for its variant's cache, or for a place: behind those who wait for the same.
+        lack_room, turn_ns, caller = (
+            [lane._lacks_room(wanted) for lane in lanes],
+            self._turn_ns(),
+            wanted.caller,
+        )
+        line = wanted.variant if all(lack_room) else ""
+        to_hold = self._to_hold(now_ns, line, full)
+        lost = [member.request for lane in lanes for member in lane._again]
+        again = [request.caller for request in lost if _is_in(line, request.variant, full)]
+        own_ahead = self._waiting.own_ahead(caller, wanted.priority, now_ns)
+        before = _sequences(own_ahead, line, full) + again.count(caller)  # its caller's own
+        others = max(0.0, _sequences(first, line, full) + len(again) - before)
+        served = [lane._served(lane._outlook_of(now_ns).held_by, now_ns) for lane in lanes]
+
+        def hold_ns(of: Container[str]) -> float:
+            found = ToHold()
+            for name, each in to_hold.items():
+                if name in of:
+                    found.add(each.members, each.answers, each.prompts)
+            places = len(self._members.get(line, ())) if line else self.limits.max_sequences
+            return found.steps(self.limits.max_tokens, places) * turn_ns
+
+        def until_ns(own: float, not_of: Container[str], held: int | None) -> float:
+            """Behind so many of its caller's own, and all others but theirs (not_of). held: that its caller
+            does then; None: as many as any."""
+            free_ns: list[float] = []
+            for lane, held_by, lacks_room in zip(lanes, served, lack_room, strict=True):
+                if held is None:
+                    more = -lane._kept_from(max(held_by.values(), default=0))
+                else:
+                    kept = lane._kept_from(held if caller in held_by else 0)
+                    more = lane._to_give_back(held_by)[held] - kept
+                free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
+            count = {name: each.members for name, each in to_hold.items() if name != caller}
+            of_others = {name for name in count if name not in not_of}
+            if count:
+                ahead = others * sum([count[name] for name in of_others]) / sum(count.values())
+                others_ns = ahead * hold_ns(of_others)
+            else:  # what is known where nobody else waits yet
+                ahead, others_ns = others, sum([each.tokens for each in first]) * turn_ns
+            each_ns = (own * own_hold_ns + others_ns) / max(1.0, own + ahead)
+            return place_free_ns(free_ns, ceil(own + ahead), each_ns)
+
+        own_hold_ns = hold_ns({caller})
+        found_ns = until_ns(before, (), None)
+        if not caller or not self._kept or found_ns <= now_ns:
+            return max(0.0, found_ns - now_ns)
+        # Who holds more does not wait for the same places.
+        ends_ns = sorted([end_ns for lane in lanes for end_ns in lane._ends_ns(caller, now_ns)])
+        own, reaches = (
+            len(ends_ns),
+            [
+                lane._reach(caller, held_by, now_ns, now_ns + own_hold_ns)
+                for lane, held_by in zip(lanes, served, strict=True)
+            ],
+        )
+        reach = max(1, sum(reaches))
+        level = min(own + int(before), reach - 1, self._kept - 1)
+        callers = {name for held_by in served for name, held in held_by.items() if held > level}
+        few_ns = until_ns(max(0, level - own), callers, level)
+        if own + before >= reach:  # it comes after his own, which have those one after the other
+            ends_ns = ends_ns[max(0, own - reach) :]
+            few_ns = place_free_ns([*ends_ns, *[few_ns] * (reach - len(ends_ns))], ceil(before), own_hold_ns)
+        return max(0.0, min(found_ns, few_ns) - now_ns)
+
+    def _reach(self, caller: str, served: dict[str, int], now_ns: int, until_ns: float) -> int:
+        """How many places a caller gets to hold of those that are kept from who holds more. until_ns: others
+        hold those that they do until later, and take no more."""
+        outlook = self._outlook_of(now_ns)
+        is_alone = caller not in self._served({**outlook.held_by, caller: self._kept}, now_ns)
+        if is_alone:  # nobody comes who holds fewer
+            return self._kept
+        own, given = outlook.held_by.get(caller, 0), self._to_give_back(served)
+        held = [
+            end_ns
+            for member, end_ns in outlook.held_until_ns.items()
+            if end_ns > until_ns and member.request.caller != caller
+        ]
+        free, reach = self.limits.max_sequences - len(held) - own, min(own, self._kept)
+        while reach < self._kept and free - (reach - own) + given[reach] > reach:
+            reach += 1
+        return reach
+
+    def _ends_ns(self, caller: str, now_ns: int) -> list[float]:
+        """When each of a caller's members will have ended."""
+        held = self._outlook_of(now_ns).held_until_ns
+        return [end_ns for member, end_ns in held.items() if member.request.caller == caller]
+
+    def _lacks_room(self, wanted: Wanted) -> bool:
+        """Whether the cache of its variant has none now."""
+        if wanted.variant in self._full:
+            return True
+        first = _members(request.sequences[0] for request in wanted.requests[:1])
+        return any(not self._pool_of(member).has_room(member.total + 1) for member in first)
+
+    def _free_ns(self, line: str, more: int, now_ns: int, turn_ns: float) -> list[float]:
+        """When each place will be free that is for who comes and waits in that line. more: so many places
+        than nobody holds."""
+        held = self._outlook_of(now_ns).held_until_ns
+        if line:
+            own = [until_ns for member, until_ns in held.items() if member.request.variant == line]
+            return own or [now_ns]
+        free = self.limits.max_sequences - len(held) + more
+        next_ns = now_ns + (turn_ns if held else 0.0)  # from the next step on
+        return [*held.values()][max(0, -free) :] + [next_ns] * max(0, free)
+
+    def _own_ns(self, wanted: Wanted, now_ns: int) -> float:
+        members = _members(each for request in wanted.requests for each in request.sequences)
+        # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
+        is_believed = not wanted.caller or self._has_some(wanted.caller)
+        answers = [
+            expected_tokens(member.most_left, self._end_chance(member))
+            for member in members
+            if is_believed or not member.may_end
+        ]
+        own = _prompt_tokens(members)
+        reading = min(lane._steps_ahead(wanted, own, now_ns) for lane in self._lanes)
+        reading += own / self.limits.max_tokens
+        return _steps(reading, max(answers, default=0.0)) * self._turn_ns(wanted)
+
+    def _end_chance(self, member: Member) -> float:
+        so_far = len(member.produced)
+        return self._told.ends.of(member.request.caller, so_far) if member.may_end else 0.0
+
+    def _held_for(self, member: Member) -> float:
+        """Tokens until its place is another's, as far as is known: who leaves gives it back as well."""
+        leaves = self._told.leaves.of(member.request.caller, len(member.produced))
+        chance = self._end_chance(member) + leaves
+        return expected_tokens(member.most_left, chance)
+
+    def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
+        """That prompts take which have their turn before the end of a request's, of so many tokens; all of
+        them for requests of several callers."""
+        outlook = self._outlook_of(now_ns)
+        tag = outlook.turns.finish_tag(wanted.caller, tokens) if wanted.caller else inf
+        ahead = [
+            steps
+            for member, steps in outlook.read_after.items()
+            if member.request.variant == wanted.variant and member.finish_tag <= tag
+        ]
+        return max(ahead, default=0.0)
+
+    def _has_some(self, caller: str) -> bool:
+        """Whether anything of a caller's runs or waits."""
+        if self._waiting.waiting(caller):
+            return True
+        held = (member for lane in self._lanes for member in (*lane._admitted, *lane._again))
+        return any(member.request.caller == caller for member in held)
+
+    def _outlook_of(self, now_ns: int) -> Outlook:
+        """What its members will take: looked at once in each step that somebody asks about."""
+        if self._outlook is None:
+            held_until_ns, turn_ns, read_after = {}, self._turn_ns(), self._read_after()
+            for member in self._admitted:
+                steps = _steps(read_after.get(member, 0.0), self._held_for(member))
+                until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
+                held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
+            first_first = sorted(held_until_ns.items(), key=lambda held: held[1])
+            self._outlook = Outlook(dict(first_first), self._held_by(), read_after, self._turns_now())
+        return self._outlook
+
+    def _read_after(self) -> dict[Member, float]:
+        read_after = {}
+        for members in self._members.values():
+            tokens = 0
+            for member in by_turns(members):
+                if not member.is_decoding:
+                    tokens += member.pending
+                    read_after[member] = tokens / self.limits.max_tokens
+        return read_after
+
+    def _to_hold(self, now_ns: int, line: str, full: set[str]) -> dict[str, ToHold]:
+        """Of those who wait for the same, by caller."""
+        outlook = self._outlook_of(now_ns)
+        count = len(self._waiting) + sum([len(lane._again) for lane in self._lanes])
+        if outlook.waiting != count:
+            outlook.waiting = count
+            outlook.to_hold.clear()
+        if line not in outlook.to_hold:
+            found = outlook.to_hold[line] = {}
+            waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
+            for member in waiting:
+                if _is_in(line, member.request.variant, full):
+                    own = found.setdefault(member.request.caller, ToHold())
+                    own.add(1, self._held_for(member), len(member.prompt))
+        return outlook.to_hold[line]
+
+    def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
+        """From one step of a member to its next one, once those who wait have places too, and who comes."""
+        coming, variants = float(wanted.sequences), {*self._members}
+        if wanted.variant:
+            variants.add(wanted.variant)
+        for variant, sequences, _ in self._waiting.everything():
+            if sequences and variant not in self._full:
+                coming += sequences
+                variants.add(variant)
+        members, steps = min(self.limits.max_sequences, self._held + coming), max(1, len(variants))
+        return self._told.pace.step_ns(max(1.0, members / steps)) * steps
+
+
+def _is_in(line: str, variant: str, full: set[str]) -> bool:
+    """Whether who wants a variant waits for the cache of that one, or, where none is named, for a place."""
+    return variant == line if line else variant not in full
+
+
+def _sequences(parts: Iterable[Ahead], line: str, full: set[str]) -> float:
+    """Of those who wait for the same."""
+    return sum([each.sequences for each in parts if _is_in(line, each.variant, full)])
+
+
+def _steps(reading: float, answer: float) -> float:
+    """Of one member: the last of those that read its prompt chooses the first token of its answer."""
+    return max(1.0, reading) + max(0.0, answer - 1)
+
+
+def _prompt_tokens(members: Iterable[Member]) -> int:
+    return sum(len(member.prompt) for member in members)
+
+
+def _members(waiting: Iterable[QueuedSequence]) -> list[Member]:
+    """What waits here is nothing else."""
+    return cast("list[Member]", list(waiting))
