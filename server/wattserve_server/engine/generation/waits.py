@@ -16,7 +16,7 @@ from wattserve_server.engine.fair import Ahead
 from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.pace import expected_tokens, place_free_ns
 from wattserve_server.engine.generation.places import PlacesBatcher, Turns, by_turns
-from wattserve_server.engine.queued import QueuedSequence
+from wattserve_server.engine.queued import QueuedSequence, Request
 
 NOBODY = Wanted("", "", 0, 0, 0, None)
 
@@ -83,6 +83,9 @@ class WaitsBatcher(PlacesBatcher):
         again = [request.caller for request in lost if _is_in(line, request.variant, full)]
         own_ahead = self._waiting.own_ahead(caller, wanted.priority, now_ns)
         before = _sequences(own_ahead, line, full) + again.count(caller)  # its caller's own
+        if not caller:  # what comes together goes before what comes together
+            to_hold = {**to_hold, caller: self._to_be_held(wanted.requests)}
+            before = to_hold[caller].members
         others = max(0.0, _sequences(first, line, full) + len(again) - before)
         served = [lane._served(lane._outlook_of(now_ns).held_by, now_ns) for lane in lanes]
 
@@ -242,6 +245,12 @@ class WaitsBatcher(PlacesBatcher):
                     tokens += member.pending
                     read_after[member] = tokens / self.limits.max_tokens
         return read_after
+
+    def _to_be_held(self, requests: Iterable[Request]) -> ToHold:
+        found = ToHold()
+        for member in _members(each for request in requests for each in request.sequences):
+            found.add(1, self._held_for(member), len(member.prompt))
+        return found
 
     def _to_hold(self, now_ns: int, line: str, full: set[str]) -> dict[str, ToHold]:
         """Of those who wait for the same, by caller."""
