@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
 from itertools import chain, islice
 from math import expm1
@@ -28,6 +28,7 @@ ANSWERS_LATELY = 0.9
 # Until answers have told, one token in so many ends one that may end by itself, and nobody leaves.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
+FEWEST_STEPS = 25  # once or twice as many tell what a caller holds at the least
 CALLERS_LATELY = 20  # that tell something of one of whom nothing is known
 MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
@@ -118,6 +119,28 @@ class Chances:
             all_often += weight * often / answers
             weight *= ANSWERS_LATELY
         return 1.0, all_tokens / callers, all_often / callers
+
+
+class Fewest:
+    """How many places each caller has held at the least in the last steps."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, int] = {}
+        self._lately: dict[str, int] = {}
+        self._steps = 0  # that tell of the latter
+
+    def learn(self, held_by: Mapping[str, int]) -> None:
+        """Of one more step."""
+        if self._steps == FEWEST_STEPS:
+            self._before, self._lately, self._steps = self._lately, {}, 0
+        held = self._lately if self._steps else held_by
+        self._lately = {name: min(count, held_by[name]) for name, count in held.items() if name in held_by}
+        self._steps += 1
+
+    @property
+    def held_by(self) -> dict[str, int]:
+        before, lately = self._before, self._lately
+        return {name: min(count, before[name]) for name, count in lately.items() if name in before}
 
 
 class Told:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from wattserve_server.engine.batcher import Batcher
 from wattserve_server.engine.generation.cache import CachePool
 from wattserve_server.engine.generation.members import Member
-from wattserve_server.engine.generation.pace import Told
+from wattserve_server.engine.generation.pace import Fewest, Told
 from wattserve_server.engine.policy import BatchLimits
 from wattserve_server.engine.queued import Request
 from wattserve_server.errors import WattserveError
@@ -64,6 +64,7 @@ class PlacesBatcher(Batcher):
         self._turns = Turns(0.0, {})  # as they were when somebody was last admitted
         known = beside if isinstance(beside, PlacesBatcher) else None
         self._told: Told = Told() if known is None else known._told
+        self._fewest = Fewest()  # of its own steps
         self._given_ns: deque[int] = deque() if known is None else known._given_ns  # see `_kept`
 
     @property

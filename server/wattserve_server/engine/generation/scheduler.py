@@ -108,6 +108,7 @@ class StepBatcher(WaitsBatcher):
         self._sweep(now_ns)
         self._admit(now_ns)
         self._outlook = None
+        self._fewest.learn(self._held_by())
         for variant in tuple(self._members):
             parts = self._parts(self._members[variant])
             if parts:  # then the others come first now

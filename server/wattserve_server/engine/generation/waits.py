@@ -6,6 +6,7 @@ end. For how long each is held is reckoned from the last steps and answers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from math import ceil, inf
@@ -141,20 +142,22 @@ class WaitsBatcher(PlacesBatcher):
         return max(0.0, min(found_ns, few_ns) - now_ns)
 
     def _reach(self, caller: str, served: dict[str, int], now_ns: int, until_ns: float) -> int:
-        """How many places a caller gets to hold of those that are kept from who holds more. until_ns: others
-        hold those that they do until later, and take no more."""
+        """How many places a caller gets to hold of those that are kept from who holds more. until_ns: who
+        will have ended by then makes room; but others hold as many as they lately did at the least, as far
+        as those are no more than the caller's."""
         outlook = self._outlook_of(now_ns)
-        is_alone = caller not in self._served({**outlook.held_by, caller: self._kept}, now_ns)
-        if is_alone:  # nobody comes who holds fewer
-            return self._kept
+        if caller not in self._served({**outlook.held_by, caller: self._kept}, now_ns):
+            return self._kept  # nobody comes who holds fewer
         own, given = outlook.held_by.get(caller, 0), self._to_give_back(served)
-        held = [
-            end_ns
-            for member, end_ns in outlook.held_until_ns.items()
-            if end_ns > until_ns and member.request.caller != caller
-        ]
-        free, reach = self.limits.max_sequences - len(held) - own, min(own, self._kept)
-        while reach < self._kept and free - (reach - own) + given[reach] > reach:
+        stay = Counter(
+            member.request.caller for member, end_ns in outlook.held_until_ns.items() if end_ns > until_ns
+        )
+        stay[caller], reach = own, min(own, self._kept)
+        others = [count - stay[name] for name, count in self._fewest.held_by.items() if count > stay[name]]
+        while reach < self._kept:
+            taken = stay.total() - own + reach + sum([min(count, reach) for count in others])
+            if self.limits.max_sequences - taken + given[reach] <= reach:
+                break
             reach += 1
         return reach
 
