@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
-from itertools import chain, islice
+from itertools import chain
 from math import expm1
 
 from wattserve_server.engine.pace import believed_ns
@@ -23,13 +23,13 @@ UNSEEN = 0.1
 # less with each that follows it: one with a prompt is not forgotten until the next.
 LONGEST_LATELY = 0.99
 
-# An answer counts for so much less with each that follows it: about the last ten tell. So does a caller.
+# An answer counts for so much less with each that follows it: about the last ten tell.
 ANSWERS_LATELY = 0.9
 # Until answers have told, one token in so many ends one that may end by itself, and nobody leaves.
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
 FEWEST_STEPS = 25  # once or twice as many tell what a caller holds at the least
-CALLERS_LATELY = 20  # that tell something of one of whom nothing is known
+CALLERS_LATELY = 0.99  # so, of one of whom nothing is known, about the last hundred callers tell
 MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
 
@@ -86,39 +86,50 @@ class StepPace:
 class Chances:
     """How soon something befalls answers: as if it had the same chance at each token. One that ended
     otherwise tells, too, that it has befallen none of its tokens, and so does one that runs. A caller's own
-    answers tell, and while none of his are known those of others: of each caller as much as one answer, so
-    that nobody's many answers tell of everybody.
+    answers tell. While none of his are known those of others do: of each caller as much as one answer, and
+    that the more, the longer it is. So nobody's many answers tell of everybody, nor do many callers' short
+    ones.
 
     at_first: the chance, until answers have told."""
 
     def __init__(self, at_first: float) -> None:
-        self._at_first = (1.0, FIRST_IDEA_TOKENS, at_first * FIRST_IDEA_TOKENS)  # as of a caller
+        self._at_first = FIRST_IDEA_TOKENS, at_first * FIRST_IDEA_TOKENS
         self._told: dict[str, tuple[float, float, float]] = {}  # answers, tokens, how often; by caller
+        self._idea: tuple[float, float] | None = None  # tokens of one answer, and how often; of all callers
 
     def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
-        before = self._told.pop(caller, None) or self._first_idea()
-        told = zip(before, (1.0, tokens, has_befallen), strict=True)
-        answers, all_tokens, often = (ANSWERS_LATELY * old + new for old, new in told)
+        before, now = self._told.pop(caller, (0.0, 0.0, 0.0)), (1.0, tokens, has_befallen)
+        answers, all_tokens, often = (
+            ANSWERS_LATELY * old + new for old, new in zip(before, now, strict=True)
+        )
         self._told[caller] = answers, all_tokens, often
+        self._idea = None
         while len(self._told) > MOST_CALLERS:
             del self._told[next(iter(self._told))]
 
     def of(self, caller: str, so_far: int = 0) -> float:
         """so_far: tokens of an answer of his that it has not befallen yet."""
-        _, tokens, often = self._told.get(caller) or self._first_idea()
-        return often / (tokens + so_far)
+        if self._idea is None:
+            self._idea = self._of_all()
+        answers, tokens, often = self._told.get(caller, (0.0, 0.0, 0.0))
+        unknown = 1 - (1 - ANSWERS_LATELY) * answers  # as if an answer had told so before his first
+        return (often + unknown * self._idea[1]) / (tokens + unknown * self._idea[0] + so_far)
 
-    def _first_idea(self) -> tuple[float, float, float]:
-        """As much as one answer tells."""
-        weight = 1.0
-        callers = all_tokens = all_often = 0.0
-        lately = islice(reversed(self._told.values()), CALLERS_LATELY)
-        for answers, tokens, often in chain(lately, [self._at_first]):
-            callers += weight
-            all_tokens += weight * tokens / answers
-            all_often += weight * often / answers
-            weight *= ANSWERS_LATELY
-        return 1.0, all_tokens / callers, all_often / callers
+    def knows(self, caller: str) -> bool:
+        """Whether his own answers tell."""
+        return caller in self._told
+
+    def _of_all(self) -> tuple[float, float]:
+        weight, weights, all_tokens, all_often = 1.0, 0.0, 0.0, 0.0
+        told = (
+            (tokens / answers, often / answers) for answers, tokens, often in reversed(self._told.values())
+        )
+        for tokens, often in chain(told, [self._at_first]):
+            weights += weight * tokens
+            all_tokens += weight * tokens * tokens
+            all_often += weight * tokens * often
+            weight *= CALLERS_LATELY
+        return all_tokens / weights, all_often / weights
 
 
 class Fewest:

@@ -17,7 +17,7 @@ from wattserve_server.engine.fair import Ahead
 from wattserve_server.engine.generation.members import Member
 from wattserve_server.engine.generation.pace import expected_tokens, place_free_ns
 from wattserve_server.engine.generation.places import PlacesBatcher, Turns, by_turns
-from wattserve_server.engine.queued import QueuedSequence, Request
+from wattserve_server.engine.queued import QueuedSequence
 
 NOBODY = Wanted("", "", 0, 0, 0, None)
 
@@ -28,20 +28,30 @@ class ToHold:
 
     members: int = 0
     answers: float = 0.0
+    own_answers: float = 0.0  # as their caller himself has to expect; see `_held_for`
     prompts: int = 0
 
-    def add(self, members: int, answers: float, prompts: int) -> None:
-        self.members += members
-        self.answers += answers
-        self.prompts += prompts
+    def add(self, more: ToHold) -> None:
+        self.members += more.members
+        self.answers += more.answers
+        self.own_answers += more.own_answers
+        self.prompts += more.prompts
 
-    def steps(self, step_tokens: int, places: int) -> float:
-        """For how many one of them will, in the mean. Where prompts are what takes the time, each waits for
-        those of all other places."""
+    def steps(self, step_tokens: int, places: int, own: bool = False) -> float:
+        """For how many one of them will, in the mean; 0 where there is none. Where prompts are what takes the
+        time, each waits for those of all other places."""
         if not self.members:
             return 0.0
         reading = self.prompts / step_tokens / self.members
-        return max(_steps(reading, self.answers / self.members), reading * places)
+        answers = self.own_answers if own else self.answers
+        return max(_steps(reading, answers / self.members), reading * places)
+
+    @classmethod
+    def sum(cls, parts: Iterable[ToHold]) -> ToHold:
+        found = cls()
+        for each in parts:
+            found.add(each)
+        return found
 
 
 @dataclass(slots=True)
@@ -73,30 +83,21 @@ class WaitsBatcher(PlacesBatcher):
             each_ns = [self._wait_ns(first, now_ns, NOBODY._replace(variant=name)) for name in ("", *full)]
             return max(each_ns)
         # It waits for its variant's cache, or for a place: behind those who wait for the same.
-        lack_room, turn_ns, caller = (
-            [lane._lacks_room(wanted) for lane in lanes],
-            self._turn_ns(),
-            wanted.caller,
-        )
+        caller, lack_room = wanted.caller, [lane._lacks_room(wanted) for lane in lanes]
         line = wanted.variant if all(lack_room) else ""
-        to_hold = self._to_hold(now_ns, line, full)
+        turn_ns, to_hold = self._turn_ns(), self._to_hold(now_ns, line, full)
         lost = [member.request for lane in lanes for member in lane._again]
         again = [request.caller for request in lost if _is_in(line, request.variant, full)]
         own_ahead = self._waiting.own_ahead(caller, wanted.priority, now_ns)
         before = _sequences(own_ahead, line, full) + again.count(caller)  # its caller's own
         if not caller:  # what comes together goes before what comes together
-            to_hold = {**to_hold, caller: self._to_be_held(wanted.requests)}
+            coming = _members(each for request in wanted.requests for each in request.sequences)
+            to_hold = {**to_hold, caller: ToHold.sum(map(self._of_member, coming))}
             before = to_hold[caller].members
         others = max(0.0, _sequences(first, line, full) + len(again) - before)
+        places = len(self._members.get(line, ())) if line else self.limits.max_sequences
+        own_hold_ns = turn_ns * to_hold.get(caller, ToHold()).steps(self.limits.max_tokens, places, own=True)
         served = [lane._served(lane._outlook_of(now_ns).held_by, now_ns) for lane in lanes]
-
-        def hold_ns(of: Container[str]) -> float:
-            found = ToHold()
-            for name, each in to_hold.items():
-                if name in of:
-                    found.add(each.members, each.answers, each.prompts)
-            places = len(self._members.get(line, ())) if line else self.limits.max_sequences
-            return found.steps(self.limits.max_tokens, places) * turn_ns
 
         def until_ns(own: float, not_of: Container[str], held: int | None) -> float:
             """Behind so many of its caller's own, and all others but theirs (not_of). held: that its caller
@@ -109,36 +110,32 @@ class WaitsBatcher(PlacesBatcher):
                     kept = lane._kept_from(held if caller in held_by else 0)
                     more = lane._to_give_back(held_by)[held] - kept
                 free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
-            count = {name: each.members for name, each in to_hold.items() if name != caller}
-            of_others = {name for name in count if name not in not_of}
-            if count:
-                ahead = others * sum([count[name] for name in of_others]) / sum(count.values())
-                others_ns = ahead * hold_ns(of_others)
+            all_others = {name: each for name, each in to_hold.items() if name != caller}
+            of_others = ToHold.sum(each for name, each in all_others.items() if name not in not_of)
+            ahead, hold_ns = others, of_others.steps(self.limits.max_tokens, places) * turn_ns
+            if all_others:
+                ahead *= of_others.members / ToHold.sum(all_others.values()).members
             else:  # what is known where nobody else waits yet
-                ahead, others_ns = others, sum([each.tokens for each in first]) * turn_ns
-            each_ns = (own * own_hold_ns + others_ns) / max(1.0, own + ahead)
+                hold_ns = sum([each.tokens for each in first]) / max(1.0, others) * turn_ns
+            each_ns = (own * own_hold_ns + ahead * hold_ns) / max(1.0, own + ahead)
             return place_free_ns(free_ns, ceil(own + ahead), each_ns)
 
-        own_hold_ns = hold_ns({caller})
         found_ns = until_ns(before, (), None)
-        if not caller or not self._kept or found_ns <= now_ns:
+        if line or not caller or not self._kept or found_ns <= now_ns:
             return max(0.0, found_ns - now_ns)
-        # Who holds more does not wait for the same places.
-        ends_ns = sorted([end_ns for lane in lanes for end_ns in lane._ends_ns(caller, now_ns)])
-        own, reaches = (
-            len(ends_ns),
-            [
-                lane._reach(caller, held_by, now_ns, now_ns + own_hold_ns)
-                for lane, held_by in zip(lanes, served, strict=True)
-            ],
-        )
-        reach = max(1, sum(reaches))
+        # Of the places that are kept from who holds more, who does so waits for none.
+        ended_ns = now_ns + own_hold_ns
+        own_ns = [end_ns for lane in lanes for end_ns in lane._ends_ns(caller, now_ns)]
+        own, reach = len(own_ns), 0
+        for lane, held_by in zip(lanes, served, strict=True):
+            reach += lane._reach(caller, held_by, now_ns, ended_ns)
+        reach = max(1, reach)
         level = min(own + int(before), reach - 1, self._kept - 1)
         callers = {name for held_by in served for name, held in held_by.items() if held > level}
         few_ns = until_ns(max(0, level - own), callers, level)
         if own + before >= reach:  # it comes after his own, which have those one after the other
-            ends_ns = ends_ns[max(0, own - reach) :]
-            few_ns = place_free_ns([*ends_ns, *[few_ns] * (reach - len(ends_ns))], ceil(before), own_hold_ns)
+            own_ns = sorted(own_ns)[max(0, own - reach) :]
+            few_ns = place_free_ns([*own_ns, *[few_ns] * (reach - len(own_ns))], ceil(before), own_hold_ns)
         return max(0.0, min(found_ns, few_ns) - now_ns)
 
     def _reach(self, caller: str, served: dict[str, int], now_ns: int, until_ns: float) -> int:
@@ -202,11 +199,12 @@ class WaitsBatcher(PlacesBatcher):
         so_far = len(member.produced)
         return self._told.ends.of(member.request.caller, so_far) if member.may_end else 0.0
 
-    def _held_for(self, member: Member) -> float:
-        """Tokens until its place is another's, as far as is known: who leaves gives it back as well."""
-        leaves = self._told.leaves.of(member.request.caller, len(member.produced))
-        chance = self._end_chance(member) + leaves
-        return expected_tokens(member.most_left, chance)
+    def _held_for(self, member: Member, own: bool = False) -> float:
+        """Tokens until its place is another's, as far as is known: who leaves gives it back as well. own: as
+        reckoned for its caller himself, of whom nobody else's leaving tells that he will."""
+        caller, told = member.request.caller, self._told.leaves
+        leaves = 0.0 if own and not told.knows(caller) else told.of(caller, len(member.produced))
+        return expected_tokens(member.most_left, self._end_chance(member) + leaves)
 
     def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
         """That prompts take which have their turn before the end of a request's, of so many tokens; all of
@@ -249,11 +247,8 @@ class WaitsBatcher(PlacesBatcher):
                     read_after[member] = tokens / self.limits.max_tokens
         return read_after
 
-    def _to_be_held(self, requests: Iterable[Request]) -> ToHold:
-        found = ToHold()
-        for member in _members(each for request in requests for each in request.sequences):
-            found.add(1, self._held_for(member), len(member.prompt))
-        return found
+    def _of_member(self, member: Member) -> ToHold:
+        return ToHold(1, self._held_for(member), self._held_for(member, own=True), len(member.prompt))
 
     def _to_hold(self, now_ns: int, line: str, full: set[str]) -> dict[str, ToHold]:
         """Of those who wait for the same, by caller."""
@@ -267,8 +262,7 @@ class WaitsBatcher(PlacesBatcher):
             waiting = [*_members(self._waiting), *(member for lane in self._lanes for member in lane._again)]
             for member in waiting:
                 if _is_in(line, member.request.variant, full):
-                    own = found.setdefault(member.request.caller, ToHold())
-                    own.add(1, self._held_for(member), len(member.prompt))
+                    found.setdefault(member.request.caller, ToHold()).add(self._of_member(member))
         return outlook.to_hold[line]
 
     def _turn_ns(self, wanted: Wanted = NOBODY) -> float:
