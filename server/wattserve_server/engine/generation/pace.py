@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
 from itertools import chain
 from math import expm1
+from typing import NamedTuple
 
 from wattserve_server.engine.pace import believed_ns
 
@@ -15,10 +16,11 @@ LATELY = 0.98
 # many come at once, the steps of the first of them read the prompts of all. It is learned while their numbers
 # differ by so much, as a variance.
 TELLS_APART = 2.0
-# While they do not, what is believed of more members keeps them out, and is never found wrong: so it fades,
-# by so much with each step, until a further one takes such a part of what one of those there takes.
+# While they do not, what is believed of more members may keep them out, and is never found wrong: so it fades
+# with each step that has room for more, until a further one takes such a part of what one of those there takes.
 FADES = 0.005
 UNSEEN = 0.1
+FULL = 0.75  # of the places: a step that has so many has none
 # No step is believed that takes many times as long as the longest of the last ones, which counts for so much
 # less with each that follows it: one with a prompt is not forgotten until the next.
 LONGEST_LATELY = 0.99
@@ -64,7 +66,7 @@ class StepPace:
         self._more_ns = 0.0  # that each further member takes
         self._longest_ns = 0.0
 
-    def learn(self, members: int, reads_prompts: bool, duration_ns: int) -> None:
+    def learn(self, members: int, reads_prompts: bool, duration_ns: int, places: int) -> None:
         if self._all.weight:
             duration_ns = believed_ns(duration_ns, self._longest_ns)
         self._longest_ns = max(duration_ns, LONGEST_LATELY * self._longest_ns)
@@ -72,9 +74,9 @@ class StepPace:
         if not reads_prompts:
             self._without_prompts.add(members, duration_ns)
         told_ns, one_ns = self._without_prompts.more_ns, self._all.ns / self._all.members
-        if told_ns is None:
+        if told_ns is None and members < FULL * places:
             self._more_ns -= FADES * max(0.0, self._more_ns - UNSEEN * one_ns)
-        else:
+        elif told_ns is not None:
             self._more_ns = told_ns
         self._more_ns = min(max(self._more_ns, 0.0), one_ns)  # nothing at the least, all at the most
 
@@ -83,19 +85,25 @@ class StepPace:
         return self._all.ns + self._more_ns * (members - self._all.members) if self._all.weight else 0.0
 
 
+class Idea(NamedTuple):
+    """Of one answer: its tokens, and how often it has befallen them."""
+
+    tokens: float
+    often: float
+
+
 class Chances:
     """How soon something befalls answers: as if it had the same chance at each token. One that ended
     otherwise tells, too, that it has befallen none of its tokens, and so does one that runs. A caller's own
-    answers tell. While none of his are known those of others do: of each caller as much as one answer, and
-    that the more, the longer it is. So nobody's many answers tell of everybody, nor do many callers' short
-    ones.
+    answers tell, and while none of his are known those of others: of each caller as much as one answer, so
+    that nobody's many answers tell of everybody.
 
     at_first: the chance, until answers have told."""
 
     def __init__(self, at_first: float) -> None:
-        self._at_first = FIRST_IDEA_TOKENS, at_first * FIRST_IDEA_TOKENS
+        self._at_first = Idea(FIRST_IDEA_TOKENS, at_first * FIRST_IDEA_TOKENS)
         self._told: dict[str, tuple[float, float, float]] = {}  # answers, tokens, how often; by caller
-        self._idea: tuple[float, float] | None = None  # tokens of one answer, and how often; of all callers
+        self._ideas: tuple[Idea, Idea] | None = None  # as many callers have it, and as long answers have it
 
     def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
         before, now = self._told.pop(caller, (0.0, 0.0, 0.0)), (1.0, tokens, has_befallen)
@@ -103,33 +111,37 @@ class Chances:
             ANSWERS_LATELY * old + new for old, new in zip(before, now, strict=True)
         )
         self._told[caller] = answers, all_tokens, often
-        self._idea = None
+        self._ideas = None
         while len(self._told) > MOST_CALLERS:
             del self._told[next(iter(self._told))]
 
-    def of(self, caller: str, so_far: int = 0) -> float:
-        """so_far: tokens of an answer of his that it has not befallen yet."""
-        if self._idea is None:
-            self._idea = self._of_all()
+    def of(self, caller: str, so_far: int = 0, own: bool = False) -> float:
+        """so_far: tokens of an answer of his that it has not befallen yet. own: as reckoned for himself:
+        where nothing is known of him an answer tells the more, the longer it is, as many callers' short ones
+        may be none like his."""
+        if self._ideas is None:
+            self._ideas = self._of_all()
+        idea = self._ideas[own]
         answers, tokens, often = self._told.get(caller, (0.0, 0.0, 0.0))
         unknown = 1 - (1 - ANSWERS_LATELY) * answers  # as if an answer had told so before his first
-        return (often + unknown * self._idea[1]) / (tokens + unknown * self._idea[0] + so_far)
+        return (often + unknown * idea.often) / (tokens + unknown * idea.tokens + so_far)
 
     def knows(self, caller: str) -> bool:
         """Whether his own answers tell."""
         return caller in self._told
 
-    def _of_all(self) -> tuple[float, float]:
-        weight, weights, all_tokens, all_often = 1.0, 0.0, 0.0, 0.0
-        told = (
-            (tokens / answers, often / answers) for answers, tokens, often in reversed(self._told.values())
-        )
-        for tokens, often in chain(told, [self._at_first]):
-            weights += weight * tokens
-            all_tokens += weight * tokens * tokens
-            all_often += weight * tokens * often
+    def _of_all(self) -> tuple[Idea, Idea]:
+        weight = 1.0
+        plain, by_length = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+        told = (Idea(tokens / answers, often / answers) for answers, tokens, often in self._told.values())
+        for idea in chain(reversed([*told]), [self._at_first]):
+            for sums, counts in ((plain, weight), (by_length, weight * idea.tokens)):
+                sums[0] += counts
+                sums[1] += counts * idea.tokens
+                sums[2] += counts * idea.often
             weight *= CALLERS_LATELY
-        return all_tokens / weights, all_often / weights
+        found = [Idea(tokens / counts, often / counts) for counts, tokens, often in (plain, by_length)]
+        return found[0], found[1]
 
 
 class Fewest:

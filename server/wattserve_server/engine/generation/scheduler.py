@@ -122,7 +122,7 @@ class StepBatcher(WaitsBatcher):
         """What was planned, if anything was, has run. Called with the lock held."""
         if self._stepping is not None:
             members, reads_prompts, since_ns = self._stepping
-            self._told.pace.learn(members, reads_prompts, now_ns - since_ns)
+            self._told.pace.learn(members, reads_prompts, now_ns - since_ns, self.limits.max_sequences)
             self._stepping = None
 
     def make_room(self, members: Iterable[Member]) -> None:

@@ -62,6 +62,7 @@ class Outlook:
     held_by: dict[str, int]  # see `_held_by`
     read_after: dict[Member, float]  # of each whose prompt is read: by how many steps it will have been
     turns: Turns
+    for_callers: dict[frozenset[str], dict[Member, float]] = field(default_factory=dict)
     waiting: int = 0  # of how many that wait what follows was told
     to_hold: dict[str, dict[str, ToHold]] = field(default_factory=dict)  # by line and caller
 
@@ -90,10 +91,13 @@ class WaitsBatcher(PlacesBatcher):
         again = [request.caller for request in lost if _is_in(line, request.variant, full)]
         own_ahead = self._waiting.own_ahead(caller, wanted.priority, now_ns)
         before = _sequences(own_ahead, line, full) + again.count(caller)  # its caller's own
-        if not caller:  # what comes together goes before what comes together
+        mine = frozenset([caller] if caller else [request.caller for request in wanted.requests])
+        if not caller:  # each of what comes together goes behind all of it
             coming = _members(each for request in wanted.requests for each in request.sequences)
-            to_hold = {**to_hold, caller: ToHold.sum(map(self._of_member, coming))}
-            before = to_hold[caller].members
+            theirs = [to_hold[name] for name in mine if name in to_hold]
+            together = ToHold.sum([*map(self._of_member, coming), *theirs])
+            to_hold = {name: each for name, each in to_hold.items() if name not in mine}
+            to_hold[caller], before = together, together.members
         others = max(0.0, _sequences(first, line, full) + len(again) - before)
         places = len(self._members.get(line, ())) if line else self.limits.max_sequences
         own_hold_ns = turn_ns * to_hold.get(caller, ToHold()).steps(self.limits.max_tokens, places, own=True)
@@ -109,7 +113,7 @@ class WaitsBatcher(PlacesBatcher):
                 else:
                     kept = lane._kept_from(held if caller in held_by else 0)
                     more = lane._to_give_back(held_by)[held] - kept
-                free_ns += lane._free_ns(wanted.variant if lacks_room else "", more, now_ns, turn_ns)
+                free_ns += lane._free_ns(mine, wanted.variant if lacks_room else "", more, now_ns, turn_ns)
             all_others = {name: each for name, each in to_hold.items() if name != caller}
             of_others = ToHold.sum(each for name, each in all_others.items() if name not in not_of)
             ahead, hold_ns = others, of_others.steps(self.limits.max_tokens, places) * turn_ns
@@ -160,7 +164,7 @@ class WaitsBatcher(PlacesBatcher):
 
     def _ends_ns(self, caller: str, now_ns: int) -> list[float]:
         """When each of a caller's members will have ended."""
-        held = self._outlook_of(now_ns).held_until_ns
+        held = self._held_until_ns(frozenset([caller]), now_ns)
         return [end_ns for member, end_ns in held.items() if member.request.caller == caller]
 
     def _lacks_room(self, wanted: Wanted) -> bool:
@@ -170,10 +174,12 @@ class WaitsBatcher(PlacesBatcher):
         first = _members(request.sequences[0] for request in wanted.requests[:1])
         return any(not self._pool_of(member).has_room(member.total + 1) for member in first)
 
-    def _free_ns(self, line: str, more: int, now_ns: int, turn_ns: float) -> list[float]:
-        """When each place will be free that is for who comes and waits in that line. more: so many places
-        than nobody holds."""
-        held = self._outlook_of(now_ns).held_until_ns
+    def _free_ns(
+        self, mine: frozenset[str], line: str, more: int, now_ns: int, turn_ns: float
+    ) -> list[float]:
+        """When each place will be free that is for who comes, of those callers, and waits in that line. more:
+        so many places than nobody holds."""
+        held = self._held_until_ns(mine, now_ns)
         if line:
             own = [until_ns for member, until_ns in held.items() if member.request.variant == line]
             return own or [now_ns]
@@ -186,7 +192,7 @@ class WaitsBatcher(PlacesBatcher):
         # When an answer ends by itself nobody knows: a caller who has nothing else here is let in to show it.
         is_believed = not wanted.caller or self._has_some(wanted.caller)
         answers = [
-            expected_tokens(member.most_left, self._end_chance(member))
+            expected_tokens(member.most_left, self._end_chance(member, own=True))
             for member in members
             if is_believed or not member.may_end
         ]
@@ -195,16 +201,16 @@ class WaitsBatcher(PlacesBatcher):
         reading += own / self.limits.max_tokens
         return _steps(reading, max(answers, default=0.0)) * self._turn_ns(wanted)
 
-    def _end_chance(self, member: Member) -> float:
+    def _end_chance(self, member: Member, own: bool) -> float:
         so_far = len(member.produced)
-        return self._told.ends.of(member.request.caller, so_far) if member.may_end else 0.0
+        return self._told.ends.of(member.request.caller, so_far, own) if member.may_end else 0.0
 
-    def _held_for(self, member: Member, own: bool = False) -> float:
+    def _held_for(self, member: Member, own: bool) -> float:
         """Tokens until its place is another's, as far as is known: who leaves gives it back as well. own: as
         reckoned for its caller himself, of whom nobody else's leaving tells that he will."""
         caller, told = member.request.caller, self._told.leaves
         leaves = 0.0 if own and not told.knows(caller) else told.of(caller, len(member.produced))
-        return expected_tokens(member.most_left, self._end_chance(member) + leaves)
+        return expected_tokens(member.most_left, self._end_chance(member, own) + leaves)
 
     def _steps_ahead(self, wanted: Wanted, tokens: int, now_ns: int) -> float:
         """That prompts take which have their turn before the end of a request's, of so many tokens; all of
@@ -228,14 +234,29 @@ class WaitsBatcher(PlacesBatcher):
     def _outlook_of(self, now_ns: int) -> Outlook:
         """What its members will take: looked at once in each step that somebody asks about."""
         if self._outlook is None:
-            held_until_ns, turn_ns, read_after = {}, self._turn_ns(), self._read_after()
-            for member in self._admitted:
-                steps = _steps(read_after.get(member, 0.0), self._held_for(member))
-                until_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
-                held_until_ns[member] = until_ns if deadline_ns is None else min(until_ns, deadline_ns)
-            first_first = sorted(held_until_ns.items(), key=lambda held: held[1])
-            self._outlook = Outlook(dict(first_first), self._held_by(), read_after, self._turns_now())
+            read_after = self._read_after()
+            until_ns = self._until_ns_of(self._admitted, read_after, now_ns, own=False)
+            self._outlook = Outlook(_by_time(until_ns), self._held_by(), read_after, self._turns_now())
         return self._outlook
+
+    def _until_ns_of(
+        self, members: Iterable[Member], read_after: dict[Member, float], now_ns: int, own: bool
+    ) -> dict[Member, float]:
+        until_ns, turn_ns = {}, self._turn_ns()
+        for member in members:
+            steps = _steps(read_after.get(member, 0.0), self._held_for(member, own))
+            ended_ns, deadline_ns = now_ns + steps * turn_ns, member.request.deadline_ns
+            until_ns[member] = ended_ns if deadline_ns is None else min(ended_ns, deadline_ns)
+        return until_ns
+
+    def _held_until_ns(self, mine: frozenset[str], now_ns: int) -> dict[Member, float]:
+        """As the outlook has it, but for those callers' members as they have to expect; see `_held_for`."""
+        outlook = self._outlook_of(now_ns)
+        if mine not in outlook.for_callers:
+            own = [member for member in outlook.held_until_ns if member.request.caller in mine]
+            own_ns = self._until_ns_of(own, outlook.read_after, now_ns, own=True)
+            outlook.for_callers[mine] = _by_time({**outlook.held_until_ns, **own_ns})
+        return outlook.for_callers[mine]
 
     def _read_after(self) -> dict[Member, float]:
         read_after = {}
@@ -248,7 +269,7 @@ class WaitsBatcher(PlacesBatcher):
         return read_after
 
     def _of_member(self, member: Member) -> ToHold:
-        return ToHold(1, self._held_for(member), self._held_for(member, own=True), len(member.prompt))
+        return ToHold(1, self._held_for(member, False), self._held_for(member, True), len(member.prompt))
 
     def _to_hold(self, now_ns: int, line: str, full: set[str]) -> dict[str, ToHold]:
         """Of those who wait for the same, by caller."""
@@ -286,6 +307,11 @@ def _is_in(line: str, variant: str, full: set[str]) -> bool:
 def _sequences(parts: Iterable[Ahead], line: str, full: set[str]) -> float:
     """Of those who wait for the same."""
     return sum([each.sequences for each in parts if _is_in(line, each.variant, full)])
+
+
+def _by_time(until_ns: dict[Member, float]) -> dict[Member, float]:
+    """The first one first."""
+    return dict(sorted(until_ns.items(), key=lambda each: each[1]))
 
 
 def _steps(reading: float, answer: float) -> float:
