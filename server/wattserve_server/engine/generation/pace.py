@@ -17,7 +17,7 @@ LATELY = 0.98
 # differ by so much, as a variance.
 TELLS_APART = 2.0
 # While they do not, what is believed of more members may keep them out, and is never found wrong: so it fades
-# with each step that has room for more, until a further one takes such a part of what one of those there takes.
+# with each step that has room for more, until a further one takes such a part of what one there takes.
 FADES = 0.005
 UNSEEN = 0.1
 FULL = 0.75  # of the places: a step that has so many has none
