@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heapreplace
-from itertools import chain
+from itertools import chain, islice
 from math import expm1
 from typing import NamedTuple
 
@@ -31,7 +31,10 @@ ANSWERS_LATELY = 0.9
 FIRST_IDEA_TOKENS = 256.0
 NEGLIGIBLE = 1e-9  # a chance that an answer ends before it is as long as it may be
 FEWEST_STEPS = 25  # once or twice as many tell what a caller holds at the least
-CALLERS_LATELY = 0.99  # so, of one of whom nothing is known, about the last hundred callers tell
+# Of one of whom nothing is known about the last hundred callers tell: each counts for so much less with each
+# that follows it.
+CALLERS_LATELY = 0.99
+MOST_TELL = 200
 MOST_CALLERS = 1024  # of whom it is known; whose answers are the oldest is forgotten
 
 
@@ -124,17 +127,20 @@ class Chances:
         idea = self._ideas[own]
         answers, tokens, often = self._told.get(caller, (0.0, 0.0, 0.0))
         unknown = 1 - (1 - ANSWERS_LATELY) * answers  # as if an answer had told so before his first
-        return (often + unknown * idea.often) / (tokens + unknown * idea.tokens + so_far)
+        # What runs counts as much as all that he has had before: he may have told what he now does not do.
+        return (often + unknown * idea.often) / (
+            tokens + unknown * idea.tokens + so_far * (answers + unknown)
+        )
 
     def knows(self, caller: str) -> bool:
         """Whether his own answers tell."""
         return caller in self._told
 
     def _of_all(self) -> tuple[Idea, Idea]:
-        weight = 1.0
-        plain, by_length = [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
-        told = (Idea(tokens / answers, often / answers) for answers, tokens, often in self._told.values())
-        for idea in chain(reversed([*told]), [self._at_first]):
+        weight, plain, by_length = 1.0, [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]
+        lately = islice(reversed(self._told.values()), MOST_TELL)
+        told = (Idea(tokens / answers, often / answers) for answers, tokens, often in lately)
+        for idea in chain(told, [self._at_first]):
             for sums, counts in ((plain, weight), (by_length, weight * idea.tokens)):
                 sums[0] += counts
                 sums[1] += counts * idea.tokens

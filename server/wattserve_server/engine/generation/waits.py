@@ -157,7 +157,8 @@ class WaitsBatcher(PlacesBatcher):
         others = [count - stay[name] for name, count in self._fewest.held_by.items() if count > stay[name]]
         while reach < self._kept:
             taken = stay.total() - own + reach + sum([min(count, reach) for count in others])
-            if self.limits.max_sequences - taken + given[reach] <= reach:
+            is_free = self.limits.max_sequences - taken > reach
+            if not is_free and given[reach] <= reach - own:
                 break
             reach += 1
         return reach

@@ -393,6 +393,28 @@ def test_however_many_come_and_go_no_answer_is_read_again_more_than_twice(held: 
     assert max(again) <= 2 * 408
 
 
+def test_who_teaches_that_he_leaves_and_then_stays_has_hardly_any_of_a_burst_let_in_late() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000, step_ns=busier)
+    for _ in range(20):
+        taught = [world.ask(8, 900, caller=f"bait {who % 8}") for who in range(32)]
+        while not all(member.is_leaving for member in taught):
+            world.step()
+            for member in taught:
+                if len(member.produced) >= 2:
+                    world.queue.leave(member)
+    for who in range(32):
+        world.ask(8, 900, caller=f"bait {who % 8}")
+    for _ in range(100):
+        world.step()
+    burst = []
+    with contextlib.suppress(OverloadedError):
+        for _ in range(16):
+            burst.append(world.ask(8, 80, caller="burst", deadline_ns=world.now_ns + 7000 * MS))
+    world.run()
+    assert burst
+    assert all(member in world.answered for member in burst)
+
+
 def test_who_has_a_deadline_gives_his_place_after_who_has_none() -> None:
     world = StepWorld(members=8, step_tokens=64)
     urgent = [world.ask(8, 100, caller="urgent", deadline_ns=world.now_ns + 150 * MS) for _ in range(4)]

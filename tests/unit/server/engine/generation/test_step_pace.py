@@ -117,6 +117,14 @@ def test_a_caller_who_leaves_again_and_again_tells_little_of_the_others() -> Non
     assert expected_tokens(900, leaves.of("new")) < 12
 
 
+def test_an_answer_that_runs_for_longer_than_its_callers_others_is_believed() -> None:
+    leaves = Chances(0.0)
+    for _ in range(40):
+        leaves.learn("leaves, and then does not", 2, True)
+    assert expected_tokens(900, leaves.of("leaves, and then does not")) < 3
+    assert expected_tokens(800, leaves.of("leaves, and then does not", so_far=100)) > 90
+
+
 def test_many_callers_short_answers_tell_a_caller_little_of_his_own() -> None:
     """As where each call is a connection, and so a caller, of its own."""
     leaves, ends = Chances(0.0), Chances(1 / 256)
