@@ -19,6 +19,9 @@ from wattserve_server.engine.generation.pace import expected_tokens, place_free_
 from wattserve_server.engine.generation.places import PlacesBatcher, Turns, by_turns
 from wattserve_server.engine.queued import QueuedSequence
 
+# Who holds places for a part of the time for which another will hold one leaves them to him in between.
+BRIEF = 8
+
 NOBODY = Wanted("", "", 0, 0, 0, None)
 
 
@@ -110,6 +113,7 @@ class WaitsBatcher(PlacesBatcher):
             for lane, held_by, lacks_room in zip(lanes, served, lack_room, strict=True):
                 if held is None:
                     more = -lane._kept_from(max(held_by.values(), default=0))
+                    more -= lane._taken_again(mine, int(own), now_ns, now_ns + own_hold_ns)
                 else:
                     kept = lane._kept_from(held if caller in held_by else 0)
                     more = lane._to_give_back(held_by)[held] - kept
@@ -163,6 +167,22 @@ class WaitsBatcher(PlacesBatcher):
             reach += 1
         return reach
 
+    def _taken_again(self, mine: frozenset[str], before: int, now_ns: int, until_ns: float) -> int:
+        """Places that will be free by then, but for others who come again, each for as many as those callers
+        hold, who have so many before: as many as he lately held at the least. Those that are held for a part
+        of the time only are free again and again."""
+        outlook, stay, ends_ns = self._outlook_of(now_ns), Counter[str](), dict[str, float]()
+        for member, end_ns in outlook.held_until_ns.items():  # the last one last
+            caller = member.request.caller
+            stay[caller] += end_ns > until_ns
+            ends_ns[caller] = end_ns
+        before += sum([count for name, count in outlook.held_by.items() if name in mine])
+        return sum(
+            max(0, min(count, before) - stay[name])
+            for name, count in self._fewest.held_by.items()
+            if name not in mine and BRIEF * (ends_ns.get(name, now_ns) - now_ns) > until_ns - now_ns
+        )
+
     def _ends_ns(self, caller: str, now_ns: int) -> list[float]:
         """When each of a caller's members will have ended."""
         held = self._held_until_ns(frozenset([caller]), now_ns)
@@ -184,7 +204,7 @@ class WaitsBatcher(PlacesBatcher):
         if line:
             own = [until_ns for member, until_ns in held.items() if member.request.variant == line]
             return own or [now_ns]
-        free = self.limits.max_sequences - len(held) + more
+        free = self.limits.max_sequences - len(held) + max(more, 1 - self.limits.max_sequences)
         next_ns = now_ns + (turn_ns if held else 0.0)  # from the next step on
         return [*held.values()][max(0, -free) :] + [next_ns] * max(0, free)
 

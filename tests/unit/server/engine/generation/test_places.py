@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 
 import pytest
 
@@ -391,6 +392,32 @@ def test_however_many_come_and_go_no_answer_is_read_again_more_than_twice(held: 
     again = [0 if member.again is None else member.again.tokens for member in asked]
     assert sum(again) > 0
     assert max(again) <= 2 * 408
+
+
+def test_a_burst_beside_callers_who_ask_again_at_once_is_let_in_as_far_as_it_is_in_time() -> None:
+    world = StepWorld(members=32, step_tokens=512, blocks=4000, step_ns=busier)
+    asked: list[Member] = []
+
+    def step() -> None:
+        outstanding = Counter(each.request.caller for each in asked if each not in world.answered)
+        for who in range(7):
+            for _ in range(6 - outstanding[f"other {who}"]):
+                asked.append(world.ask(8, 38, caller=f"other {who}"))
+        world.step()
+
+    burst: list[Member] = []
+    for _ in range(6):
+        for _ in range(60):
+            step()
+        deadline_ns = world.now_ns + 3600 * MS
+        with contextlib.suppress(OverloadedError):
+            for _ in range(16):
+                burst.append(world.ask(8, 40, caller="burst", deadline_ns=deadline_ns))
+        while world.now_ns < deadline_ns:
+            step()
+    in_time = sum(member in world.answered for member in burst)
+    assert in_time >= 6 * 3
+    assert in_time >= 0.75 * len(burst)
 
 
 def test_who_teaches_that_he_leaves_and_then_stays_has_hardly_any_of_a_burst_let_in_late() -> None:
