@@ -109,11 +109,8 @@ class Chances:
         self._ideas: tuple[Idea, Idea] | None = None  # as many callers have it, and as long answers have it
 
     def learn(self, caller: str, tokens: int, has_befallen: bool) -> None:
-        before, now = self._told.pop(caller, (0.0, 0.0, 0.0)), (1.0, tokens, has_befallen)
-        answers, all_tokens, often = (
-            ANSWERS_LATELY * old + new for old, new in zip(before, now, strict=True)
-        )
-        self._told[caller] = answers, all_tokens, often
+        answers, all_tokens, often = (ANSWERS_LATELY * old for old in self._told.pop(caller, (0.0, 0.0, 0.0)))
+        self._told[caller] = answers + 1, all_tokens + tokens, often + has_befallen
         self._ideas = None
         while len(self._told) > MOST_CALLERS:
             del self._told[next(iter(self._told))]

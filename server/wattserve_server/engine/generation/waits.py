@@ -133,7 +133,8 @@ class WaitsBatcher(PlacesBatcher):
             return max(0.0, found_ns - now_ns)
         # Of the places that are kept from who holds more, who does so waits for none.
         ended_ns = now_ns + own_hold_ns
-        own_ns = [end_ns for lane in lanes for end_ns in lane._ends_ns(caller, now_ns)]
+        held = [each for lane in lanes for each in lane._held_until_ns(mine, now_ns).items()]
+        own_ns = [end_ns for member, end_ns in held if member.request.caller == caller]
         own, reach = len(own_ns), 0
         for lane, held_by in zip(lanes, served, strict=True):
             reach += lane._reach(caller, held_by, now_ns, ended_ns)
@@ -154,15 +155,12 @@ class WaitsBatcher(PlacesBatcher):
         if caller not in self._served({**outlook.held_by, caller: self._kept}, now_ns):
             return self._kept  # nobody comes who holds fewer
         own, given = outlook.held_by.get(caller, 0), self._to_give_back(served)
-        stay = Counter(
-            member.request.caller for member, end_ns in outlook.held_until_ns.items() if end_ns > until_ns
-        )
+        stay = self._still_held(now_ns, until_ns)
         stay[caller], reach = own, min(own, self._kept)
         others = [count - stay[name] for name, count in self._fewest.held_by.items() if count > stay[name]]
         while reach < self._kept:
             taken = stay.total() - own + reach + sum([min(count, reach) for count in others])
-            is_free = self.limits.max_sequences - taken > reach
-            if not is_free and given[reach] <= reach - own:
+            if self.limits.max_sequences - taken <= reach and given[reach] <= reach - own:
                 break
             reach += 1
         return reach
@@ -171,11 +169,8 @@ class WaitsBatcher(PlacesBatcher):
         """Places that will be free by then, but for others who come again, each for as many as those callers
         hold, who have so many before: as many as he lately held at the least. Those that are held for a part
         of the time only are free again and again."""
-        outlook, stay, ends_ns = self._outlook_of(now_ns), Counter[str](), dict[str, float]()
-        for member, end_ns in outlook.held_until_ns.items():  # the last one last
-            caller = member.request.caller
-            stay[caller] += end_ns > until_ns
-            ends_ns[caller] = end_ns
+        outlook, stay = self._outlook_of(now_ns), self._still_held(now_ns, until_ns)
+        ends_ns = {member.request.caller: end_ns for member, end_ns in outlook.held_until_ns.items()}
         before += sum([count for name, count in outlook.held_by.items() if name in mine])
         return sum(
             max(0, min(count, before) - stay[name])
@@ -183,10 +178,10 @@ class WaitsBatcher(PlacesBatcher):
             if name not in mine and BRIEF * (ends_ns.get(name, now_ns) - now_ns) > until_ns - now_ns
         )
 
-    def _ends_ns(self, caller: str, now_ns: int) -> list[float]:
-        """When each of a caller's members will have ended."""
-        held = self._held_until_ns(frozenset([caller]), now_ns)
-        return [end_ns for member, end_ns in held.items() if member.request.caller == caller]
+    def _still_held(self, now_ns: int, until_ns: float) -> Counter[str]:
+        """How many of the places that each caller holds he will hold then."""
+        held = self._outlook_of(now_ns).held_until_ns
+        return Counter(member.request.caller for member, end_ns in held.items() if end_ns > until_ns)
 
     def _lacks_room(self, wanted: Wanted) -> bool:
         """Whether the cache of its variant has none now."""
